@@ -82,6 +82,7 @@ programs! {
         acknowledged_requests_succeed_when_their_id_disconnects
         messages_that_came_before_err_are_received
         messages_that_came_before_a_destruction_are_acknowledged
+        both_ends_agree_on_what_was_received_when_rings_are_full
         ; udp only:
     }
     calls/setup {

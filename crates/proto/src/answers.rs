@@ -131,10 +131,11 @@ impl Answers {
         self.owed = Some(Owed::Nak { syndrome, psn, reason });
     }
 
-    /// The expected packet has come: what was said about its absence is over.
+    /// The expected packet has come: the NAK that reports its absence is void. It would have acknowledged what is before it, so an ACK is
+    /// owed instead.
     pub(crate) fn withdraw_nak(&mut self) {
         if matches!(self.owed, Some(Owed::Nak { .. })) {
-            self.owed = None;
+            self.owed = Some(Owed::Ack);
         }
     }
 

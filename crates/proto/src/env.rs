@@ -323,8 +323,11 @@ pub trait Env {
     fn was_read(&mut self, _bytes: u32, _ends: bool) {}
     /// A send work request ended of which the program wants to know.
     fn complete_send(&mut self, completion: Completion);
-    /// A receive work request ended. The environment publishes it after the ACK it owes has left.
+    /// A receive work request ended. The environment publishes it when [`crate::Qp::owes_acknowledgement`] doesn't hold any more, or the
+    /// QP is in ERR.
     fn complete_recv(&mut self, completion: Completion);
+    /// The program puts the QP into ERR: receives that ended and aren't published are flushed, since their ACK isn't sent any more.
+    fn flush_unacknowledged(&mut self) {}
     /// A message that had matched no tag wasn't received after all: it doesn't count as unexpected.
     fn forget_unexpected(&mut self) {}
     /// What [`Env::next_tagged`] gave has ended, or the data of a rendezvous have come.

@@ -10,6 +10,11 @@
 #define LENGTH 64
 /* SENDs after the first request of a round: their receives say that all has been acknowledged. */
 #define SENDS 2
+/* Queue pairs between two processes, and requests at once of each: together they fill the ring between the processes. */
+#define MANY 24
+#define BURST 32
+#define LARGE 20000
+#define MANY_ROUNDS 30
 /* The address of the host of the tests. */
 #define HERE "10.77.0.1"
 
@@ -25,6 +30,7 @@ static const enum ibv_wr_opcode first[] = {
 
 struct side {
 	int fd;
+	uint32_t depth;
 	struct device device;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
@@ -58,13 +64,13 @@ static void meet_here(const struct side *side)
 		fail("the other side has gone");
 }
 
-static struct side side_of(int fd)
+static struct side side_of(int fd, uint32_t depth, int entries)
 {
-	static char memory[LENGTH] __attribute__((aligned(8)));
-	struct side side = {.fd = fd, .device = open_device(1)};
+	static char memory[LARGE] __attribute__((aligned(8)));
+	struct side side = {.fd = fd, .depth = depth, .device = open_device(1)};
 
-	side.cq = make_cq(&side.device, 4 * DEPTH, NULL);
-	side.mr = MAKE(ibv_reg_mr(side.device.pd, memory, LENGTH, ALL_ACCESS));
+	side.cq = make_cq(&side.device, entries, NULL);
+	side.mr = MAKE(ibv_reg_mr(side.device.pd, memory, LARGE, ALL_ACCESS));
 	return side;
 }
 
@@ -77,7 +83,7 @@ static void connect_side(struct side *side)
 	if (side->qp)
 		to_state(side->qp, IBV_QPS_RESET);
 	else
-		side->qp = make_qp(&side->device, IBV_QPT_RC, side->cq, NULL, DEPTH);
+		side->qp = make_qp(&side->device, IBV_QPT_RC, side->cq, NULL, side->depth);
 	MUST(to_init(side->qp, path.access));
 	mine = (struct address){.qpn = side->qp->qp_num,
 				.rkey = side->mr->rkey,
@@ -150,7 +156,7 @@ static void drain_then_to_error(void *qp)
 
 static void play_requests(int fd, int number, void (*end)(void *))
 {
-	struct side side = side_of(fd);
+	struct side side = side_of(fd, DEPTH, 4 * DEPTH);
 
 	for (int round = 0; round < ROUNDS; round++) {
 		connect_side(&side);
@@ -267,7 +273,7 @@ static void acknowledged_requests_succeed_when_their_id_disconnects(void)
 /* The side that receives doesn't look at its queue before its queue pair goes to ERR, or is destroyed. */
 static void play_messages(int fd, int number, bool destroys)
 {
-	struct side side = side_of(fd);
+	struct side side = side_of(fd, DEPTH, 4 * DEPTH);
 
 	for (int round = 0; round < ROUNDS; round++) {
 		struct ibv_wc wc;
@@ -315,12 +321,128 @@ static void messages_that_came_before_a_destruction_are_acknowledged(void)
 	run_two_sides(play_destruction, 0);
 }
 
+/* What has become of the messages of each queue pair of a side, in both directions. */
+struct counts {
+	int sent[MANY], succeeded[MANY], received[MANY], ended[MANY];
+};
+
+struct many {
+	struct side side;
+	struct ibv_qp *qps[MANY];
+	struct counts counts;
+	unsigned seed;
+};
+
+static void connect_many(struct many *many)
+{
+	for (int i = 0; i < MANY; i++) {
+		many->side.qp = many->qps[i];
+		connect_side(&many->side);
+		many->qps[i] = many->side.qp;
+		for (int j = 0; j < BURST; j++)
+			MUST(post_recv(many->qps[i], many->side.mr, 0, LARGE, 0));
+	}
+	many->counts = (struct counts){0};
+	meet_here(&many->side);
+}
+
+static void send_many(struct many *many)
+{
+	for (int i = 0; i < MANY; i++) {
+		bool large = rand_r(&many->seed) % 2;
+
+		many->counts.sent[i] = 1 + rand_r(&many->seed) % BURST;
+		for (int j = 0; j < many->counts.sent[i]; j++) {
+			uint32_t length = 1 + (uint32_t)rand_r(&many->seed) % (large ? LARGE : LENGTH);
+
+			MUST(post_send(many->qps[i], many->side.mr, 0, length, 1));
+		}
+	}
+}
+
+static void count_completions(struct many *many)
+{
+	struct counts *counts = &many->counts;
+	struct ibv_wc wc;
+
+	while (ibv_poll_cq(many->side.cq, 1, &wc) > 0) {
+		int i = 0;
+
+		while (many->qps[i]->qp_num != wc.qp_num)
+			i++;
+		counts->ended[i]++;
+		if (wc.status == IBV_WC_SUCCESS)
+			(wc.wr_id ? counts->succeeded : counts->received)[i]++;
+		else if (wc.status != IBV_WC_WR_FLUSH_ERR)
+			fail("queue pair %d: %s", i, ibv_wc_status_str(wc.status));
+	}
+}
+
+static void flush_many(struct many *many)
+{
+	uint64_t limit = now_ms() + 20000;
+
+	for (int i = 0; i < MANY; i++)
+		to_error(many->qps[i]);
+	for (int i = 0; i < MANY; i++)
+		while (many->counts.ended[i] < many->counts.sent[i] + BURST) {
+			if (now_ms() > limit)
+				fail("queue pair %d lacks completions", i);
+			count_completions(many);
+		}
+}
+
+/* What ended with success at one end has ended so at the other. */
+static void compare(const int *before, const int *after, const char *what)
+{
+	for (int i = 0; i < MANY; i++)
+		if (after[i] < before[i])
+			fail("queue pair %d: %d %s, %d at the other end", i, after[i], what, before[i]);
+}
+
+/* Side 0 flushes its queue pairs in the middle of traffic, then side 1 does. */
+static void play_many(int fd, int number)
+{
+	struct many many = {.side = side_of(fd, BURST, 2 * MANY * BURST), .seed = (unsigned)number};
+
+	for (int round = 0; round < MANY_ROUNDS; round++) {
+		struct counts *mine = &many.counts, theirs;
+		int polls = rand_r(&many.seed) % 3000;
+
+		connect_many(&many);
+		send_many(&many);
+		for (; number == 1 && polls > 0; polls--)
+			count_completions(&many);
+		if (!exchange(fd, mine, &theirs, sizeof theirs))
+			fail("the other side has gone");
+		if (number == 0) {
+			flush_many(&many);
+			compare(theirs.received, mine->succeeded, "sent");
+			compare(theirs.succeeded, mine->received, "received");
+		}
+		if (!exchange(fd, mine, &theirs, sizeof theirs))
+			fail("the other side has gone");
+		if (number == 1) {
+			flush_many(&many);
+			compare(theirs.received, mine->succeeded, "sent");
+			compare(theirs.succeeded, mine->received, "received");
+		}
+		meet_here(&many.side);
+	}
+}
+
+static void both_ends_agree_on_what_was_received_when_rings_are_full(void)
+{
+	run_two_sides(play_many, 0);
+}
+
 static const struct test_case cases[] = {
 	CASE(acknowledged_requests_succeed_when_the_queue_pair_goes_to_err),
 	CASE(acknowledged_requests_succeed_when_it_drains_before),
 	CASE(acknowledged_requests_succeed_when_their_id_disconnects),
 	CASE(messages_that_came_before_err_are_received),
 	CASE(messages_that_came_before_a_destruction_are_acknowledged),
+	CASE(both_ends_agree_on_what_was_received_when_rings_are_full),
 };
 
 int main(int argc, char **argv)

@@ -59,6 +59,12 @@ impl Sender {
         Self { producer, awaited: VecDeque::new(), executed: 0, disowned: 0 }
     }
 
+    /// No SEND waits to be acknowledged by position.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.awaited.is_empty()
+    }
+
     /// Takes out the only SEND that waits, if the peer's words say that it has executed this SEND.
     #[inline]
     fn take_only(&mut self, executed: u64, disowned: u64) -> Option<SentPacket> {
@@ -114,18 +120,12 @@ pub(super) struct Disowned {
 impl Disowned {
     /// The SEND whose record ends at `end` wasn't executed.
     fn push(&mut self, end: u64) {
-        let is_full = self.is_full();
+        let is_full = self.waiting.len() >= MOST_WAITING;
         match self.waiting.last_mut() {
-            // Nothing in between was acknowledged by position.
+            // While something waits, nothing is acknowledged by position.
             Some((_, last)) if is_full => *last = end,
             _ => self.waiting.push((end, end)),
         }
-    }
-
-    /// As many wait as can be told apart.
-    #[inline]
-    fn is_full(&self) -> bool {
-        self.waiting.len() >= MOST_WAITING
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -141,7 +141,7 @@ pub struct CompactRun<'a> {
     pub(super) disowned: &'a mut Disowned,
     /// Packets, from the first on, of which is known whether they were executed.
     pub(super) settled: usize,
-    /// One of these waits to be acknowledged by position.
+    /// One of these was executed, and its acknowledgement by position isn't written.
     pub(super) is_awaited: bool,
 }
 
@@ -174,11 +174,12 @@ impl<'a> CompactRun<'a> {
         &self.packets[..self.settled]
     }
 
-    /// `packet` waits to be acknowledged by position, and may be.
+    /// `packet` waits to be acknowledged by position, and is acknowledged at once if it is executed: nothing that is disowned before it
+    /// waits for room.
     #[must_use]
     #[inline]
     pub fn is_by_position(&self, packet: &CompactRecord) -> bool {
-        packet.headers.is_by_position() && !self.disowned.is_full()
+        packet.headers.is_by_position() && !self.disowned.is_waiting()
     }
 
     /// The next packet was `executed` as a plain SEND that is acknowledged by position, or else was left to the general rules. To be
@@ -186,16 +187,27 @@ impl<'a> CompactRun<'a> {
     #[inline]
     pub fn settle(&mut self, executed: bool) {
         let Some(packet) = self.next() else { return };
-        self.settled += 1;
         if packet.headers.is_by_position() {
-            self.is_awaited = true;
-            if !executed {
-                self.disowned.push(packet.end);
+            if executed {
+                self.is_awaited = true;
+            } else {
+                self.disown(packet.end);
             }
+        }
+        self.settled += 1;
+    }
+
+    /// Disowns the packet that ends at `end`. Those before it are acknowledged first: there may be no room for the record that disowns.
+    fn disown(&mut self, end: u64) {
+        self.acknowledge();
+        let others_wait = self.disowned.is_waiting();
+        self.disowned.push(end);
+        if !others_wait {
+            self.link.acknowledge(self.disowned, end);
         }
     }
 
-    /// Acknowledges what was executed of the packets that are settled: to be called before anybody learns of it.
+    /// Acknowledges what was executed of the packets that are settled: to be called before its completions are visible.
     #[inline]
     pub fn acknowledge(&mut self) {
         if std::mem::take(&mut self.is_awaited)
@@ -208,11 +220,9 @@ impl<'a> CompactRun<'a> {
 
 impl Drop for CompactRun<'_> {
     fn drop(&mut self) {
-        if self.settled < self.packets.len() {
-            while self.settled < self.packets.len() {
-                self.settle(false);
-            }
-            self.acknowledge();
+        self.acknowledge();
+        while self.settled < self.packets.len() {
+            self.settle(false);
         }
     }
 }

@@ -427,7 +427,8 @@ mod tests {
             while let Some(packet) = run.next() {
                 let psn = packet.headers.psn();
                 self.events.push(Event::Came(psn));
-                run.settle(psn.is_multiple_of(2));
+                let executed = run.is_by_position(packet) && psn.is_multiple_of(2);
+                run.settle(executed);
             }
             run.acknowledge();
             if let Some(meanwhile) = self.meanwhile.take() {
@@ -670,6 +671,28 @@ mod tests {
         assert!(link.unread().is_some());
         link.receive_last(&mut Told::default());
         assert!(!link.is_unacknowledged(end) && link.unread().is_none());
+    }
+
+    #[test]
+    fn what_is_executed_is_acknowledged_though_there_is_no_room_to_disown_what_follows() {
+        let [link, peer] = link();
+        while try_send(&peer, 5, 1, false).is_some() {}
+        for psn in [2, 1, 4] {
+            send(&link, 3, psn, true);
+        }
+        peer.receive_last(&mut Told::default());
+        let mut sender = Told::default();
+        link.receive_last(&mut sender);
+        let executed = Event::Executed(3, 2);
+        assert_eq!(
+            sender.events.iter().filter(|event| matches!(event, Event::Executed(..))).collect::<Vec<_>>(),
+            [&executed]
+        );
+        // There is room now: both others are disowned.
+        peer.receive_last(&mut Told::default());
+        let mut sender = Told::default();
+        link.receive_last(&mut sender);
+        assert!(sender.events.is_empty() && link.tx.lock().is_idle());
     }
 
     #[test]

@@ -3,10 +3,9 @@
 use super::Adapter;
 use crate::ah::Ah;
 use crate::fabric::Taps;
-use crate::qp::{Qp, ReadAhead};
+use crate::qp::{Qp, ReadAhead, Received};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;
-use ferroce_queues::{Cq, Wc, WcTags};
 use ferroce_udp::{OutgoingTap, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -16,10 +15,8 @@ use std::sync::Arc;
 pub(crate) struct Work {
     pub(crate) batch: TxBatch,
     pub(crate) ahead: ReadAhead,
-    /// Receive completions that wait for their ACK to leave.
-    pub(crate) received: Vec<Wc>,
-    /// … of SRQs that have a completion queue each (XRC, tag matching).
-    pub(crate) received_into_own_cq: Vec<(Arc<Cq>, Wc, WcTags)>,
+    /// Receive completions of the QP at work. Its list keeps its room.
+    pub(crate) received: Received,
     /// XRC targets, and SRQs of processes that they have to reach.
     pub(crate) unconnected: Vec<(Arc<Qp>, u32)>,
     /// QPs that want to send to a QP at an address to which no path is known yet.

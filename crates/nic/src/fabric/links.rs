@@ -255,10 +255,10 @@ impl Adapter {
                 return;
             }
             env.mark_peer_uses_shm(proto.params().dest_qpn);
-            // What this QP sends next mustn't overtake the acknowledgement.
-            let one_link = env.sends_through(link);
+            // Neither what this QP sends next may overtake the acknowledgement, nor the acknowledgement a receive that is held back.
+            let in_order = env.sends_through(link) && env.holds_nothing_back();
             while let Some(packet) = run.next() {
-                let by_position = one_link && run.is_by_position(packet);
+                let by_position = in_order && run.is_by_position(packet);
                 let executed = env.handle_compact(proto, link, packet, by_position);
                 run.settle(executed);
             }

@@ -69,7 +69,7 @@ fn flush(flushed: &mut bool, proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut Q
     if done.is_err() {
         tracing::error!(qpn = env.qp.qpn(), "its requests can't be flushed either");
     }
-    env.publish();
+    env.publish(false);
 }
 
 #[cfg(test)]

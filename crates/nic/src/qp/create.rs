@@ -8,7 +8,7 @@ use super::unacked_pace::UnackedPace;
 use super::unread::Unread;
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTarget;
-use super::{Inner, Qp, next_connection};
+use super::{Inner, Qp, Received, next_connection};
 use crate::Context;
 use crate::adapter;
 use crate::owner::OfContext as _;
@@ -121,6 +121,7 @@ impl Qp {
                     xrc_target: XrcTarget::default(),
                     unacked_pace: UnackedPace::default(),
                     unread: Unread::default(),
+                    held: Received::default(),
                     ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),

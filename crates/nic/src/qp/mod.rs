@@ -19,6 +19,7 @@ mod one_sided;
 mod payload;
 mod plain;
 mod post;
+mod received;
 mod static_rate;
 mod unacked_pace;
 mod unread;
@@ -36,6 +37,7 @@ use env::{operation_of_request, state_of};
 pub(crate) use fetch::{Budget, Rest};
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 pub use plain::PlainSender;
+pub(crate) use received::Received;
 pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;
 pub use wr_session::{GatheredWrs, WrSession};
@@ -80,6 +82,8 @@ struct Inner {
     xrc_target: xrc_target::XrcTarget,
     unacked_pace: UnackedPace,
     unread: Unread,
+    /// Receive completions that wait for their ACK to leave.
+    held: Received,
     /// Options agreed with the peer.
     ece: Option<u32>,
 }

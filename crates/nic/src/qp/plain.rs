@@ -254,6 +254,7 @@ impl Qp {
         let payload = link.payload(packet);
         let wr_id = if inner.goes_by(link)
             && !self.is_broken()
+            && inner.held.is_empty()
             && inner.proto.expects_plain(&send, payload.len())
             && self.recv_cq.lets_pass()
         {
@@ -277,7 +278,7 @@ impl Qp {
     #[inline]
     fn take_sends(&self, inner: &mut Inner, run: &mut CompactRun<'_>, receives: &mut Receives) {
         let from = run.link();
-        if !inner.goes_by(from) || self.is_broken() {
+        if !inner.goes_by(from) || self.is_broken() || !inner.held.is_empty() {
             return;
         }
         let proto = &mut inner.proto;
@@ -406,6 +407,9 @@ impl QpEnv<'_> {
             && let Some(send) = plain_send(headers, by_position)
             && proto.take_plain(&send, &payload, self)
         {
+            if by_position {
+                self.work.received.acknowledge();
+            }
             return by_position;
         }
         proto.handle_packet(self.now, &link.headers(packet), payload, self);

@@ -60,7 +60,7 @@ impl Qp {
             work.falling_back.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
-        let Inner { flushed, proto, path, listing, owes, xrc_target, unacked_pace, unread, .. } = inner;
+        let Inner { flushed, proto, path, listing, owes, xrc_target, unacked_pace, unread, held, .. } = inner;
         let mut env = QpEnv {
             qp: self,
             path: path.as_ref(),
@@ -72,6 +72,7 @@ impl Qp {
             now,
             unacked_pace,
             unread,
+            held,
             ecn,
         };
         if self.is_broken() {
@@ -87,14 +88,19 @@ impl Qp {
             // Nobody reaches for memory any more that the program is now told of.
             listing.withdraw(self.qpn);
         }
-        env.publish();
+        match proto.state() {
+            QpState::Reset => env.held.clear(),
+            // A NAK that waits for room leaves later.
+            QpState::Err => env.publish(false),
+            _ => env.publish(proto.owes_acknowledgement()),
+        }
         if std::mem::take(&mut env.work.overrun) {
             // A completion queue has no room for what this QP has to tell. What it flushes is told as far as there is
             // room elsewhere.
             proto.note_overrun(&mut env);
             end(proto, &mut env);
             listing.withdraw(self.qpn);
-            env.publish();
+            env.publish(false);
             env.work.overrun = false;
         }
         let owes_answers = proto.owes_answers() || env.xrc_target.has_backlog();

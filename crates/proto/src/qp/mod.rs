@@ -161,8 +161,8 @@ impl<A: Clone> Qp<A> {
 
     /// Puts the QP into `state`; the caller has checked that the transition exists and has set the attributes.
     ///
-    /// RESET drops everything silently. ERR flushes: the send queue, the receive that was taken for a message in
-    /// progress, then the environment's receive queue. RTR begins with `rq_psn`, RTS (from RTR) with `sq_psn`. SQD lets
+    /// RESET drops everything silently. ERR flushes: receives whose ACK can't leave, the send queue, the receive that was
+    /// taken for a message in progress, then the environment's receive queue. RTR begins with `rq_psn`, RTS (from RTR) with `sq_psn`. SQD lets
     /// started requests end and raises [`crate::QpEvent::SqDrained`]. A transition to the same state does nothing, but ERR
     /// flushes again.
     pub fn set_state<E: Env<Address = A>>(&mut self, state: QpState, env: &mut E) {
@@ -187,7 +187,11 @@ impl<A: Clone> Qp<A> {
             }
             QpState::Err => {
                 if before != QpState::Err {
-                    self.answers = Answers::default();
+                    self.flush_acks(env);
+                    if self.owes_acknowledgement() {
+                        self.answers = Answers::default();
+                        env.flush_unacknowledged();
+                    }
                 }
                 self.enter_error(env);
             }
@@ -279,11 +283,18 @@ impl<A: Clone> Qp<A> {
         }
     }
 
+    /// Something that was executed isn't acknowledged: an answer, an ACK or a NAK hasn't left.
+    #[must_use]
+    #[inline]
+    pub fn owes_acknowledgement(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// Something that the peer has asked for is still to be answered.
     #[must_use]
     #[inline]
     pub fn owes_answers(&self) -> bool {
-        !self.answers.is_empty() || self.is_delegating()
+        self.owes_acknowledgement() || self.is_delegating()
     }
 
     fn has_unsent(&self) -> bool {

@@ -9,6 +9,7 @@ pub(crate) use incoming::Origin;
 pub(crate) use outgoing::REFERENCE;
 
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
+use super::received::Received;
 use super::unacked_pace::UnackedPace;
 use super::unread::Unread;
 use super::xrc_target::XrcTarget;
@@ -49,6 +50,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) now: Instant,
     pub(super) unacked_pace: &'a mut UnackedPace,
     pub(super) unread: &'a mut Unread,
+    /// Receive completions that wait for their ACK to leave.
+    pub(super) held: &'a mut Received,
     /// Packets with data say that they are ECN-capable.
     pub(super) ecn: bool,
 }
@@ -94,14 +97,22 @@ impl<'a> QpEnv<'a> {
         self.work.overrun = true;
     }
 
-    /// Publishes what was received. The ACK for it has left.
-    pub(super) fn publish(&mut self) {
-        if !self.work.received.is_empty() {
+    /// Publishes what was received and holds back what isn't acknowledged, while the QP `owes` an acknowledgement.
+    pub(super) fn publish(&mut self, owes: bool) {
+        let received = &mut self.work.received;
+        if !owes && !self.held.is_empty() {
+            received.put_back(self.held);
+        } else if owes && !received.is_empty() {
+            received.hold_back(self.held);
+        }
+        if !received.is_empty() {
             self.publish_received();
         }
-        if !self.work.received_into_own_cq.is_empty() {
-            self.publish_into_own_cqs();
-        }
+    }
+
+    /// No receive completion waits for its ACK to leave.
+    pub(crate) fn holds_nothing_back(&self) -> bool {
+        self.held.is_empty()
     }
 
     /// The QP has failed, and the program is about to learn of it: it may use its memory again.
@@ -112,25 +123,21 @@ impl<'a> QpEnv<'a> {
     }
 
     fn publish_received(&mut self) {
-        // The list keeps its room.
+        // The lists keep their room.
         let mut received = std::mem::take(&mut self.work.received);
-        for wc in received.drain(..) {
+        for wc in received.own.drain(..) {
             self.qp.observe_receive(&wc.completion);
             self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
-        self.work.received = received;
-    }
-
-    fn publish_into_own_cqs(&mut self) {
-        let mut received = std::mem::take(&mut self.work.received_into_own_cq);
-        for (cq, wc, tags) in received.drain(..) {
+        for (cq, wc, tags) in received.of_srqs.drain(..) {
             // The match of a rendezvous is followed by its data.
             if !wc.completion.tags.matched || wc.completion.tags.data_valid {
                 self.qp.observe_receive(&wc.completion);
             }
             self.work.overrun |= !cq.push_tagged(wc, tags);
         }
-        self.work.received_into_own_cq = received;
+        received.clear();
+        self.work.received = received;
     }
 }
 
@@ -243,8 +250,13 @@ impl Env for QpEnv<'_> {
         self.qp.state.store(QpState::Err as u8, Ordering::Release);
         while let Some(wqe) = rq.pop() {
             let wc = self.wc(flushed_recv(wqe.wr_id, self.qp.reason.load(Ordering::Relaxed)));
-            self.work.received.push(wc);
+            self.work.received.own.push(wc);
         }
+    }
+
+    fn flush_unacknowledged(&mut self) {
+        self.held.flush(self.qp.reason.load(Ordering::Relaxed));
+        self.work.received.put_back(self.held);
     }
 
     fn next_tagged(&mut self, header: &Tmh) -> Option<Taken> {
@@ -370,8 +382,8 @@ impl Env for QpEnv<'_> {
             None => None,
         };
         match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
-            Some(cq) => self.work.received_into_own_cq.push((cq.clone(), wc, WcTags::default())),
-            None => self.work.received.push(wc),
+            Some(cq) => self.work.received.of_srqs.push((cq.clone(), wc, WcTags::default())),
+            None => self.work.received.own.push(wc),
         }
     }
 
@@ -384,7 +396,7 @@ impl Env for QpEnv<'_> {
     fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
         let wc = self.wc(completion);
         if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.completes_into()) {
-            self.work.received_into_own_cq.push((cq.clone(), wc, info.into()));
+            self.work.received.of_srqs.push((cq.clone(), wc, info.into()));
         }
     }
 
@@ -428,6 +440,6 @@ impl Env for QpEnv<'_> {
 }
 
 /// The completion of a receive work request that was never used, because the QP has failed for a reason, or for none.
-pub(super) fn flushed_recv(wr_id: u64, reason: u16) -> Completion {
+pub(in crate::qp) fn flushed_recv(wr_id: u64, reason: u16) -> Completion {
     Completion { reason, ..Completion::new(wr_id, WcStatus::WrFlushErr, WcOpcode::Recv) }
 }

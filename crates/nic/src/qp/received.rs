@@ -1,0 +1,155 @@
+//! Receive completions until the program may see them: when the peer has the acknowledgement. So a message is received at one end if and
+//! only if its SEND succeeds at the other one, also where a QP is flushed next.
+
+use super::env::flushed_recv;
+use ferroce_queues::{Cq, Wc, WcTags};
+use std::sync::Arc;
+
+/// A completion for the completion queue of an SRQ (XRC, tag matching).
+pub(crate) type OfSrq = (Arc<Cq>, Wc, WcTags);
+
+/// Receive completions that aren't published.
+#[derive(Default, Debug)]
+pub(crate) struct Received {
+    /// For the QP's own completion queue.
+    pub(crate) own: Vec<Wc>,
+    /// The first ones of `own`, which are acknowledged by position.
+    acknowledged: usize,
+    pub(crate) of_srqs: Vec<OfSrq>,
+}
+
+impl Received {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.of_srqs.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.own.clear();
+        self.of_srqs.clear();
+        self.acknowledged = 0;
+    }
+
+    /// All so far are acknowledged by position.
+    pub(crate) fn acknowledge(&mut self) {
+        self.acknowledged = self.own.len();
+    }
+
+    /// Moves those that aren't acknowledged to the end of `held`.
+    #[cold]
+    pub(crate) fn hold_back(&mut self, held: &mut Self) {
+        held.own.extend(self.own.drain(self.acknowledged..));
+        held.of_srqs.append(&mut self.of_srqs);
+    }
+
+    /// Puts those of `held` before the others.
+    #[cold]
+    pub(crate) fn put_back(&mut self, held: &mut Self) {
+        let Self { own, of_srqs, .. } = std::mem::take(held);
+        self.own.splice(0..0, own);
+        self.of_srqs.splice(0..0, of_srqs);
+    }
+
+    /// Makes flushed ones of all, for the reason with the number `reason`.
+    #[cold]
+    pub(crate) fn flush(&mut self, reason: u16) {
+        for wc in self.own.iter_mut().chain(self.of_srqs.iter_mut().map(|(_, wc, _)| wc)) {
+            wc.completion = flushed_recv(wc.completion.wr_id, reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fabric::LocalPacket;
+    use crate::namespace::in_namespace;
+    use crate::qp::{Path, QpAttr, RxPayload, mask};
+    use crate::side::{Side, open};
+    use crate::{Poll as _, QpState, Service, WcStatus};
+    use ferroce_os::clock;
+    use ferroce_wire::{Bth, Headers, Opcode, Operation};
+
+    /// The first PSN of a [`Side`].
+    const PSN: u32 = 0xff_fff0;
+
+    fn packet_of(side: &Side, operation: Operation) -> LocalPacket {
+        let (dest_qp, Path::Local { meta }) = ({
+            let inner = side.qp.inner.lock();
+            (inner.attr.dest_qpn, inner.path.clone().unwrap())
+        }) else {
+            panic!("another path");
+        };
+        let opcode = Opcode { service: Service::Rc, operation };
+        let headers = Headers::new(Bth { ack_request: true, ..Bth::new(opcode, dest_qp, PSN) });
+        let payload = vec![7; 8];
+        LocalPacket { headers, meta: meta.of_packet(&headers, payload.len()), payload }
+    }
+
+    /// Calls `then` with a queue pair that has executed a SEND and has another receive, and with its peer, whose inbox has no room for
+    /// the ACK.
+    fn executed_without_room(then: impl FnOnce(&Side, &Side)) {
+        let context = open();
+        let [sender, receiver] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
+        sender.connect(receiver.qp.qpn());
+        receiver.connect(sender.qp.qpn());
+        (1..=2).for_each(|wr_id| receiver.recv(wr_id, receiver.sge(0, 8)));
+        while !sender.qp.inbox.is_full() {
+            sender.qp.inbox.push(packet_of(&receiver, Operation::Acknowledge));
+        }
+
+        let send = packet_of(&sender, Operation::SendOnly);
+        receiver.qp.adapter.with_work(|work| {
+            receiver.qp.work(work, clock::now(), |proto, env| {
+                env.handle(
+                    proto,
+                    clock::now(),
+                    &send.headers,
+                    RxPayload::of_packet(&send.payload),
+                    &send.meta,
+                );
+            });
+        });
+        assert_eq!(receiver.qp.counters().messages_received, 1);
+        assert_eq!(receiver.cq.poll(1, |_| ()).unwrap(), 0, "received before its ACK has left");
+        then(&receiver, &sender);
+    }
+
+    #[test]
+    fn a_receive_completes_when_its_ack_has_left() {
+        in_namespace("qp::received::tests::a_receive_completes_when_its_ack_has_left", || {
+            executed_without_room(|receiver, sender| {
+                while sender.qp.inbox.pop().is_some() {}
+                let completion = receiver.wait();
+                assert_eq!((completion.wr_id, completion.status), (1, WcStatus::Success));
+            });
+        });
+    }
+
+    #[test]
+    fn a_receive_whose_ack_has_not_left_is_flushed_in_its_place() {
+        in_namespace("qp::received::tests::a_receive_whose_ack_has_not_left_is_flushed_in_its_place", || {
+            executed_without_room(|receiver, sender| {
+                let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+                receiver.qp.modify(&attr, mask::STATE).unwrap();
+                for wr_id in 1..=2 {
+                    let completion = receiver.wait();
+                    assert_eq!((completion.wr_id, completion.status), (wr_id, WcStatus::WrFlushErr));
+                }
+                // Nor is it acknowledged later.
+                let acks = std::iter::from_fn(|| sender.qp.inbox.pop()).filter(|ack| ack.payload.is_empty());
+                assert_eq!(acks.count(), 0);
+            });
+        });
+    }
+
+    #[test]
+    fn a_receive_whose_ack_has_not_left_is_dropped_by_a_reset() {
+        in_namespace("qp::received::tests::a_receive_whose_ack_has_not_left_is_dropped_by_a_reset", || {
+            executed_without_room(|receiver, sender| {
+                receiver.reset();
+                while sender.qp.inbox.pop().is_some() {}
+                receiver.connect(sender.qp.qpn());
+                assert_eq!(receiver.cq.poll(1, |_| ()).unwrap(), 0);
+            });
+        });
+    }
+}
