@@ -8,13 +8,15 @@ const GAP: u32 = 20;
 const SHORTEST_GAP: Duration = Duration::from_millis(100);
 
 /// How long to wait for others, which is looked at in rounds with a pause. The clock decides. A round may be a *gap*: the process was
-/// stopped or had no processor, and those that are waited for may have been as well. A wait doesn't end right after a gap: whoever
-/// waits looks once more.
+/// stopped or had no processor, and those that are waited for may have been as well. A wait whose last round is a gap takes one more
+/// round, whatever the length of that.
 #[derive(Debug)]
 pub struct Patience {
     end: Instant,
     gap: Duration,
     looked: Instant,
+    /// The round after the last gap has begun.
+    is_extended: bool,
 }
 
 impl Patience {
@@ -22,7 +24,7 @@ impl Patience {
     #[must_use]
     pub fn new(limit: Duration, pause: Duration) -> Self {
         let looked = Instant::now();
-        Self { end: looked + limit, gap: (pause * GAP).max(SHORTEST_GAP), looked }
+        Self { end: looked + limit, gap: (pause * GAP).max(SHORTEST_GAP), looked, is_extended: false }
     }
 
     /// Whether it is at its end, after one more round.
@@ -34,7 +36,7 @@ impl Patience {
     fn has_ended_at(&mut self, now: Instant) -> bool {
         let was_gap = now.saturating_duration_since(self.looked) >= self.gap;
         self.looked = now;
-        now >= self.end && !was_gap
+        now >= self.end && (!was_gap || std::mem::replace(&mut self.is_extended, true))
     }
 }
 
@@ -63,6 +65,12 @@ mod tests {
             let count = LIMIT.as_nanos().div_ceil(round.as_nanos()) as usize;
             assert_eq!(ended.iter().position(|&ended| ended), Some(count - 1), "{round:?}");
         }
+    }
+
+    #[test]
+    fn a_wait_of_nothing_but_gaps_ends_a_round_later() {
+        let ended = rounds(&[LIMIT / 4; 8]);
+        assert_eq!(ended, [false, false, false, false, true, true, true, true]);
     }
 
     #[test]
