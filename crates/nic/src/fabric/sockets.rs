@@ -130,7 +130,7 @@ impl Adapter {
 
     /// Takes all that lies in sockets for a QP now: of each socket as much as its buffer holds, since more may come all the time.
     /// `waits` is that of [`Adapter::empty_rings`].
-    pub(super) fn empty_sockets(&'static self, qpn: u32, waits: &mut dyn FnMut() -> bool) {
+    pub(crate) fn empty_sockets(&'static self, qpn: u32, waits: &mut dyn FnMut() -> bool) {
         for address in self.addresses.snapshot().iter() {
             let mut left = address.endpoint.receive_buffer() as usize;
             loop {

@@ -161,6 +161,15 @@ impl Adapter {
     }
 }
 
+#[cfg(test)]
+impl Adapter {
+    /// The process that had `slot`, and had a lifeline, is gone.
+    pub(super) fn lose(&self, slot: u16) {
+        let [connection, _] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        self.gsi.lifelines.all.lock().push(Lifeline { connection: Some(connection), slot, asked: 0 });
+    }
+}
+
 impl GsiSource {
     /// Takes the lifelines that have ended.
     pub(super) fn ended(&self) -> Ended {

@@ -10,6 +10,8 @@
 
 mod lifelines;
 mod pass_on;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use lifelines::register;
 
@@ -167,11 +169,13 @@ impl Unread {
     }
 }
 
-/// A MAD that has come.
+/// What has come, in order.
 enum Waiting {
     ForManager(AddressedMad),
     /// Who it is for doesn't exist, as is said by this.
     Answer(AddressedMad),
+    /// The process that had this slot is gone: its messages come before.
+    Gone(u16),
 }
 
 /// The adapter's part of QP 1.
@@ -228,17 +232,15 @@ impl Gsi {
         &self.0.host
     }
 
-    /// Has [`CommunicationManager::gone`] called when the process of this host dies that gave a communication ID; at once, if it is gone
-    /// already. Whether `address` is this host's.
+    /// Has [`CommunicationManager::gone`] called when the process of this host dies that gave a communication ID, or soon if that process is
+    /// gone already: after [`CommunicationManager::work`] for its messages. Whether `address` is this host's.
     pub fn follow(&self, address: HostAddr, comm_id: u32) -> bool {
         if !is_of_this_host(address) {
             return false;
         }
         let slot = slot_of_id(comm_id);
-        if !self.0.follow(slot)
-            && let Some(manager) = self.0.gsi.manager.get()
-        {
-            manager.gone(slot);
+        if !self.0.follow(slot) {
+            self.0.keep(Waiting::Gone(slot));
         }
         true
     }
@@ -445,7 +447,7 @@ impl Adapter {
     /// Leaves something to do when no lock is held.
     fn keep(&self, mad: Waiting) {
         let mut inbox = self.gsi.inbox.lock();
-        if inbox.len() < MOST_WAITING {
+        if inbox.len() < MOST_WAITING || matches!(mad, Waiting::Gone(_)) {
             inbox.push_back(mad);
             self.gsi.has_mads.store(true, Ordering::Release);
         }
@@ -497,11 +499,12 @@ impl Drop for AtWork<'_> {
 pub(crate) struct GsiSource(pub(crate) &'static Adapter);
 
 impl GsiSource {
-    /// The processes that had these slots are gone.
-    fn tell(&self, gone: Vec<u16>) {
-        if let Some(manager) = self.0.gsi.manager.get() {
-            gone.into_iter().for_each(|slot| manager.gone(slot));
+    /// The processes that had these slots are gone. What they sent before may lie in sockets: that is taken first.
+    fn report(&self, gone: Vec<u16>) {
+        if !gone.is_empty() {
+            self.0.empty_sockets(GSI_QPN, &mut || false);
         }
+        gone.into_iter().for_each(|slot| self.0.keep(Waiting::Gone(slot)));
     }
 }
 
@@ -513,7 +516,7 @@ impl Source for GsiSource {
                 gone.push(slot);
             }
         }
-        self.tell(gone);
+        self.report(gone);
     }
 
     fn attend(&self) {
@@ -526,21 +529,30 @@ impl Source for GsiSource {
         if gsi.is_read() {
             gsi.due.store(u64::MAX, Ordering::Relaxed);
             if gsi.lifelines.next() <= clock::now().0 {
-                self.tell(adapter.ask_again());
+                self.report(adapter.ask_again());
             }
         }
         gsi.has_mads.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut *gsi.inbox.lock());
+        let mut gone = Vec::new();
         let mut mads = waiting.into_iter().filter_map(|waiting| match waiting {
             Waiting::ForManager(mad) => Some(mad),
             Waiting::Answer(answer) => {
                 Gsi(adapter).send(&answer);
                 None
             }
+            Waiting::Gone(slot) => {
+                gone.push(slot);
+                None
+            }
         });
-        match gsi.manager.get() {
-            Some(manager) => manager.work(&mut mads),
-            None => mads.for_each(drop),
+        let manager = gsi.manager.get();
+        if let Some(manager) = manager {
+            manager.work(&mut mads);
+        }
+        mads.for_each(drop);
+        if let Some(manager) = manager {
+            gone.into_iter().for_each(|slot| manager.gone(slot));
         }
         adapter.pass_on();
     }

@@ -1,0 +1,65 @@
+//! In which order the communication manager gets what has come.
+
+use super::*;
+use crate::namespace::in_namespace;
+use ferroce_wire::cm::CommIds;
+use std::net::Ipv4Addr;
+use std::sync::Barrier;
+use std::sync::mpsc::{Sender, channel};
+
+const LIMIT: Duration = Duration::from_secs(10);
+/// A slot of another process.
+const SLOT: u16 = 3000;
+
+#[derive(PartialEq, Eq, Debug)]
+enum Event {
+    /// A message from this communication ID.
+    Message(u32),
+    Gone(u16),
+}
+
+/// Notes what it gets, and stays with the first message until it may go on.
+struct Manager(Sender<Event>, Arc<Barrier>);
+
+impl CommunicationManager for Manager {
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
+        for mad in mads {
+            let Message::ReadyToUse(ids) = Mad::parse(&mad.mad).unwrap().message else { continue };
+            self.0.send(Event::Message(ids.local)).unwrap();
+            if ids.local == 1 {
+                self.1.wait();
+            }
+        }
+    }
+
+    fn gone(&self, slot: u16) {
+        self.0.send(Event::Gone(slot)).unwrap();
+    }
+}
+
+#[test]
+fn the_last_message_of_a_process_comes_before_its_end() {
+    in_namespace("gsi::tests::the_last_message_of_a_process_comes_before_its_end", || {
+        let (note, noted) = channel();
+        let goes_on = Arc::new(Barrier::new(2));
+        let Gsi(adapter) = Gsi::start(|_| Arc::new(Manager(note, goes_on.clone()))).unwrap();
+        let here = HostAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        let own = u32::from(*adapter.host.slots().first().unwrap()) << COMM_ID_BITS;
+        let send = |local| {
+            let message = Message::ReadyToUse(CommIds { local, remote: own });
+            let mad = Mad { transaction: 0, message }.emit();
+            let mad = AddressedMad { from: here, to: here, traffic_class: 0, mad };
+            adapter.send_mad(&mad, &mut adapter.gsi_packet(&mad.mad), true);
+        };
+
+        send(1);
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(Event::Message(1)));
+        // The thread that is in the manager reads nothing meanwhile.
+        adapter.lose(SLOT);
+        send(2);
+        GsiSource(adapter).serve();
+        goes_on.wait();
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(Event::Message(2)));
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(Event::Gone(SLOT)));
+    });
+}
