@@ -30,6 +30,11 @@ on_both_fabrics! {
 }
 
 #[test]
+fn a_thread_that_leaves_a_poll_of_many_completions_by_siglongjmp_holds_up_no_fork() {
+    run(Fabric::Any, &["nowhere_at_the_end"]);
+}
+
+#[test]
 fn a_write_to_a_page_that_does_not_come_holds_up_no_other_queue_pair() {
     run(Fabric::Any, &["write_beside_a_page"]);
 }
@@ -38,6 +43,12 @@ fn a_write_to_a_page_that_does_not_come_holds_up_no_other_queue_pair() {
 #[ignore = "cells: the thread that posts a WRITE copies it to the peer (D4)"]
 fn a_post_returns_though_the_peers_page_does_not_come() {
     run(Fabric::Any, &["post_to_a_page"]);
+}
+
+#[test]
+#[ignore = "cells: the reader of a link waits for the lock of a queue pair with the link's reader locked (6B)"]
+fn a_message_for_a_sender_of_a_page_holds_up_no_other_queue_pair() {
+    run(Fabric::Any, &["record_for_a_sender_of_a_page"]);
 }
 
 /// The thread that reads for all copies into the slow pages.

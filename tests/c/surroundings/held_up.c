@@ -427,6 +427,54 @@ static void sender_of_a_page(void)
 	end_side(second);
 }
 
+/* The other side of `record_for_a_sender_of_a_page`. */
+static void send_to_both(int fd)
+{
+	begin();
+	struct end first = connect_new(fd), second = connect_new(fd);
+
+	meet_again(fd);
+	send_and_wait(&first);
+	send_and_wait(&second);
+	meet_again(fd);
+	MUST(post_send(first.qp, first.mr, 0, 8, 1));
+	send_and_wait(&second);
+	for (;;)
+		pause();
+}
+
+/* A message for a queue pair that sends from a page that isn't there holds up no other queue pair of the same peer. */
+static void record_for_a_sender_of_a_page(void)
+{
+	pid_t peer;
+	int fd = start_side(send_to_both, &peer);
+	struct ibv_wc wc;
+
+	begin();
+	held_up = connect_new(fd);
+	struct end second = connect_new(fd);
+	char *page = map_without_pages(PAGE);
+
+	page_of_sender = register_new(page, PAGE);
+	for (int i = 0; i < 2; i++) {
+		MUST(post_recv(held_up.qp, held_up.mr, 0, 64, 1));
+		MUST(post_recv(second.qp, second.mr, 0, 64, 1));
+	}
+	meet_again(fd);
+	MUST_COMPLETE(held_up.cq, &wc);
+	MUST_COMPLETE(second.cq, &wc);
+	struct call *send = start(send_page, NULL);
+
+	wait_for_fault();
+	meet_again(fd);
+	MUST_COMPLETE(second.cq, &wc);
+	give_pages(page, PAGE);
+	if (!returns(send, STANDS_MS))
+		fail("the sender stands");
+	MUST_COMPLETE(held_up.cq, &wc);
+	end_side(peer);
+}
+
 /* The other side: a page that is there, one that isn't, and two queue pairs. Gives the second page when it is asked. */
 static void own_page_and_memory(int fd)
 {
@@ -557,6 +605,50 @@ static void nowhere(void)
 	end_side(peer);
 }
 
+#define MANY 128
+
+/* The same where only the end of the array isn't there: the thread isn't in the library, so a fork of another waits for nothing. */
+static void *fork_soon(void *unused)
+{
+	uint64_t begun = now_ms();
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(0);
+	(void)unused;
+	if (child < 0 || waitpid(child, NULL, 0) != child)
+		fail("fork: %s", strerror(errno));
+	if (now_ms() - begun > 5000)
+		fail("a fork has taken %d ms", (int)(now_ms() - begun));
+	return NULL;
+}
+
+static void nowhere_at_the_end(void)
+{
+	struct sigaction action = {.sa_handler = leave_poll, .sa_flags = SA_NODEFER};
+	char *array = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	pthread_t thread;
+
+	begin();
+	struct ibv_cq *cq = make_cq(&device, MANY, NULL);
+	struct ibv_qp *qp = make_qp(&device, IBV_QPT_RC, cq, NULL, MANY);
+	struct ibv_mr *mr = register_new(map_apart(PAGE), PAGE);
+
+	MUST(to_init(qp, ALL_ACCESS));
+	for (int i = 0; i < MANY; i++)
+		MUST(post_recv(qp, mr, 0, 64, 1));
+	MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	MUST(mprotect(array + PAGE, PAGE, PROT_NONE));
+	sigaction(SIGSEGV, &action, NULL);
+	if (!sigsetjmp(out_of_poll, 1))
+		fail("%d completions, and no fault", ibv_poll_cq(cq, MANY, (struct ibv_wc *)array));
+	MUST(pthread_create(&thread, NULL, fork_soon, NULL));
+	MUST(pthread_join(thread, NULL));
+	MUST(ibv_destroy_qp(qp));
+	MUST(ibv_destroy_cq(cq));
+}
+
 /* Gives each page 50 ms after it was touched. */
 static void *give_slowly(void *unused)
 {
@@ -631,7 +723,8 @@ int main(int argc, char **argv)
 	const struct test_case cases[] = {
 		CASE(stopped_peer),	    CASE(page_that_is_written), CASE(page_that_receives),
 		CASE(sender_of_a_page),	    CASE(write_beside_a_page),	CASE(post_to_a_page),
-		CASE(nowhere),		    CASE(slow_pages),
+		CASE(nowhere),		    CASE(nowhere_at_the_end),	CASE(slow_pages),
+		CASE(record_for_a_sender_of_a_page),
 	};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -77,36 +77,36 @@ unsafe fn touch(array: *mut ibv_wc, entries: usize) {
 
 /// The slot behind ibv_poll_cq(3): the number of completions, or −1.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    let first = usize::try_from(num_entries).unwrap_or(0).min(AT_ONCE);
-    // Before the call comes into the library, which nothing is left of then.
-    // SAFETY: by the man page an array of `num_entries`.
-    unsafe { touch(wc, first) };
-    call::to_minus_one(call::contain("ibv_poll_cq", || {
-        let max = usize::try_from(num_entries)
-            .map_err(|_| Refusal::invalid(format!("room for {num_entries} completions")))?;
-        let (mut place, mut taken) = (wc, 0);
-        loop {
-            let room = AT_ONCE.min(max - taken);
+    let (mut place, mut taken) = (wc, 0);
+    loop {
+        let left = usize::try_from(num_entries).map(|max| max - taken);
+        let room = left.unwrap_or(0).min(AT_ONCE);
+        // Before the call comes into the library, of which nothing is left on the stack then.
+        // SAFETY: by the man page an array of `num_entries`.
+        unsafe { touch(place, room) };
+        let polled = call::to_minus_one(call::contain("ibv_poll_cq", || {
+            if left.is_err() {
+                return Err(Refusal::invalid(format!("room for {num_entries} completions")));
+            }
             // SAFETY: by the man page a completion queue, and an array of `num_entries`; the adapter gives at most so many.
             let polled = unsafe {
-                if taken > 0 {
-                    touch(place, room);
-                }
                 CqBlock::of(cq)?.nic().poll(room, |wc| {
                     place.write(wc_of(wc));
                     place = place.add(1);
                 })
             };
-            let n = match polled {
-                Ok(n) => n,
-                Err(error) if taken == 0 => return Err(error.into()),
-                Err(_) => 0,
-            };
-            taken += n;
-            // Less than there is room for: the queue is empty.
-            if n < room || taken == max {
-                return Ok(taken as c_int);
+            match polled {
+                Ok(n) => Ok(n as c_int),
+                // The completions before are reported, and the next call fails.
+                Err(_) if taken > 0 => Ok(0),
+                Err(error) => Err(error.into()),
             }
+        }));
+        let Ok(n) = usize::try_from(polled) else { return polled };
+        taken += n;
+        // Less than there is room for: the queue is empty.
+        if n < room || left == Ok(n) {
+            return taken as c_int;
         }
-    }))
+    }
 }
