@@ -40,7 +40,7 @@ pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair, own as 
 pub use link::{
     CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Wanted,
 };
-pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub use links::{Links, RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
 pub use record::{CompactRecord, MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};

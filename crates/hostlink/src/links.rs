@@ -460,15 +460,15 @@ impl Links {
 }
 
 /// Takes the entry of `object` in this process's directory back; when this returns, no other process uses the object.
-fn revoke(own: &Directory, entry: &DirectoryEntry, object: Object) -> Result<()> {
+fn revoke(own: &Directory, entry: &DirectoryEntry, object: Object) -> Result<u64> {
     let name = entry.revoke();
-    let Some(links) = own.links() else { return Ok(()) };
+    let Some(links) = own.links() else { return Ok(name) };
     links.wait_for_others(object).inspect_err(|error| {
         entry.restore(name);
         tracing::warn!(%error, "nothing is revoked");
     })?;
     links.snapshot().iter().for_each(|link| link.tell_of_revocation());
-    Ok(())
+    Ok(name)
 }
 
 /// No other process accesses the region of this key when this returns.
@@ -477,7 +477,7 @@ fn revoke(own: &Directory, entry: &DirectoryEntry, object: Object) -> Result<()>
 /// EBUSY after a second; the region is listed as it was then.
 pub fn revoke_region(key: u32) -> Result<()> {
     let Some(own) = directory::own() else { return Ok(()) };
-    own.region(key).map_or(Ok(()), |entry| revoke(own, entry, Object::Region(key)))
+    own.region(key).map_or(Ok(()), |entry| revoke(own, entry, Object::Region(key)).map(drop))
 }
 
 /// As [`revoke_region`], where nobody can be using it.
@@ -487,13 +487,34 @@ pub fn withdraw_region(key: u32) {
     }
 }
 
+/// A QP that [`revoke_qp`] has taken out of the directory.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct RevokedQp {
+    qpn: u32,
+    /// Of its entry, before.
+    name: u64,
+}
+
+impl RevokedQp {
+    /// Lists the QP again as it was listed, unless it was withdrawn since.
+    pub fn restore(self) {
+        if let Some(entry) = directory::own().and_then(|own| own.qp(self.qpn)) {
+            entry.restore(self.name);
+        }
+    }
+}
+
 /// No other process accesses memory through this QP when this returns.
 ///
 /// # Errors
 /// EBUSY after a second; the QP is as it was then.
-pub fn revoke_qp(qpn: u32) -> Result<()> {
-    let Some(own) = directory::own() else { return Ok(()) };
-    own.qp(qpn).map_or(Ok(()), |entry| revoke(own, entry, Object::Qp(qpn)))
+pub fn revoke_qp(qpn: u32) -> Result<RevokedQp> {
+    let revoked = |name| RevokedQp { qpn, name };
+    let Some((own, entry)) = directory::own().and_then(|own| Some((own, own.qp(qpn)?))) else {
+        return Ok(revoked(0));
+    };
+    revoke(own, entry, Object::Qp(qpn)).map(revoked)
 }
 
 /// As [`revoke_qp`], for a QP that fails by itself: nobody was promised anything.

@@ -5,7 +5,7 @@ use super::{Adapter, contexts, existing};
 use crate::device::fail_devices;
 use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
 use crate::gsi::GsiSource;
-use crate::qp::Qp;
+use crate::qp::{HELD_UP, Qp};
 use crate::raw::RawSource;
 use crate::traced::TraceSource;
 use crate::xrc::XrcSource;
@@ -14,6 +14,7 @@ use ferroce_proto::Instant;
 use ferroce_queues::Cq;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time;
 
 impl Handler for Adapter {
     type Job = Qp;
@@ -67,10 +68,12 @@ impl Handler for Adapter {
              which keeps those of the adapter open"
         );
         fail_devices();
+        // Of all queue pairs together.
+        let end = time::Instant::now() + HELD_UP;
         for existing in contexts().iter().map(|context| existing(context)) {
             for qp in existing.qps {
                 // Sockets are lost, rings aren't. A QP whose lock isn't free is failed all the same.
-                let _ = self.take_what_has_come(&qp);
+                let _ = self.take_what_has_come(&qp, end.saturating_duration_since(time::Instant::now()));
                 self.with_work(|work| qp.fail(work));
             }
             existing.raw_qps.iter().for_each(|qp| qp.give_up());

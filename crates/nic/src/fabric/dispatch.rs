@@ -12,24 +12,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a thread waits for others that read what it wants to have been read.
-const HELD_UP: Duration = Duration::from_secs(1);
-
 impl Adapter {
     /// Takes what has come for a QP. An adapter has done so when a packet arrives: what the peer has acknowledged ends with success,
     /// what it has sent is received, and a later connection finds no packet of this one. Another thread that has some of it in its
-    /// hands is waited for, [`HELD_UP`] at most. No lock is held.
+    /// hands is waited for, as long as `within` at most. No lock is held.
     ///
     /// # Errors
     /// [`ferroce_types::Error::Busy`] when a thread is held up in its work for the queue pair.
-    pub(crate) fn take_what_has_come(&'static self, qp: &Arc<Qp>) -> ferroce_types::Result<()> {
+    pub(crate) fn take_what_has_come(
+        &'static self,
+        qp: &Arc<Qp>,
+        within: Duration,
+    ) -> ferroce_types::Result<()> {
         const ROUND: Duration = Duration::from_micros(50);
-        let mut patience = Patience::new(HELD_UP, ROUND);
+        let mut patience = Patience::new(within, ROUND);
         let mut waits = || {
             fork::outside_library(|| sys::pause(ROUND));
             !patience.has_ended()
         };
-        self.empty_rings(&qp.links_to_peer()?, &mut waits);
+        self.empty_rings(&qp.links_to_peer(within)?, &mut waits);
         self.empty_sockets(qp.qpn(), &mut waits);
         self.empty_inbox(qp, &mut waits);
         Ok(())

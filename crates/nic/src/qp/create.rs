@@ -3,6 +3,7 @@
 use super::attr::QpAttr;
 use super::burst::Burst;
 use super::fabric::Listing;
+use super::modify::HELD_UP;
 use super::observers::Observers;
 use super::unacked_pace::UnackedPace;
 use super::unread::Unread;
@@ -168,11 +169,10 @@ impl Qp {
     /// [`Error::Busy`] when a thread is held up in its work for the queue pair, which then goes on.
     fn stop_traffic(self: &Arc<Self>) -> Result<()> {
         if self.has_to_take_before(QpState::Err)? {
-            self.adapter.take_what_has_come(self)?;
+            self.adapter.take_what_has_come(self, HELD_UP)?;
         }
         self.adapter.with_work(|work| -> Result<()> {
             let mut inner = self.lock_in_time()?;
-            self.adapter.remove_qp(self);
             let path = inner.path.take();
             self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());
@@ -180,6 +180,8 @@ impl Qp {
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, env));
             Ok(())
         })?;
+        // It waits for threads that look the number up: with nothing locked.
+        self.adapter.remove_qp(self);
         // One after the other: a QP's lock comes before that of its receive queue.
         let rq = self.rq.lock().take();
         let sq = self.inner.lock().proto.end_send_queue();
@@ -220,7 +222,7 @@ impl Qp {
         self.check_detached()?;
         let turn = self.wait_for_turn()?;
         self.unlist()?;
-        self.stop_traffic()?;
+        self.stop_traffic().inspect_err(|_| self.list_again())?;
         watched::keep(&self.context(), &self.counters());
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);

@@ -11,6 +11,7 @@ use ferroce_types::{Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Path MTU between QPs of one host.
 const LOCAL_MTU: u32 = ferroce_hostlink::MAX_PAYLOAD as u32;
@@ -82,10 +83,10 @@ impl Qp {
     /// The links by which packets for the QP may come: without a connection, all of the process.
     ///
     /// # Errors
-    /// [`Error::Busy`] when a thread is held up in its work for the queue pair.
-    pub(crate) fn links_to_peer(&self) -> Result<Vec<Arc<Link>>> {
+    /// [`Error::Busy`] when a thread is held up in its work for the queue pair for so long.
+    pub(crate) fn links_to_peer(&self, within: Duration) -> Result<Vec<Arc<Link>>> {
         let links = &self.adapter.links;
-        Ok(match &self.lock_in_time()?.path {
+        Ok(match &self.lock_within(within)?.path {
             Some(Path::Shm { link, .. }) => links.to_same_process(link),
             Some(Path::Local { .. } | Path::Udp { .. }) => Vec::new(),
             None => links.snapshot().to_vec(),
@@ -226,6 +227,13 @@ impl Qp {
         })
     }
 
+    /// Lists it again after [`Qp::unlist`]. A queue pair whose lock isn't free in time is reached by packets instead.
+    pub(super) fn list_again(&self) {
+        if let Ok(mut inner) = self.lock_in_time() {
+            self.list(&mut inner);
+        }
+    }
+
     /// Undoes [`Qp::list`]; when this returns, no other process accesses memory through the QP.
     ///
     /// # Errors
@@ -235,9 +243,17 @@ impl Qp {
         if self.lock_in_time()?.listing == Listing::No || self.is_inherited() {
             return Ok(());
         }
-        ferroce_hostlink::revoke_qp(self.qpn)?;
-        self.lock_in_time()?.listing = Listing::No;
-        Ok(())
+        let revoked = ferroce_hostlink::revoke_qp(self.qpn)?;
+        match self.lock_in_time() {
+            Ok(mut inner) => {
+                inner.listing = Listing::No;
+                Ok(())
+            }
+            Err(why) => {
+                revoked.restore();
+                Err(why)
+            }
+        }
     }
 
     /// Goes on when there is room in a link's ring, or, where packets may be lost, after a while. False when there is room

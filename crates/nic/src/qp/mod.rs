@@ -35,6 +35,7 @@ pub use create::{QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
 use env::{operation_of_request, state_of};
 pub(crate) use fetch::{Budget, Rest};
+pub(crate) use modify::HELD_UP;
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 pub use plain::PlainSender;
 pub(crate) use received::Received;

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The longest that a thread waits for others which change the same QP: longer than to find an address at which a peer is reached.
 const CHANGE: Duration = Duration::from_secs(5);
 /// The longest that a call waits for a thread that works for the QP.
-const HELD_UP: Duration = Duration::from_secs(1);
+pub(crate) const HELD_UP: Duration = Duration::from_secs(1);
 
 impl Qp {
     /// Present attributes (ibv_query_qp(3)).
@@ -41,7 +41,15 @@ impl Qp {
     /// # Errors
     /// [`Error::Busy`] after a second.
     pub(super) fn lock_in_time(&self) -> Result<MutexGuard<'_, class::Qp, Inner>> {
-        self.inner.try_lock_for(HELD_UP).ok_or_else(|| {
+        self.lock_within(HELD_UP)
+    }
+
+    /// As [`Qp::lock_in_time`], with another bound.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] at its end.
+    pub(super) fn lock_within(&self, bound: Duration) -> Result<MutexGuard<'_, class::Qp, Inner>> {
+        self.inner.try_lock_for(bound).ok_or_else(|| {
             Error::Busy(
                 "a thread is held up in its work for the queue pair (by memory that isn't there?)".into(),
             )
@@ -60,16 +68,14 @@ impl Qp {
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
         let result = self.modify_unlisted(attr, bits, path);
-        // Whether the change was made doesn't depend on it: a queue pair that isn't listed is reached by packets.
-        if let Ok(mut inner) = self.lock_in_time() {
-            self.list(&mut inner);
-        }
+        // Whether the change was made doesn't depend on it.
+        self.list_again();
         result
     }
 
     fn modify_unlisted(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
         if bits & mask::STATE != 0 && self.has_to_take_before(attr.state)? {
-            self.adapter.take_what_has_come(self)?;
+            self.adapter.take_what_has_come(self, HELD_UP)?;
         }
         self.modify_with(attr, bits, path)
     }
