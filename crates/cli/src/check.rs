@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -68,10 +68,7 @@ fn begin_report(file: &Path) -> io::Result<std::path::PathBuf> {
     let format = ReportFormat::of(&absolute);
     // A pipe that nobody reads is an error here, and isn't waited for.
     let mut options = std::fs::OpenOptions::new();
-    let opened = own_file::open(
-        &absolute,
-        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK),
-    );
+    let opened = own_file::open(&absolute, options.write(true));
     let is_pipe = |error: &io::Error| error.raw_os_error() == Some(libc::ENXIO);
     let mut report = opened.map_err(|error| if is_pipe(&error) { not_a_file() } else { error })?;
     let metadata = report.metadata()?;

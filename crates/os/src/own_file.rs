@@ -11,21 +11,53 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a file to write to, as `options` say. A FIFO that no process reads isn't waited for.
+/// Links that are followed to a file that doesn't exist yet.
+const MOST_LINKS: usize = 8;
+
+/// Opens a file to write to, as `options` say, and makes it if there is none. A FIFO that no process reads isn't waited for.
 ///
 /// # Errors
-/// Those of opening; the file, or a link that `path` names, is another user's. Nothing is written to it then.
+/// Those of opening; the file, or a link that leads to it, is another user's. Nothing is made and nothing is written then.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = options.mode(0o600).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        // Where there is a link, this makes no file behind it.
+        match options.mode(0o600).custom_flags(0).create_new(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            new => return new,
+        }
+        match open_existing(&path, options) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            existing => return existing,
+        }
+        // A link of this user's that leads nowhere, unless the file has just been removed.
+        if let Ok(target) = std::fs::read_link(&path) {
+            path = path.parent().unwrap_or(Path::new("")).join(target);
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// The same with a file that is there.
+///
+/// # Errors
+/// As of [`open`].
+pub fn open_existing(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.create_new(false);
+    let file = match options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            check(&std::fs::symlink_metadata(path)?)?;
+            let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+            // Again: the name could have become another link meanwhile.
+            check(&std::fs::symlink_metadata(path)?)?;
+            file
+        }
+        opened => opened?,
+    };
     let metadata = file.metadata()?;
     // A terminal belongs to the user who has logged in, and `/dev/null` to root.
     if !metadata.file_type().is_char_device() {
         check(&metadata)?;
-    }
-    // After it was opened: before, the name could still have become a link.
-    let named = std::fs::symlink_metadata(path)?;
-    if named.is_symlink() {
-        check(&named)?;
     }
     // SAFETY: takes no pointer; the description is new, so no other descriptor has this flag.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
@@ -52,6 +84,54 @@ mod tests {
     use super::*;
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;
+
+    /// A directory of a test.
+    struct Directory(std::path::PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("ferroce-own-file-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).expect("a new directory");
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn links_of_this_user_lead_to_files_new_and_old() {
+        let directory = Directory::new("links");
+        let at = |name: &str| directory.0.join(name);
+        std::os::unix::fs::symlink("second", at("first")).expect("a link");
+        std::os::unix::fs::symlink(at("file"), at("second")).expect("a link");
+        for _ in 0..2 {
+            open(&at("first"), OpenOptions::new().append(true)).expect("this user's links");
+            assert!(at("file").symlink_metadata().expect("a file").is_file());
+        }
+        std::os::unix::fs::symlink("round", at("round")).expect("a link");
+        let error = open(&at("round"), OpenOptions::new().append(true)).expect_err("it leads to itself");
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+        let error = open_existing(&at("none"), OpenOptions::new().append(true)).expect_err("no file");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn no_file_is_made_behind_a_link_of_another_user() {
+        if sys::user_id() != 0 {
+            return;
+        }
+        let directory = Directory::new("dangling");
+        let at = |name: &str| directory.0.join(name);
+        std::os::unix::fs::symlink(at("file"), at("link")).expect("a link");
+        std::os::unix::fs::lchown(at("link"), Some(12345), None).expect("root may");
+        let error = open(&at("link"), OpenOptions::new().append(true)).expect_err("another user's");
+        assert!(error.to_string().contains("user 12345"), "{error}");
+        assert!(at("file").symlink_metadata().is_err(), "a file was made");
+    }
 
     struct Fifo(std::path::PathBuf);
 

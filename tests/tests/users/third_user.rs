@@ -354,6 +354,13 @@ fn nothing_is_written_to_a_capture_or_a_report_that_a_third_user_has_made() {
         assert!(!refused.success() && refused.stderr.contains("it belongs to user 34567"), "{refused}");
     }
     assert_eq!(listing("theirs.pcapng").trim(), "666 0");
+    // A link that leads nowhere makes no file.
+    let dangling = format!("os.symlink('{directory}/new.pcapng', '{directory}/dangling.pcapng')");
+    python(&world, &dangling).wait(LIMIT).expect_success();
+    let refused = run("FERROCE_CAPTURE", "dangling.pcapng");
+    assert!(!refused.success() && refused.stderr.contains("it belongs to user 34567"), "{refused}");
+    let left = world.first().admin(&format!("ls {directory}"));
+    assert!(!left.contains("new.pcapng"), "{left}");
     // One that the user makes is the user's alone.
     run("FERROCE_CAPTURE", "own.pcapng").expect_success();
     assert!(listing("own.pcapng").starts_with("600 "), "{}", listing("own.pcapng"));

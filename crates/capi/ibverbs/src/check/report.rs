@@ -31,7 +31,7 @@ pub(super) fn append(finding: &Finding) {
 fn append_to(path: &Path, finding: &Finding) -> io::Result<()> {
     let format = ReportFormat::of(path);
     let (head, tail) = (format.head(), format.tail());
-    let file = own_file::open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))?;
+    let file = own_file::open(path, OpenOptions::new().read(true).write(true))?;
     lock(&file, PATIENCE)?;
     // What has no room for a head and a tail is no report yet.
     let kept = file.metadata()?.len().checked_sub(tail.len() as u64).filter(|kept| *kept > head.len() as u64);

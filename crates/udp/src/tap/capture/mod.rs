@@ -50,7 +50,7 @@ pub struct Capture {
 /// # Errors
 /// Those of opening and writing the file; it is another user's.
 pub fn create(path: &Path) -> io::Result<()> {
-    let mut file = own_file::open(path, OpenOptions::new().write(true).create(true).truncate(false))?;
+    let mut file = own_file::open(path, OpenOptions::new().write(true))?;
     file.set_len(0)?;
     file.write_all(&file_header())
 }
@@ -77,7 +77,7 @@ impl Capture {
     pub fn open(path: &Path) -> io::Result<Self> {
         // The program may change its working directory later.
         let path = std::path::absolute(path)?;
-        let mut file = own_file::open(&path, OpenOptions::new().append(true).create(true))?;
+        let mut file = own_file::open(&path, OpenOptions::new().append(true))?;
         let metadata = file.metadata()?;
         if metadata.is_file() && metadata.len() == 0 {
             // If another process does the same now the file has two headers, which is allowed: a second begins a new
@@ -169,7 +169,7 @@ impl Capture {
         let mut file = if ours {
             &self.file
         } else {
-            reopened = own_file::open(&self.path, OpenOptions::new().append(true))?;
+            reopened = own_file::open_existing(&self.path, OpenOptions::new().append(true))?;
             &reopened
         };
         let written = loop {
