@@ -66,7 +66,7 @@ const PREFIX: &str = "FERROCE_";
 /// nothing. (`FERROCE_DEVICES` isn't looked at: a wrong one is the error of who asks for devices.)
 #[must_use]
 pub fn mistakes() -> Vec<String> {
-    std::env::vars_os().filter_map(|(name, value)| mistake(&name, &value)).collect()
+    ferroce_os::settings().filter_map(|(name, value)| mistake(&name, &value)).collect()
 }
 
 fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {

@@ -16,4 +16,4 @@ pub mod sys;
 pub mod throttle;
 
 pub use patience::Patience;
-pub use setting::setting;
+pub use setting::{has_gained_privileges, setting, settings};

@@ -1,6 +1,7 @@
 //! Two users on a host: the processes of the one reach those of the other, and the network, while one of them has UDP port
 //! 4791 for both.
 
+mod privileged;
 mod third_user;
 
 use ferroce_tests::{Fabric, Host, Outcome, Process, Skip, World, require, tool, wait::eventually};

@@ -149,7 +149,7 @@ entry! {
     fn ibv_get_sysfs_path() -> pointer c_char, {
         static PATH: OnceLock<std::ffi::CString> = OnceLock::new();
         let path = PATH.get_or_init(|| {
-            let given = std::env::var_os("SYSFS_PATH").map(|path| path.as_bytes().to_vec());
+            let given = ferroce_os::setting("SYSFS_PATH").map(|path| path.as_bytes().to_vec());
             given.and_then(|path| std::ffi::CString::new(path).ok()).unwrap_or_else(|| c"/sys".into())
         });
         Ok(path.as_ptr().cast_mut())

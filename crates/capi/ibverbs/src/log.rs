@@ -119,7 +119,8 @@ pub(crate) fn unusable(why: &str) {
     // SAFETY: a C string; nothing else of the environment is touched.
     let run = unsafe { libc::getenv(c"FERROCE_RUN".as_ptr()) };
     // SAFETY: null, or a C string of the environment.
-    let shown = !run.is_null() && unsafe { CStr::from_ptr(run) } == c"1";
+    let shown =
+        !ferroce_os::has_gained_privileges() && !run.is_null() && unsafe { CStr::from_ptr(run) } == c"1";
     if shown && !SAID.swap(true, Ordering::Relaxed) {
         for part in ["ferroce: ", why, "\n"] {
             // Standard error may be closed; there is nobody left to tell.

@@ -9,7 +9,7 @@ use crate::call::Refusal;
 
 fn runs_under_ferroce() -> bool {
     static RUNS: OnceLock<bool> = OnceLock::new();
-    *RUNS.get_or_init(|| std::env::var_os("FERROCE_RUN").is_some_and(|v| v == "1"))
+    *RUNS.get_or_init(|| ferroce_os::setting("FERROCE_RUN").is_some_and(|v| v == "1"))
 }
 
 /// Seconds since the first call, from 1 on.
