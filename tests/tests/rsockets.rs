@@ -376,6 +376,71 @@ connection.detach()
     assert!(outcome.stdout.contains("3000000 bytes and the end"), "{outcome}");
 }
 
+/// The end of a stream that a program has shut isn't undone by how the program ends.
+#[test]
+fn a_stream_that_is_shut_ends_in_order_however_its_program_ends() {
+    let in_order = "connection.detach()";
+    for place in [Place::OneHost, Place::OneHostUdp] {
+        for end in [in_order, "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"] {
+            shut_and_end(place, end);
+        }
+    }
+    shut_and_end(Place::TwoHosts, in_order);
+}
+
+/// A client sends and shuts its end, gets a byte, and ends. Its server then reads the last of what has come, slowly.
+fn shut_and_end(place: Place, end: &str) {
+    let world = require!(place.world());
+    let server = write(
+        world.last(),
+        "server",
+        "
+import signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+listener = socket.create_server((sys.argv[1], 7000))
+connection, _ = listener.accept()
+left = 1 << 20
+while left > 10000:
+    left -= len(connection.recv(min(left - 10000, 5000)))
+connection.sendall(b'x')
+print('the rest is there', flush=True)
+signal.sigwait([signal.SIGUSR1])
+try:
+    while data := connection.recv(1000):
+        left -= len(data)
+    print(left, 'left and the end')
+except OSError as error:
+    print(left, 'left, lost:', error)
+",
+    );
+    let client = write(
+        world.first(),
+        "client",
+        &format!(
+            "
+import os, signal, socket, sys
+connection = socket.create_connection((sys.argv[1], 7000))
+connection.sendall(bytes(1 << 20))
+connection.shutdown(socket.SHUT_WR)
+connection.recv(1)
+{end}
+"
+        ),
+    );
+    let address = world.last().ipv4();
+    let start = |host: &Host, program: &str| {
+        host.start_ferroce(SOCKETS, &["python3", program, &address], place.settings())
+    };
+    let mut server = start(world.last(), &server);
+    world.last().wait_for_rdma_port(TCP, 7000, &mut server, LIMIT);
+    start(world.first(), &client).wait(LIMIT);
+    server.wait_for_output("the rest is there", LIMIT);
+    server.signal(libc::SIGUSR1);
+    let outcome = server.wait(LIMIT);
+    outcome.expect_success();
+    assert!(outcome.stdout.contains("0 left and the end"), "{end}: {outcome}");
+}
+
 /// A program that is killed hasn't said that its stream ends. Its host says so for it.
 #[test]
 fn a_killed_peer_is_no_end_of_the_stream() {

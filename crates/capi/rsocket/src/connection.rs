@@ -279,7 +279,8 @@ impl Connection {
 
     /// Tells the peer of room that has become free.
     pub(crate) fn give_credits(&mut self) {
-        while !self.ends.is_over() && self.receiver.owes() && self.sender.control() {
+        let wanted = !self.ends.is_over() && !self.ends.has_peer_finished();
+        while wanted && self.receiver.owes() && self.sender.control() {
             let grant = self.receiver.grant();
             let mut write = request(Sent::Control.id(), IBV_WR_RDMA_WRITE_WITH_IMM);
             write.imm_data = grant.message.emit().to_be();
