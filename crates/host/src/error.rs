@@ -8,7 +8,7 @@ use std::io;
 /// Who holds UDP port 4791, as far as this process can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holder {
-    /// Owner of the socket, from `/proc/net/udp`.
+    /// Owner of the socket, as the kernel lists it.
     pub uid: Option<u32>,
     /// The kernel's soft RoCE driver (`rdma_rxe`) is loaded: it takes the port for itself.
     pub kernel_rxe: bool,

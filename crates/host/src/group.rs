@@ -2,6 +2,7 @@
 
 use super::SocketGroup;
 use super::error::{Error, Holder};
+use ferroce_netdev::{UdpSocket, udp_sockets};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
 use ferroce_types::{GROUP_SIZE, HostAddr};
 use ferroce_wire::ROCE_V2_PORT;
@@ -101,32 +102,52 @@ pub(super) fn is_member(fd: i32, address: HostAddr) -> bool {
 
 /// What can be seen of a foreign holder of the port.
 pub(super) fn holder(address: HostAddr) -> Holder {
-    let table = if address.is_ipv6() { c"/proc/thread-self/net/udp6" } else { c"/proc/thread-self/net/udp" };
-    let text = sys::read_file(table, 4 << 20).unwrap_or_default();
-    let uid = holder_in(&String::from_utf8_lossy(&text), address);
+    let sockets = match udp_sockets(address.is_ipv6(), ROCE_V2_PORT) {
+        Ok(sockets) => sockets,
+        // This kernel has no such list. The table has no interfaces, so it proves nothing about a link-local address.
+        Err(_) if address.scope_id() == 0 => {
+            let table =
+                if address.is_ipv6() { c"/proc/thread-self/net/udp6" } else { c"/proc/thread-self/net/udp" };
+            sockets_in(&String::from_utf8_lossy(&sys::read_file(table, 4 << 20).unwrap_or_default()))
+        }
+        Err(_) => Vec::new(),
+    };
+    let uid = holder_among(&sockets, address);
     // The kernel's own sockets show user 0.
     let kernel_rxe =
         uid.is_none_or(|u| u == 0) && sys::read_file(c"/sys/module/rdma_rxe/initstate", 16).is_ok();
     Holder { uid, kernel_rxe, ..Holder::default() }
 }
 
-/// The owner of the first socket on the port, at this address or at all of them.
-fn holder_in(table: &str, address: HostAddr) -> Option<u32> {
-    let hex = |ip: IpAddr| -> String {
-        let bytes: Vec<u8> = match ip {
-            IpAddr::V4(v4) => v4.octets().to_vec(),
-            IpAddr::V6(v6) => v6.octets().to_vec(),
-        };
-        // The kernel prints 32-bit words in host byte order.
-        bytes.as_chunks::<4>().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
+/// The user of the socket to which the kernel gives the port's packets: one at this address before one at all addresses. A
+/// socket that is bound to another interface than that of a link-local address gets none.
+fn holder_among(sockets: &[UdpSocket], address: HostAddr) -> Option<u32> {
+    let is_there = |socket: &&UdpSocket| {
+        (socket.address == address.ip() || socket.address.is_unspecified())
+            && (socket.interface == 0 || address.scope_id() == 0 || socket.interface == address.scope_id())
     };
-    let own = hex(address.ip());
-    table.lines().skip(1).find_map(|line| {
+    let best = |socket: &&UdpSocket| (socket.address == address.ip(), socket.interface != 0);
+    sockets.iter().filter(is_there).max_by_key(best).map(|socket| socket.uid)
+}
+
+/// The sockets on the port in the text of `/proc/net/udp` or `/proc/net/udp6`, which has no interfaces.
+fn sockets_in(table: &str) -> Vec<UdpSocket> {
+    let parse = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
-        let (ip, port) = fields.nth(1)?.split_once(':')?;
+        let (address, port) = fields.nth(1)?.split_once(':')?;
+        // The kernel prints 32-bit words in host byte order.
+        let word = |digits: &[u8]| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        let words = address.as_bytes().chunks(8).map(|digits| Some(word(digits)?.to_ne_bytes()));
+        let bytes = words.collect::<Option<Vec<_>>>()?.concat();
+        let address = match <[u8; 4]>::try_from(&bytes[..]) {
+            Ok(v4) => IpAddr::from(v4),
+            Err(_) => IpAddr::from(<[u8; 16]>::try_from(&bytes[..]).ok()?),
+        };
         let ours = u16::from_str_radix(port, 16).ok()? == ROCE_V2_PORT;
-        (ours && (ip == own || ip.bytes().all(|b| b == b'0'))).then(|| fields.nth(5)?.parse().ok())?
-    })
+        let uid = fields.nth(5)?.parse().ok()?;
+        ours.then_some(UdpSocket { address, interface: 0, uid })
+    };
+    table.lines().skip(1).filter_map(parse).collect()
 }
 
 /// A pause between attempts, not the same in two processes.
@@ -139,7 +160,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_read_from_the_udp_table() {
+    fn the_holder_is_the_user_at_the_address_and_its_interface() {
+        let at =
+            |address: &str, interface, uid| UdpSocket { address: address.parse().unwrap(), interface, uid };
+        let own = HostAddr::new("10.0.0.2".parse().unwrap(), 0);
+        assert_eq!(holder_among(&[], own), None);
+        assert_eq!(holder_among(&[at("10.0.0.3", 0, 5)], own), None);
+        assert_eq!(holder_among(&[at("0.0.0.0", 0, 5)], own), Some(5));
+        assert_eq!(holder_among(&[at("0.0.0.0", 3, 5), at("10.0.0.2", 0, 6)], own), Some(6));
+        let own = HostAddr::new("fe80::1".parse().unwrap(), 2);
+        let others = [at("fe80::1", 3, 5), at("::", 3, 5)];
+        assert_eq!(holder_among(&others, own), None);
+        assert_eq!(holder_among(&[&others[..], &[at("fe80::1", 2, 6)]].concat(), own), Some(6));
+        assert_eq!(holder_among(&[&others[..], &[at("::", 0, 6)]].concat(), own), Some(6));
+        assert_eq!(holder_among(&[&others[..], &[at("::", 2, 6)]].concat(), own), Some(6));
+    }
+
+    #[test]
+    fn sockets_on_the_port_are_read_from_the_udp_tables() {
         let word = |a, b, c, d| format!("{:08X}", u32::from_ne_bytes([a, b, c, d]));
         let line = |ip: &str, port: &str, uid: u32| {
             format!(
@@ -147,14 +185,13 @@ mod tests {
             )
         };
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
-        let own = HostAddr::new("10.0.0.2".parse().unwrap(), 0);
-        let other = line(&word(10, 0, 0, 3), "12B7", 5);
+        let at = |address: &str, uid| UdpSocket { address: address.parse().unwrap(), interface: 0, uid };
         let port = line(&word(10, 0, 0, 2), "12B8", 6);
         let exact = line(&word(10, 0, 0, 2), "12B7", 1001);
         let wildcard = line("00000000", "12B7", 0);
-        assert_eq!(holder_in(&format!("{head}{other}{port}"), own), None);
-        assert_eq!(holder_in(&format!("{head}{other}{port}{exact}"), own), Some(1001));
-        assert_eq!(holder_in(&format!("{head}{wildcard}"), own), Some(0));
-        assert_eq!(holder_in("", own), None);
+        let v6 = format!("{}{}{}{}", word(0xfd, 0, 0, 0), "00000000", "00000000", word(0, 0, 0, 1));
+        let text = format!("{head}{port}{exact}{wildcard}{}", line(&v6, "12B7", 7));
+        assert_eq!(sockets_in(&text), [at("10.0.0.2", 1001), at("0.0.0.0", 0), at("fd00::1", 7)]);
+        assert_eq!(sockets_in(""), []);
     }
 }

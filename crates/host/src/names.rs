@@ -120,11 +120,6 @@ fn slots_of_in(table: &[u8], uid: u32) -> Vec<u16> {
     slots
 }
 
-/// The user who lists a slot as its own: of a process that can't be asked.
-pub(super) fn user_who_lists(slot: u16) -> Option<u32> {
-    listed_slots(&table()?).into_iter().find(|(_, listed)| *listed == slot).map(|(uid, _)| uid)
-}
-
 /// Slots that some process has, of any user, in order. `None` where the names can't be read.
 pub(super) fn taken_slots() -> Option<Vec<u16>> {
     Some(slots_in(&table()?))

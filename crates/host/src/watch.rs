@@ -4,9 +4,10 @@
 //! so neither side ever waits for the other, and what was handed over is read, never mapped. Who doesn't answer is told apart:
 //! a stopped process never will.
 
-use super::names::{Name, slots_of, taken_slots, user_who_lists};
+use super::names::{Name, slots_of, taken_slots};
 use super::user::User;
 use super::{frame, handover};
+use ferroce_netdev::user_of_listener;
 use ferroce_os::sys::{self, EngineFd};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -72,9 +73,12 @@ pub fn ask_all(wish: u8, longest: usize, patience: Duration) -> Option<Vec<Watch
     for slot in slots {
         let (connection, uid, pid) = match question.put(slot) {
             Ok((connection, peer)) => (Some(connection), peer.uid, peer.pid),
-            // Its queue of connections is full: stopped for long, or very busy. No proof of its user can be had then.
+            // Its queue of connections is full: it has been stopped for long, or is very busy. Its user is that of the listener.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                (None, user_who_lists(slot).unwrap_or(own), 0)
+                match user_of_listener(&Name::slot(slot).address().text()) {
+                    Ok(Some(uid)) if own == 0 || uid == own => (None, uid, 0),
+                    _ => continue,
+                }
             }
             Err(_) => continue,
         };

@@ -1,7 +1,7 @@
 //! What the host's network looks like: interfaces, which of them are devices, GID tables, port attributes,
-//! routes, and news about all of these.
+//! routes, sockets and their users, and news about the network.
 //!
-//! In here: rtnetlink(7), ethtool, the rules that make a device of a network interface, and what addresses look like to programs.
+//! In here: rtnetlink(7), sock_diag(7), ethtool, the rules that make a device of a network interface, and what addresses look like to programs.
 //! Out of here: packets, UDP sockets, verbs objects. Nothing is kept between calls but what the caller holds.
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
@@ -17,6 +17,7 @@ mod neighbour;
 mod netlink;
 mod port;
 mod route;
+mod sockets;
 
 use std::io;
 
@@ -31,6 +32,7 @@ pub use monitor::{Changes, Monitor};
 pub use neighbour::{is_neighbour_known, look_for_neighbour};
 pub use port::{LastSpeed, LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};
 pub use route::{LocalAddresses, Route, RouteKind, route_to, way};
+pub use sockets::{UdpSocket, udp_sockets, user_of_listener};
 
 /// Why the network couldn't be read, or what is wrong with `FERROCE_DEVICES`.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! A routing netlink socket: requests, dumps and the framing of messages and attributes (netlink(7), rtnetlink(7)).
+//! A netlink socket: requests, dumps and the framing of messages and attributes (netlink(7), rtnetlink(7), sock_diag(7)).
 //!
 //! In here: bytes to messages. Out of here: what a link, an address or a route is.
 //! Everything read is checked against its length; a malformed message ends the iteration, it never panics.
@@ -21,7 +21,7 @@ const fn align(length: usize) -> usize {
     (length + 3) & !3
 }
 
-/// A netlink socket of the routing family, in the network namespace of the thread that opened it.
+/// A netlink socket, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(super) struct Netlink {
     fd: EngineFd,
@@ -46,10 +46,18 @@ impl<'a> Message<'a> {
 }
 
 impl Netlink {
-    /// Opens a socket subscribed to `groups` (a mask of `RTMGRP_*`; 0 for requests only).
+    /// Opens a socket of the routing family, subscribed to `groups` (a mask of `RTMGRP_*`; 0 for requests only).
     pub(super) fn open(groups: u32) -> io::Result<Self> {
-        // NETLINK_ROUTE is protocol 0.
-        let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW)?;
+        Self::open_family(libc::NETLINK_ROUTE, groups)
+    }
+
+    /// Opens a socket that asks about sockets (sock_diag(7)).
+    pub(super) fn open_for_sockets() -> io::Result<Self> {
+        Self::open_family(libc::NETLINK_SOCK_DIAG, 0)
+    }
+
+    fn open_family(family: i32, groups: u32) -> io::Result<Self> {
+        let fd = sys::netlink_socket(family)?;
         sys::bind(fd.raw(), &NetlinkAddress::new(groups))?;
         let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
         sys::set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;

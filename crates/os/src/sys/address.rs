@@ -112,6 +112,13 @@ impl AbstractName {
         let length = offset_of!(libc::sockaddr_un, sun_path) + 1 + used;
         Self { address, length: length as libc::socklen_t }
     }
+
+    /// The name, without the zero before it.
+    #[must_use]
+    pub fn text(&self) -> Vec<u8> {
+        let used = self.length as usize - offset_of!(libc::sockaddr_un, sun_path) - 1;
+        self.address.sun_path[1..][..used].iter().map(|&byte| byte as u8).collect()
+    }
 }
 
 // SAFETY: `length` is at most the size of `address`.

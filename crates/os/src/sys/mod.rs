@@ -50,8 +50,8 @@ pub use shared::{
 
 pub use socket::{
     KernelAddress, accept, attach_program, bind, connect, discard_messages, int_option, listen,
-    peer_credentials, queued_and_limit, receive_from, send_byte, send_to, set_option, shutdown, socket,
-    socket_name, socket_pair,
+    netlink_socket, peer_credentials, queued_and_limit, receive_from, send_byte, send_to, set_option,
+    shutdown, socket, socket_name, socket_pair,
 };
 pub use thread::{note_processors, start_thread};
 pub use user::{

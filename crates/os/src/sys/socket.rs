@@ -13,6 +13,16 @@ pub fn socket(domain: i32, kind: i32) -> io::Result<EngineFd> {
     fd_of(|| unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, 0) })
 }
 
+/// `socket(2)` of a netlink family, close-on-exec.
+///
+/// # Errors
+/// That of the call.
+pub fn netlink_socket(family: i32) -> io::Result<EngineFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: takes no pointer.
+    fd_of(|| unsafe { libc::syscall(libc::SYS_socket, libc::AF_NETLINK, kind, family) })
+}
+
 /// `socketpair(2)` of UNIX sockets, close-on-exec.
 ///
 /// # Errors
