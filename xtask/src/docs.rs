@@ -319,6 +319,33 @@ fn the_book_names_each_variable() {
     assert!(named >= 7, "{named}");
 }
 
+/// A setuid program ignores its environment: `ferroce_os::setting` sees to that, and nothing else reads variables in a library.
+#[test]
+fn libraries_read_variables_by_setting_alone() {
+    // What is no part of a library that runs (builds, tests), isn't loaded into setuid programs (preloaded libraries), or asks for the
+    // program's rights itself.
+    let others = [
+        "crates/os/src/setting.rs",
+        "crates/capi/ibverbs/src/log.rs",
+        "crates/capi/ibverbs/src/call.rs",
+        "crates/capi/link/machine.rs",
+        "crates/explain/src/page.rs",
+        "crates/rsocket-preload/src/forking.rs",
+        "crates/rsocket-preload/src/sockets.rs",
+        "crates/udp/src/tap/mod.rs",
+    ];
+    let mut read = BTreeSet::new();
+    for file in files(&workspace().join("crates"), "rs") {
+        let name = file.strip_prefix(workspace()).expect("a file of the workspace").display().to_string();
+        let is_library = !name.starts_with("crates/cli/") && !name.contains("/tests/");
+        let text = fs::read_to_string(&file).expect("a source");
+        if is_library && ["env::var", "getenv("].iter().any(|call| text.contains(call)) {
+            read.insert(name);
+        }
+    }
+    assert_eq!(read, others.map(str::to_owned).into());
+}
+
 #[test]
 fn headings_are_linked_as_they_are_shown() {
     assert_eq!(anchor("Keys and gates"), "keys-and-gates");
