@@ -127,7 +127,7 @@ fn commands_that_cannot_run_give_the_shells_exit_status_and_say_why() {
 }
 
 #[test]
-fn missing_library_is_an_error_with_the_mend() {
+fn missing_library_is_an_error_with_the_fix() {
     let ferroce = Installation::new();
     for library in ["libferroce_preload.so", "librdmacm.so.1", "libibverbs.so.1"] {
         std::fs::remove_file(ferroce.path("lib/ferroce").join(library)).unwrap();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_names_object_place_and_mend() {
+    fn a_line_names_object_place_and_fix() {
         assert_eq!(
             finding().to_string(),
             "FC100 QP 0x000123: more send requests are outstanding than the send queue holds (17 of 16; at main \

@@ -178,7 +178,7 @@ mod tests {
     const PEER: PeerName = PeerName { qpn: 0x456, address: None, process: Process::Other(4711) };
 
     #[test]
-    fn a_line_names_request_peer_reason_and_mend() {
+    fn a_line_names_request_peer_reason_and_fix() {
         let report = Report {
             qpn: 0x123,
             peer: Some(PEER),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_copies_are_notes_with_the_mend_that_fits() {
+    fn refused_copies_are_notes_with_the_fix_that_fits() {
         assert_eq!(own_process(Err(libc::ENOSYS)).weight, Weight::Note);
         let lifted = between_processes(Err(libc::EPERM), Ok(()), Some(1));
         assert!(lifted.weight == Weight::Fine && lifted.says.contains("ptrace_scope is 1"));
