@@ -415,12 +415,11 @@ impl Host {
     fn hold_port(&self, address: PortAddress, own_share: Option<&str>) -> Result<u16, PortError> {
         let listener = self.listen_at(address, None)?;
         self.check_port(address, own_share, false)?;
-        let fd = listener.raw();
         let mut known = self.ports.all.write();
         let id = known.free_id()?;
+        // A port is kept once it is watched: where that fails, its name is free again.
+        self.watch_port(listener.raw(), PORT | u64::from(id))?;
         known.ports.push(Arc::new(OwnPort { id, address, listener }));
-        drop(known);
-        self.watch_port(fd, PORT | u64::from(id))?;
         Ok(id)
     }
 
