@@ -15,6 +15,7 @@ mod packages;
 mod perftest;
 #[cfg(test)]
 mod plots;
+mod prose;
 mod rooms;
 mod sanitize;
 mod soak;
@@ -116,6 +117,15 @@ enum Task {
         #[arg(long, conflicts_with = "shrink")]
         list: bool,
     },
+    /// Check the rules of plain English in pages, comments and strings
+    Prose {
+        /// Write lower counts into xtask/prose.allow where there is less to find
+        #[arg(long)]
+        shrink: bool,
+        /// Only print all findings, those of the list of exceptions included
+        #[arg(long, conflicts_with = "shrink")]
+        list: bool,
+    },
     /// Run the loom models, and Miri and the sanitizers where a nightly toolchain has them
     Sanitize,
     /// Run clients and kill them between two hosts for a while, at MTU 1500 and 9000, with and without loss
@@ -164,6 +174,7 @@ fn main() -> ExitCode {
         Task::Rooms { list: true, .. } => rooms::rooms(rooms::Action::List),
         Task::Rooms { shrink: true, .. } => rooms::rooms(rooms::Action::Shrink),
         Task::Rooms { .. } => rooms::rooms(rooms::Action::Check),
+        Task::Prose { shrink, list } => prose::prose(shrink, list),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe").and_then(|()| soak::long("conformance")),
         Task::Soak { chaos: true, .. } => soak::long("chaos"),
