@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tarball where a container's runtime confines it, and copies between processes are refused. `ferroce doctor` says so.
+# Tests the tarball in a container whose runtime refuses copies between processes. `ferroce doctor` reports it.
 set -eu
 expect() { grep -q "^$1:.$2$" /proc/self/status || { echo "this isn't confined: no $1 $2"; exit 1; }; }
 expect CapBnd 0000000000000000

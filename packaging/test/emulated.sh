@@ -20,11 +20,11 @@ unshare --user sh -euc '
         mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
         printf %s \"\$1\" > /proc/sys/fs/binfmt_misc/register
         shift
-        # Whoever stays behind keeps the mount, which has the registration.
+        # This shell stays: it keeps the mount, which contains the registration.
         \"\$@\"" - "$rule" "$@"
 ' - "$work/mapped" ":$arch:M::$magic:$mask:/usr/bin/qemu-$arch-static:F" "$@" &
 child=$!
-# Whoever opens the other end is in its namespace.
+# The open returns once the child, in its new namespace, has opened the other end.
 exec 3> "$work/mapped"
 echo "0 0 65536" > /proc/$child/uid_map
 echo "0 0 65536" > /proc/$child/gid_map

@@ -1,28 +1,28 @@
-//! What the attributes of queue pairs mean that ibv_modify_qp(3) takes, which both sides have to agree on, and what goes wrong without.
+//! The attributes of ibv_modify_qp(3): their meaning, the attributes on which both sides must agree, and the failures that wrong values cause.
 
 /// An attribute of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute {
     /// The member of `struct ibv_qp_attr`.
     pub name: &'static str,
-    /// The bit of `attr_mask` that says that it is set.
+    /// The bit of `attr_mask` for it.
     pub mask: &'static str,
     /// Where it is set.
     pub when: &'static str,
-    /// What it means, and what it has to agree with.
+    /// Its meaning, and the value with which it must agree.
     pub means: &'static str,
-    /// The numbers of the reasons and findings that a wrong value leads to.
+    /// The numbers of the reasons and findings that a wrong value causes.
     pub reasons: &'static [u16],
 }
 
-/// Attributes, in the order of the way to RTS.
+/// Attributes, in the order of the transitions to RTS.
 pub const ATTRIBUTES: &[Attribute] = &[
     Attribute {
         name: "qp_state",
         mask: "IBV_QP_STATE",
         when: "each transition",
-        means: "RESET, INIT, RTR, RTS in this order; ERR and RESET from anywhere. Receives are taken from INIT on, packets from RTR on, \
-                send requests from RTS on. A queue pair that has failed is in ERR and flushes what it gets.",
+        means: "RESET, INIT, RTR, RTS in this order; ERR and RESET from any state. The queue pair accepts receives from INIT on, packets from \
+                RTR on, and send requests from RTS on. A failed queue pair is in ERR and flushes its requests.",
         reasons: &[1, 12],
     },
     Attribute {
@@ -43,23 +43,23 @@ pub const ATTRIBUTES: &[Attribute] = &[
         name: "qp_access_flags",
         mask: "IBV_QP_ACCESS_FLAGS",
         when: "INIT (RC, UC, XRC)",
-        means: "What the peer may do by this queue pair: IBV_ACCESS_REMOTE_READ, _WRITE, _ATOMIC, _FLUSH_*. The region must permit it as \
-                well.",
+        means: "The operations that the peer may perform on this queue pair: IBV_ACCESS_REMOTE_READ, _WRITE, _ATOMIC, _FLUSH_*. The \
+                region must permit them as well.",
         reasons: &[37, 34],
     },
     Attribute {
         name: "qkey",
         mask: "IBV_QP_QKEY",
         when: "INIT (UD)",
-        means: "Datagrams with another Q_Key are dropped in silence. Who sends names the receiver's in wr.ud.remote_qkey.",
+        means: "Datagrams with another Q_Key are dropped silently. The sender sets wr.ud.remote_qkey to the receiver's Q_Key.",
         reasons: &[44],
     },
     Attribute {
         name: "ah_attr",
         mask: "IBV_QP_AV",
         when: "RTR (RC, UC, XRC)",
-        means: "The way to the peer. RoCE needs is_global 1, grh.dgid (the peer's GID) and grh.sgid_index (the own one), both of one \
-                family: an index of an IPv4 GID for an IPv4 peer. `ferroce devices` lists GIDs with their indices. Ports of InfiniBand \
+        means: "The path to the peer. RoCE needs is_global 1, grh.dgid (the peer's GID) and grh.sgid_index (the local GID), both of one \
+                address family: an index of an IPv4 GID for an IPv4 peer. `ferroce devices` lists GIDs with their indices. Ports of InfiniBand \
                 (`ferroce run --link-layer infiniband`) take dlid with is_global 0 as well.",
         reasons: &[14, 10],
     },
@@ -67,8 +67,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
         name: "sgid_index",
         mask: "IBV_QP_AV",
         when: "RTR, in ah_attr.grh",
-        means: "The entry of the own GID table whose address is the source. 0 is link-local IPv6, and 1 is the first IPv4 address as a rule. \
-                It must be of the family of dgid. Programs call it -g or -x.",
+        means: "The entry of the local GID table that is used as the source address. Usually 0 is link-local IPv6, and 1 the first IPv4 \
+                address. It must be of the address family of dgid. Most programs have an option for it: -g or -x.",
         reasons: &[14, 10],
     },
     Attribute {
@@ -89,22 +89,22 @@ pub const ATTRIBUTES: &[Attribute] = &[
         name: "rq_psn",
         mask: "IBV_QP_RQ_PSN",
         when: "RTR (RC, UC, XRC)",
-        means: "The number of the first packet that is expected: sq_psn of the peer. 24 bits.",
+        means: "The PSN of the first packet that is received: sq_psn of the peer. 24 bits.",
         reasons: &[13, 17],
     },
     Attribute {
         name: "max_dest_rd_atomic",
         mask: "IBV_QP_MAX_DEST_RD_ATOMIC",
         when: "RTR (RC, XRC targets)",
-        means: "READs and atomics of the peer that this side answers at once: at least the peer's max_rd_atomic, at most the device's \
-                max_qp_rd_atom.",
+        means: "The number of READs and atomics that the peer may have outstanding: at least the peer's max_rd_atomic, at most the \
+                device's max_qp_rd_atom.",
         reasons: &[51],
     },
     Attribute {
         name: "min_rnr_timer",
         mask: "IBV_QP_MIN_RNR_TIMER",
         when: "RTR (RC, XRC targets)",
-        means: "How long the peer waits before it sends a message again that found no receive here: a code of 0 to 31. 1 is 0.01 ms, 12 is \
+        means: "How long the peer waits before it repeats a message for which no receive was posted here: a code of 0 to 31. 1 is 0.01 ms, 12 is \
                 0.64 ms, 31 is 491.52 ms, and 0 is the longest, 655.36 ms.",
         reasons: &[20, 21, 22],
     },
@@ -112,42 +112,42 @@ pub const ATTRIBUTES: &[Attribute] = &[
         name: "sq_psn",
         mask: "IBV_QP_SQ_PSN",
         when: "RTS",
-        means: "The number of the first packet that is sent: rq_psn of the peer. 24 bits.",
+        means: "The PSN of the first packet that is sent: rq_psn of the peer. 24 bits.",
         reasons: &[13, 17],
     },
     Attribute {
         name: "timeout",
         mask: "IBV_QP_TIMEOUT",
         when: "RTS (RC, XRC)",
-        means: "The local ACK timeout: 4.096 µs × 2 to this power (14 is 67 ms), and 0 is for ever. Without an answer the request is sent \
-                again after this time, and fails after retry_cnt + 1 times. Adapters wait up to four times as long.",
+        means: "The local ACK timeout: 4.096 µs × 2 to this power (14 is 67 ms), and 0 is no timeout. Without an answer the request is \
+                sent again after this time, and fails after retry_cnt + 1 times. Adapters wait up to four times as long.",
         reasons: &[10, 16],
     },
     Attribute {
         name: "retry_cnt",
         mask: "IBV_QP_RETRY_CNT",
         when: "RTS (RC, XRC)",
-        means: "How often a request is sent again for want of an answer: 0 to 7. 7 is seven times, not for ever.",
+        means: "How often a request is repeated if no answer comes: 0 to 7. 7 means seven times; it isn't unlimited.",
         reasons: &[10, 11, 12, 13, 15, 16, 17],
     },
     Attribute {
         name: "rnr_retry",
         mask: "IBV_QP_RNR_RETRY",
         when: "RTS (RC, XRC)",
-        means: "How often a message is sent again that found no receive at the peer: 0 to 6, and 7 is for ever.",
+        means: "How often a message is repeated if the peer has no receive posted: 0 to 6; 7 means no limit.",
         reasons: &[20, 21, 22],
     },
     Attribute {
         name: "max_rd_atomic",
         mask: "IBV_QP_MAX_QP_RD_ATOMIC",
         when: "RTS (RC, XRC)",
-        means: "READs and atomics that this side may have outstanding: at most the peer's max_dest_rd_atomic. With 0 there are none.",
+        means: "The number of READs and atomics that this side may have outstanding: at most the peer's max_dest_rd_atomic. With 0 it can't post any.",
         reasons: &[50, 51],
     },
 ];
 
 impl Attribute {
-    /// What it is called in `word`: the member's or the mask bit's name, in letters of any case.
+    /// The attribute that `word` names: the member's or the mask bit's name, in letters of any case.
     #[must_use]
     pub fn named(word: &str) -> Option<&'static Self> {
         let lower = word.to_ascii_lowercase();
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_name_reasons_that_there_are() {
+    fn attributes_name_reasons_that_exist() {
         for attribute in ATTRIBUTES {
             assert!(attribute.reasons.iter().all(|&number| crate::entry(number).is_some()), "{attribute:?}");
             assert!(attribute.means.ends_with('.') && !attribute.means.contains("  "), "{}", attribute.means);

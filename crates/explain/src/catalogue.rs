@@ -7,18 +7,18 @@ pub struct Entry {
     pub number: u16,
     /// What is wrong, in a few words without a full stop.
     pub title: &'static str,
-    /// What it means, and what usually leads to it.
+    /// Its meaning and its usual causes.
     pub means: &'static str,
-    /// How to see which of the causes it is.
+    /// How to find out which cause applies.
     pub see: &'static str,
-    /// The fix, in a sentence: it stands in the line too.
+    /// The fix, in a sentence, which the log line contains too.
     pub fix: &'static str,
-    /// The statuses of completions with this reason, at the side whose request fails and at the other. None of findings.
+    /// The statuses of completions with this reason, at either side. Empty for findings.
     pub statuses: &'static [&'static str],
 }
 
 impl Entry {
-    /// `ferroce run --check` finds it; no completion has it.
+    /// Whether it is a finding of `ferroce run --check` instead of the reason of a completion.
     #[must_use]
     pub const fn is_finding(&self) -> bool {
         self.number >= crate::findings::FIRST
@@ -71,13 +71,13 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         number: 11,
-        title: "no queue pair has the destination QP number",
+        title: "no queue pair has the peer's QP number",
         means: "The destination QPN belongs to no queue pair. Possible causes: the queue pair was never created, was \
                 destroyed or ended with its process; or the number was corrupted when it was exchanged (byte order, \
                 a wrong field, another connection's number).",
         see: "Print dest_qp_num, and qp_num of the peer's queue pair.",
-        fix: "Set dest_qp_num of ibv_modify_qp to the peer's qp_num, in host byte order, and destroy a queue pair \
-                only after its peer has finished.",
+        fix: "Either the number is wrong or the peer's process has ended: check that it runs, and that dest_qp_num \
+                is the peer's qp_num, in host byte order.",
         statuses: &[RETRY],
     },
     Entry {
@@ -147,7 +147,7 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         number: 18,
-        title: "the peer's UDP port 4791 is closed",
+        title: "no process listens at the peer's UDP port 4791",
         means: "The peer's host answered with the ICMP message \"port unreachable\": the path works, and no process \
                 there receives RoCE packets. Possible causes: the peer's process has ended or hasn't opened its \
                 device yet, or the address belongs to another host. Hosts with an RDMA adapter never send this \

@@ -3,21 +3,21 @@
 use crate::{FINDINGS, number_of};
 use std::str::FromStr;
 
-/// What is to be checked, and what becomes of a finding.
+/// Which checks run, and what a finding causes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Check {
     /// The first finding ends the process.
     pub fatal: bool,
-    /// The memory that requests name is compared, too.
+    /// The memory of requests is compared, too.
     pub memory: bool,
-    /// Numbers of findings that aren't told.
+    /// Numbers of findings that aren't reported.
     suppressed: Vec<u16>,
 }
 
 impl Check {
-    /// Whether findings of this number are told.
+    /// Whether findings of this number are reported.
     #[must_use]
-    pub fn tells(&self, number: u16) -> bool {
+    pub fn reports(&self, number: u16) -> bool {
         !self.suppressed.contains(&number)
     }
 }
@@ -35,7 +35,7 @@ impl FromStr for Check {
                 ("memory", _) => check.memory = true,
                 (_, Some(id)) => {
                     let finding = number_of(id).filter(|n| FINDINGS.iter().any(|entry| entry.number == *n));
-                    let unknown = || format!("{id:?} is no finding; `ferroce explain` lists them");
+                    let unknown = || format!("{id:?} isn't a finding; `ferroce explain` lists them");
                     check.suppressed.push(finding.ok_or_else(unknown)?);
                 }
                 _ => {
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_says_what_is_fatal_and_what_is_left_out() {
+    fn a_list_names_what_is_fatal_and_what_is_ignored() {
         assert_eq!("on".parse(), Ok(Check::default()));
         let check: Check = "fatal,-FC102,-fc106".parse().expect("a list");
-        assert!(check.fatal && check.tells(100) && !check.tells(102) && !check.tells(106));
+        assert!(check.fatal && check.reports(100) && !check.reports(102) && !check.reports(106));
         assert_eq!("memory".parse(), Ok(Check { memory: true, ..Check::default() }));
         for wrong in ["", "fatel", "FC102", "-FC034", "-FC999", "on,,fatal"] {
             assert!(wrong.parse::<Check>().is_err(), "{wrong:?}");

@@ -6,7 +6,7 @@ use core::fmt;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Where in the program something was done.
+/// A place in the program's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     /// A function, or a module with an offset in it.
@@ -15,16 +15,16 @@ pub struct Place {
     pub source: Option<(String, u32)>,
 }
 
-/// Something that would fail on an adapter.
+/// A use of verbs that would fail on an adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     /// Its number in the catalogue.
     pub number: u16,
     /// The object, as `QP 0x000123`, or the call.
     pub about: String,
-    /// What is known of it.
+    /// Details.
     pub known: String,
-    /// Where in the program.
+    /// The place in the program.
     pub place: Option<Place>,
 }
 
@@ -36,14 +36,14 @@ impl fmt::Display for Place {
 }
 
 impl Finding {
-    /// False: a correct program may have it too.
+    /// False if a correct program may have this finding too.
     #[must_use]
     pub const fn is_certain(&self) -> bool {
         self.number != IN_DOUBT
     }
 
-    /// What it says, without ID and fix.
-    fn says(&self) -> String {
+    /// Its text, without ID and fix.
+    fn text(&self) -> String {
         let title = entry(self.number).map_or("", |entry| entry.title);
         let mut text = format!("{}: {title} ({}", self.about, self.known);
         if let Some(place) = &self.place {
@@ -58,11 +58,11 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fix = entry(self.number).map_or("", |entry| entry.fix);
-        write!(f, "{} {}. {fix}", id(self.number), self.says())
+        write!(f, "{} {}. {fix}", id(self.number), self.text())
     }
 }
 
-/// The form of a report. Each can grow by an entry at a time: a report is whole at any moment.
+/// The format of a report. A report is complete after each entry that is added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReportFormat {
     /// The lines.
@@ -74,7 +74,7 @@ pub enum ReportFormat {
 }
 
 impl ReportFormat {
-    /// The form that a file's name asks for: `.json`, `.sarif`, or text.
+    /// The format for a file's name: `.json`, `.sarif`, or text.
     #[must_use]
     pub fn of(file: &Path) -> Self {
         match file.extension().and_then(|end| end.to_str()) {
@@ -94,7 +94,7 @@ impl ReportFormat {
         }
     }
 
-    /// How it ends; an entry goes in before.
+    /// How a report ends; an entry is inserted before.
     #[must_use]
     pub const fn tail(self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl ReportFormat {
         }
     }
 
-    /// A finding of a process. `first`: none stands before it.
+    /// A finding of a process. `first`: it is the report's first.
     #[must_use]
     pub fn entry(self, finding: &Finding, process: (u32, &str), first: bool) -> String {
         let (pid, program) = process;
@@ -142,7 +142,7 @@ impl ReportFormat {
                 let level = if finding.is_certain() { "error" } else { "warning" };
                 format!(
                     "{comma}{{\"ruleId\": \"{number}\", \"level\": \"{level}\", \"message\": {{\"text\": {}}}{location}}}",
-                    quoted(&format!("{program}[{pid}]: {}", finding.says()))
+                    quoted(&format!("{program}[{pid}]: {}", finding.text()))
                 )
             }
         }
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(
             finding().to_string(),
             "FC100 QP 0x000123: more send requests are outstanding than the send queue holds (17 of 16; at main \
-             (a \"b\".c:12)). Signal one request in max_send_wr / 2 at least, and poll its completion before posting more."
+             (a \"b\".c:12)). Signal at least one request in max_send_wr / 2, and poll its completion before posting more."
         );
     }
 

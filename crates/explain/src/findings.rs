@@ -5,10 +5,10 @@ use crate::Entry;
 /// The first number of a finding; smaller ones are reasons of requests that fail.
 pub(crate) const FIRST: u16 = 100;
 
-/// This one is told without `--check`, too.
-pub(crate) const ALWAYS_TOLD: u16 = 103;
+/// This finding is reported without `--check`, too.
+pub(crate) const ALWAYS_REPORTED: u16 = 103;
 
-/// A correct program may have this one: it ends no process.
+/// A correct program may have this finding, so `--check=fatal` doesn't end the process.
 pub(crate) const IN_DOUBT: u16 = 110;
 
 /// All findings, by number.

@@ -1,8 +1,8 @@
 //! Why requests fail, and what would fail on an adapter, in words. All texts about both are in this crate.
 //!
 //! In here: the catalogue of reasons and of findings with their stable numbers, a reason as data ([`Reason`]), the line that
-//! a failure makes ([`Report`]), and a finding with its forms in a report ([`Finding`]). Out of here: who finds the reason
-//! (`proto`, `mem`, `nic`) or the finding (`capi`), and who prints the line.
+//! a failure makes ([`Report`]), and a finding with its forms in a report ([`Finding`]). Not here: finding the reason
+//! (`proto`, `mem`, `nic`) or the finding (`capi`), and printing the line.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -32,7 +32,7 @@ pub fn id(number: u16) -> String {
     format!("FC{number:03}")
 }
 
-/// A reason's number as `vendor_err` has it: 0xfc034 for FC034, so that a program that prints it in hexadecimal prints the
+/// A reason's number as `vendor_err` contains it: 0xfc034 for FC034, so that a program that prints it in hexadecimal prints the
 /// ID. 0 for no reason.
 #[must_use]
 pub const fn vendor_err(number: u16) -> u32 {
@@ -46,7 +46,7 @@ pub const fn vendor_err(number: u16) -> u32 {
     }
 }
 
-/// The number of a reason that somebody has typed: `FC034`, `fc034`, `34`, `0xfc034` or that in decimal.
+/// The number of a reason that a user has typed: `FC034`, `fc034`, `34`, `0xfc034` or that in decimal.
 #[must_use]
 pub fn number_of(word: &str) -> Option<u16> {
     let lower = word.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The line that a failure makes.
+//! The log line of a failure.
 
 use crate::{Reason, entry, id};
 use core::fmt::{self, Write as _};
@@ -10,9 +10,9 @@ use ferroce_proto::WcStatus;
 pub enum Process {
     /// In this process.
     This,
-    /// In the process of this host with this number.
+    /// In the process of this host with this PID.
     Other(i32),
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
@@ -60,7 +60,7 @@ pub enum Subject {
     QueuePair,
 }
 
-/// A failure, as the program is told of it.
+/// A failure, as it is logged.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     /// The queue pair of this side.
@@ -127,13 +127,13 @@ impl fmt::Display for Report {
                 request(f, operation, len, remote)?;
                 peer(f, "to")?;
                 write!(f, ") ended with {}", status_name(status))?;
-                if matches!(self.reason, Reason::Peer { told, .. } | Reason::NotReady { told, .. } if told == number)
+                if matches!(self.reason, Reason::Peer { reported, .. } | Reason::NotReady { reported, .. } if reported == number)
                 {
                     let of_receive = status == WcStatus::RemOpErr && remote.is_none();
                     f.write_str(if of_receive {
-                        ", says the peer of its receive"
+                        ", reported by the peer for its receive"
                     } else {
-                        ", says the peer"
+                        ", reported by the peer"
                     })?;
                 }
             }
@@ -189,14 +189,14 @@ mod tests {
                 remote: Some((0x1000, 0x101)),
                 status: WcStatus::RemAccessErr,
             },
-            reason: Reason::Peer { told: 34, status: WcStatus::RemAccessErr },
+            reason: Reason::Peer { reported: 34, status: WcStatus::RemAccessErr },
             flushed: 17,
         };
         assert_eq!(
             report.to_string(),
             "FC034 QP 0x000123: request 42 (RDMA WRITE of 64 bytes at 0x1000 with rkey 0x101 to QP 0x000456, \
-             process 4711) ended with IBV_WC_REM_ACCESS_ERR, says the peer: the region or window doesn't permit this \
-             access; 17 more requests are flushed because of it. Register the region with the right that is missing."
+             process 4711) ended with IBV_WC_REM_ACCESS_ERR, reported by the peer: the region or window doesn't permit \
+             this access; 17 more requests are flushed because of it. Register the region with the right that is missing."
         );
         let has = Rights { local_write: true, ..Rights::default() };
         let fault = KeyFault::Rights { needs: "REMOTE_WRITE", has };
@@ -209,28 +209,31 @@ mod tests {
 
     #[test]
     fn a_number_that_the_catalogue_lacks_counts_as_none() {
-        let reason = Reason::Peer { told: 0xffff, status: WcStatus::RemOpErr };
+        let reason = Reason::Peer { reported: 0xffff, status: WcStatus::RemOpErr };
         assert_eq!(reason.number(), 62);
-        assert_eq!(Reason::NotReady { told: 999, tries: 1, wait: Default::default() }.number(), 22);
-        // Nor do numbers of other statuses: the process that says so hasn't ended.
-        let told = |told, status| Reason::Peer { told, status }.number();
-        assert_eq!((told(15, WcStatus::RemAccessErr), told(30, WcStatus::RemAccessErr)), (61, 30));
-        assert_eq!((told(20, WcStatus::RemInvReqErr), told(1, WcStatus::RemOpErr)), (60, 62));
+        assert_eq!(Reason::NotReady { reported: 999, tries: 1, wait: Default::default() }.number(), 22);
+        // Nor do numbers of other statuses: a process that reports FC015 hasn't ended.
+        let number = |reported, status| Reason::Peer { reported, status }.number();
+        assert_eq!((number(15, WcStatus::RemAccessErr), number(30, WcStatus::RemAccessErr)), (61, 30));
+        assert_eq!((number(20, WcStatus::RemInvReqErr), number(1, WcStatus::RemOpErr)), (60, 62));
     }
 
     #[test]
-    fn a_line_says_whose_receive_and_whose_queue_pair_it_is() {
+    fn a_line_names_the_receive_and_the_queue_pair_that_failed() {
         let status = WcStatus::RemOpErr;
         let subject = Subject::Request { wr_id: 1, operation: "SEND", len: 8, remote: None, status };
         let report = Report {
             qpn: 1,
             peer: Some(PEER),
             subject,
-            reason: Reason::Peer { told: 30, status },
+            reason: Reason::Peer { reported: 30, status },
             flushed: 0,
         };
         let line = report.to_string();
-        assert!(line.contains("IBV_WC_REM_OP_ERR, says the peer of its receive: no region"), "{line}");
+        assert!(
+            line.contains("IBV_WC_REM_OP_ERR, reported by the peer for its receive: no region"),
+            "{line}"
+        );
         let overrun = Report { subject: Subject::QueuePair, reason: Reason::Overrun, ..report }.to_string();
         assert!(overrun.contains("fails, connected to QP 0x000456, process 4711: a completion"), "{overrun}");
     }

@@ -1,6 +1,6 @@
-//! The page of a reason or a finding: what `ferroce explain` prints, and what `docs/errors` has.
+//! The page of a reason or a finding, for `ferroce explain` and `docs/errors`.
 
-use crate::findings::{ALWAYS_TOLD, IN_DOUBT};
+use crate::findings::{ALWAYS_REPORTED, IN_DOUBT};
 use crate::{Entry, id, programs, vendor_err};
 use std::fmt::Write as _;
 
@@ -37,25 +37,25 @@ pub fn page(entry: &Entry) -> String {
     // Writing to a string doesn't fail.
     let _ = write!(
         page,
-        "\n## How to see which\n\n{}\n\n## The fix\n\n{}\n",
+        "\n## How to find the cause\n\n{}\n\n## The fix\n\n{}\n",
         filled(entry.see),
         filled(entry.fix)
     );
     let code = vendor_err(entry.number);
     let statuses = match entry.statuses {
-        [] if entry.number == ALWAYS_TOLD => {
-            "`ferroce run` tells it, with `--check` as a finding. It ends no request.".to_owned()
+        [] if entry.number == ALWAYS_REPORTED => {
+            "`ferroce run` reports it, with `--check` as a finding. No request fails because of it.".to_owned()
         }
         [] if entry.number == IN_DOUBT => {
-            "`ferroce run --check` tells it, and `--check=fatal` ends no process for it. It ends no request."
+            "`ferroce run --check` reports it, and `--check=fatal` doesn't end the process for it. No request fails because of it."
                 .to_owned()
         }
-        [] if entry.is_finding() => "`ferroce run --check` tells it. It ends no request.".to_owned(),
-        [] => "It ends no request: messages are dropped.".to_owned(),
+        [] if entry.is_finding() => "`ferroce run --check` reports it. No request fails because of it.".to_owned(),
+        [] => "No request fails because of it: messages are dropped.".to_owned(),
         statuses => format!("Completions: {}, with `vendor_err` {code:#x} ({code}).", statuses.join(", ")),
     };
-    let _ = write!(page, "\n## Where it stands\n\n{}\n", filled(&statuses));
-    let _ = write!(page, "\n## A program that does it\n\n{}\n", filled(&programs::sentence(entry.number)));
+    let _ = write!(page, "\n## Where it is reported\n\n{}\n", filled(&statuses));
+    let _ = write!(page, "\n## A program that causes it\n\n{}\n", filled(&programs::sentence(entry.number)));
     page
 }
 
@@ -69,8 +69,8 @@ mod tests {
     const INTRODUCTION: &str = "\
 # Why requests fail, and what `--check` finds
 
-A page for each reason and each finding (from FC100 on), written from the catalogue (`crates/explain/src`). `ferroce explain FC034` prints
-the same, `ferroce explain` the list, and `ferroce explain IBV_WC_RETRY_EXC_ERR` the reasons of a status.
+A page for each reason and each finding (from FC100 on), generated from the catalogue (`crates/explain/src`). `ferroce explain FC034` prints
+the same page, `ferroce explain` the list, and `ferroce explain IBV_WC_RETRY_EXC_ERR` the reasons of a status.
 Each page names a small program of the tests that makes the mistake.
 [How reasons are found](../design/explain.md).
 
@@ -81,7 +81,7 @@ Each page names a small program of the tests that makes the mistake.
         std::iter::once(INTRODUCTION.to_owned()).chain(all().map(line)).collect()
     }
 
-    /// The pages of `docs/errors` are these; with FERROCE_WRITE_PAGES=1 they are written.
+    /// With FERROCE_WRITE_PAGES=1 the test writes the pages.
     #[test]
     fn the_pages_of_docs_are_those_of_the_catalogue() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");

@@ -1,6 +1,6 @@
-//! Which program of the tests produces a reason or a finding.
+//! The test program that causes each reason or finding.
 
-/// A number, the program's source below `tests/c`, and its case; which runs with that option of `ferroce run`, if any.
+/// A number, the program's source below `tests/c`, its case, and the option of `ferroce run` that the case needs, or "".
 type Program = (u16, &'static str, &'static str, &'static str);
 
 const PROGRAMS: &[Program] = &[
@@ -57,13 +57,15 @@ const PROGRAMS: &[Program] = &[
     (110, "misuse/checked", "never_asked_for", "--check"),
 ];
 
-/// What the page of this number says of it.
+/// The sentence about the program for a page.
 pub(crate) fn sentence(number: u16) -> String {
     match PROGRAMS.iter().find(|program| program.0 == number) {
         Some((_, source, case, option)) => {
             let option = if option.is_empty() { String::new() } else { format!(" with `{option}`") };
-            format!("`tests/c/{source}.c`, case `{case}`{option}; the tests run it, and its correct twin.")
+            format!(
+                "`tests/c/{source}.c`, case `{case}`{option}; the tests run it, and a correct version of it."
+            )
         }
-        None => "None of the tests' programs does it: no call of verbs makes such a packet.".to_owned(),
+        None => "None: no verbs call produces such a packet.".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! A reason with what is known of it, and the words for that.
+//! A reason with its details, and their text.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,30 +12,30 @@ pub enum KeyFault {
     Unknown,
     /// An lkey stands where an rkey belongs, or the other way round.
     OtherKind,
-    /// Its region or window is gone for so long.
+    /// Its region or window was deregistered.
     Deregistered {
-        /// Since then.
+        /// The time since then.
         ago: Duration,
     },
     /// It is of another protection domain.
     OtherDomain,
-    /// It is of a window that isn't bound, or not so, or not for this.
+    /// It belongs to a window that isn't bound for this access.
     Unbound,
     /// The right is missing.
     Rights {
-        /// What is needed.
+        /// The right that is needed.
         needs: &'static str,
-        /// What there is, separated by `|`.
+        /// The rights of the region.
         has: Rights,
     },
-    /// The range isn't inside.
+    /// The range is outside the region.
     Outside {
         /// First address of the region, and its bytes.
         region: (u64, u64),
     },
-    /// The range would be inside, had the address kept its bytes.
+    /// The address was byte-swapped or truncated.
     OddAddress {
-        /// What the address should have been.
+        /// The correct address.
         meant: u64,
     },
     /// The memory is gone.
@@ -54,12 +54,12 @@ pub struct Rights {
 
 /// A reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // The catalogue says what each is.
+#[allow(missing_docs)] // The catalogue describes each.
 pub enum Reason {
     PostedAfter {
         first: u16,
     },
-    /// For so many local ACK timeouts of this length.
+    /// `tries` local ACK timeouts of length `each`.
     NoAnswer {
         tries: u8,
         each: Duration,
@@ -74,11 +74,11 @@ pub enum Reason {
         sent: Option<u32>,
         expected: Option<u32>,
     },
-    /// There is no way to the peer's address, as the kernel says, or the network.
+    /// There is no route to the peer's address, as the kernel or an ICMP message reports.
     NoRoute {
-        said: Option<Unreachable>,
+        icmp: Option<Unreachable>,
     },
-    NobodyListens,
+    PortClosed,
     ProcessGone,
     ProcessStopped {
         pid: i32,
@@ -88,9 +88,9 @@ pub enum Reason {
         each: Duration,
     },
     SequenceErrors,
-    /// No receive, so often, the sender having waited so long in between.
+    /// No receive, `tries` times, with waits of `wait` between.
     NotReady {
-        told: u16,
+        reported: u16,
         tries: u8,
         wait: Duration,
     },
@@ -130,9 +130,9 @@ pub enum Reason {
     ShortResult,
     BadResponse,
     NotBound,
-    /// The peer has refused, and told the number of its reason, or 0.
+    /// The peer has refused, and sent the number of its reason, or 0.
     Peer {
-        told: u16,
+        reported: u16,
         status: WcStatus,
     },
     Overrun,
@@ -167,13 +167,13 @@ impl Reason {
             Self::Psn { .. } => 13,
             Self::NoRoute { .. } => 14,
             Self::ProcessGone => 15,
-            Self::NobodyListens => 18,
+            Self::PortClosed => 18,
             Self::ProcessStopped { .. } => 19,
             Self::SequenceErrors => 16,
             Self::Ignored { .. } => 17,
             Self::NeverPosted => 20,
             Self::NoneLeft => 21,
-            Self::NotReady { told, .. } => known(*told, WcStatus::RnrRetryExcErr).unwrap_or(22),
+            Self::NotReady { reported, .. } => known(*reported, WcStatus::RnrRetryExcErr).unwrap_or(22),
             Self::Key { fault, .. } => fault.number(),
             Self::QpRights => 37,
             Self::NotInvalidated { .. } => 39,
@@ -188,7 +188,7 @@ impl Reason {
             Self::ShortResult => 53,
             Self::BadResponse => 54,
             Self::NotBound => 55,
-            Self::Peer { told, status } => known(*told, *status).unwrap_or(match status {
+            Self::Peer { reported, status } => known(*reported, *status).unwrap_or(match status {
                 WcStatus::RemAccessErr => 61,
                 WcStatus::RemOpErr => 62,
                 _ => 60,
@@ -200,12 +200,12 @@ impl Reason {
     }
 }
 
-/// A number that a peer has told, if the catalogue has it for the status: what it says isn't trusted.
-fn known(told: u16, status: WcStatus) -> Option<u16> {
+/// A number that a peer has sent, if the catalogue lists it for the status: peers aren't trusted.
+fn known(reported: u16, status: WcStatus) -> Option<u16> {
     let fits = |entry: &&crate::Entry| {
         !entry.is_finding() && entry.statuses.contains(&crate::line::status_name(status))
     };
-    crate::entry(told).filter(fits).map(|entry| entry.number)
+    crate::entry(reported).filter(fits).map(|entry| entry.number)
 }
 
 impl fmt::Display for Rights {
@@ -222,22 +222,22 @@ impl fmt::Display for Rights {
     }
 }
 
-/// What is known beyond the title: nothing, or words that follow it in parentheses.
+/// Details that follow the title in parentheses, or nothing.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PostedAfter { first } => write!(f, "first failure: {}", crate::id(*first)),
             Self::NoAnswer { tries, each, answered } => {
                 write!(f, "{tries} times {each:.1?}")?;
-                f.write_str(if *answered { ", though it has answered before" } else { "" })
+                f.write_str(if *answered { ", although it has answered before" } else { "" })
             }
             Self::Ignored { tries, each } => write!(f, "{tries} times {each:.1?}"),
-            Self::NoRoute { said: Some(Unreachable::Network) } => f.write_str("ICMP: network unreachable"),
-            Self::NoRoute { said: Some(Unreachable::Host) } => f.write_str("ICMP: host unreachable"),
-            Self::NoRoute { said: Some(_) } => f.write_str("ICMP: prohibited"),
-            Self::NobodyListens => f.write_str("ICMP: port unreachable"),
+            Self::NoRoute { icmp: Some(Unreachable::Network) } => f.write_str("ICMP: network unreachable"),
+            Self::NoRoute { icmp: Some(Unreachable::Host) } => f.write_str("ICMP: host unreachable"),
+            Self::NoRoute { icmp: Some(_) } => f.write_str("ICMP: prohibited"),
+            Self::PortClosed => f.write_str("ICMP: port unreachable"),
             Self::ProcessStopped { pid } => write!(f, "process {pid}"),
-            Self::NotReceiving { state: Some(state) } => write!(f, "it is in {state:?}"),
+            Self::NotReceiving { state: Some(state) } => write!(f, "its state is {state:?}"),
             Self::Psn { sent, expected } => {
                 let number = |psn: &Option<u32>| psn.map_or("unknown".into(), |psn| format!("{psn:#08x}"));
                 write!(f, "PSN sent: {}, expected: {}", number(sent), number(expected))
@@ -263,7 +263,7 @@ impl fmt::Display for KeyFault {
             Self::Deregistered { ago } => write!(f, ", {ago:.1?} ago"),
             Self::Rights { needs, has } => write!(f, " needs {needs}, it has {has}"),
             Self::Outside { region: (start, len) } => write!(f, " is {len} bytes at {start:#x}"),
-            Self::OddAddress { meant } => write!(f, ", {meant:#x} was meant"),
+            Self::OddAddress { meant } => write!(f, ", probably {meant:#x}"),
             Self::Unknown | Self::OtherDomain | Self::Unbound | Self::Gone => Ok(()),
         }
     }

@@ -22,8 +22,8 @@ def test_two_processes_exchange_messages(ferroce_pair):
 
 
 def expect_messages_were_repeated(server, client):
-    # A ping-pong ends with its last message. If its last acknowledgement is lost then, nobody is left to repeat it, and the other
-    # side may fail; on any adapter.
+    # A side exits after its last message. If its last acknowledgement is lost, it can't repeat it, and the other side may fail.
+    # This happens on any adapter.
     assert 0 in (server.status, client.status), (server, client)
     assert "200 iters" in server.stdout + client.stdout
 

@@ -56,7 +56,7 @@ static void start_owner(struct config *config, bool wrong)
 		uint32_t number = make_srq(&side, open_domain(&device), wrong ? 16 : 64);
 
 		if (write(ends[1], &number, sizeof number) != sizeof number)
-			fail("nobody listens");
+			fail("the peer isn't listening");
 		pause();
 	}
 	close(ends[1]);

@@ -330,7 +330,7 @@ fn while_attacked(attack: &str, users: [&str; 2]) {
     // The server has all messages, and the client has acknowledged all of the server's.
     expect_no_complaint(server.expect_success());
     // The acknowledgement of the client's last message may be lost, and the server gone when the message is sent again.
-    if client.stderr.contains("nobody has the peer's QP number") {
+    if client.stderr.contains("no queue pair has the peer's QP number") {
         assert_eq!(client.status.code(), Some(1), "{client}");
         assert_eq!(client.stderr.matches("ferroce: ").count(), 1, "{client}");
         assert!(client.stderr.contains("(SEND of 4096 bytes"), "{client}");

@@ -73,7 +73,7 @@ pub(crate) fn found(finding: &Finding) {
 #[cold]
 fn tell(finding: &Finding, end: End) {
     static TOLD: [AtomicU8; 100] = [const { AtomicU8::new(0) }; 100];
-    let Some(check) = asked().filter(|check| check.tells(finding.number)) else { return };
+    let Some(check) = asked().filter(|check| check.reports(finding.number)) else { return };
     let count = |told: u8| (told < LIMIT).then_some(told + 1);
     let told = &TOLD[usize::from(finding.number) % TOLD.len()];
     if told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_err() {

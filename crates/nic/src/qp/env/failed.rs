@@ -27,7 +27,7 @@ impl Qp {
 }
 
 impl QpEnv<'_> {
-    /// As [`ferroce_proto::Env::failed`]. The line is told when no QP is locked.
+    /// As [`ferroce_proto::Env::failed`]. The line is logged when no QP is locked.
     #[cold]
     pub(super) fn explain(&mut self, failure: &Failure<'_, Arc<Ah>>) -> u16 {
         if matches!(failure.cause, Cause::Refuses { .. } | Cause::NoReceive { .. }) {
@@ -36,7 +36,7 @@ impl QpEnv<'_> {
         let reason = self.reason(failure);
         let number = reason.number();
         match failure.cause {
-            // It is told of by the sender, should its patience end.
+            // The sender logs it, if its retries run out.
             Cause::NoReceive { .. } => return number,
             Cause::BeforeFirst { .. } => self.qp.drops_strangers.store(true, Ordering::Relaxed),
             Cause::PostedAfter { .. } | Cause::QKey { .. } | Cause::NoRoomForGrh { .. } => {}
@@ -49,7 +49,7 @@ impl QpEnv<'_> {
         number
     }
 
-    /// Whoever has sent the packet at hand may be told why it is refused, or mayn't.
+    /// Notes whether the sender of the current packet may receive the reason of a refusal.
     pub(super) fn note_whom_to_tell(&self) {
         if let Some(meta) = &self.meta {
             self.qp.peer_is_told.store(meta.of_no_adapter, Ordering::Relaxed);
@@ -59,14 +59,14 @@ impl QpEnv<'_> {
     fn reason(&mut self, failure: &Failure<'_, Arc<Ah>>) -> Reason {
         let params = failure.params;
         match failure.cause {
-            Cause::Refused { status, told } => Reason::Peer { told, status },
+            Cause::Refused { status, told } => Reason::Peer { reported: told, status },
             Cause::NoAnswer { tries, asked_for, answered } => match asked_for {
                 Some(expected) => Reason::Psn { sent: Some(params.sq_psn), expected: Some(expected) },
                 None => self.silence(tries, answered, params),
             },
             Cause::SequenceErrors => Reason::SequenceErrors,
             Cause::NotReady { tries, timer, told } => {
-                Reason::NotReady { told, tries, wait: rnr_delay(timer) }
+                Reason::NotReady { reported: told, tries, wait: rnr_delay(timer) }
             }
             Cause::LocalMemory => self.local_fault(failure.request),
             Cause::NoReadDepth => Reason::NoReadDepth,
@@ -126,12 +126,12 @@ impl QpEnv<'_> {
         }
     }
 
-    /// Nothing has come back: what this host knows of the peer.
+    /// Why no answer came: checks what this host knows about the peer.
     fn silence(&self, tries: u8, answered: bool, params: &QpParams) -> Reason {
         let each = ack_timeout(params.timeout).unwrap_or_default();
         let peer = params.dest_qpn;
         let here = match self.path {
-            None => return Reason::NoRoute { said: None },
+            None => return Reason::NoRoute { icmp: None },
             Some(Path::Shm { link, .. }) if link.is_dead() => return Reason::ProcessGone,
             Some(Path::Shm { link, .. }) => {
                 let stopped = link.peer_pid().filter(|&pid| is_stopped(pid));
@@ -139,7 +139,7 @@ impl QpEnv<'_> {
             }
             Some(Path::Local { .. }) => true,
             Some(Path::Udp { dest, .. }) if !dest.endpoint().has_route(dest.peer()) => {
-                return Reason::NoRoute { said: None };
+                return Reason::NoRoute { icmp: None };
             }
             Some(Path::Udp { dest, .. }) => dest.peer().ip() == dest.endpoint().address().ip(),
         };
@@ -147,13 +147,13 @@ impl QpEnv<'_> {
         let silent = Reason::NoAnswer { tries, each, answered };
         if !here {
             return match self.said_by_network(tries, each) {
-                Some(Unreachable::Port) => Reason::NobodyListens,
-                Some(said) => Reason::NoRoute { said: Some(said) },
+                Some(Unreachable::Port) => Reason::PortClosed,
                 None => silent,
+                icmp => Reason::NoRoute { icmp },
             };
         }
         if !host.owns(peer) {
-            // Whoever has the address here shares the numbers with this process.
+            // All processes that use an address of this host share the QPN space.
             if host.is_free(slot_of(peer)) {
                 return Reason::NoQp;
             }
@@ -171,7 +171,7 @@ impl QpEnv<'_> {
         }
     }
 
-    /// What ICMP has said of the peer's address, as far back as the first of the tries can be.
+    /// The last ICMP error for the peer's address since the first of the tries.
     fn said_by_network(&self, tries: u8, each: Duration) -> Option<Unreachable> {
         /// A local ACK timeout lasts up to four times what it says (IBTA 9.7.6.1.3).
         const LONGEST: u32 = 4;
