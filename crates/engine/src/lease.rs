@@ -108,22 +108,22 @@ impl Lease {
         self.until().0 > now.0 && self.distrusted_until.load(Ordering::Relaxed) <= now.0
     }
 
-    /// No lease has been good for so long.
+    /// Whether the latest lease ended more than `ago` before `now`.
     pub(super) fn ended_before(&self, now: Instant, ago: Duration) -> bool {
         now.since(self.until()) > ago
     }
 
-    /// Until when anybody has promised.
+    /// The end of the latest lease.
     fn until(&self) -> Instant {
         Instant(self.until.load(Ordering::Acquire).max(self.waited_until.load(Ordering::Acquire)))
     }
 
-    /// The background thread naps while a lease is fresh: how long, if the next thing that nobody has to leave is due when `due` says.
-    /// [`Lease::woken`] ends it.
+    /// How long the background thread naps while a lease is fresh; `due` returns the next deadline. [`Lease::woken`] ends the nap.
     pub(super) fn nap(&self, now: Instant, due: impl FnOnce() -> u64) -> Duration {
         let left = self.until().since(now).min(Duration::from_nanos(self.length.load(Ordering::Relaxed)));
         self.nap.store(now.after(left).0, Ordering::Relaxed);
-        // Of this fence and that of whoever leaves something one comes first: what is before it, the other side sees.
+        // SYNC: pairs with `Sleep::interrupt` and `Lease::end` (store buffering): either this thread sees the new deadline or lease, or
+        // `interrupts_nap` sees `nap`.
         fence(Ordering::SeqCst);
         let left = left.min(self.until().since(now));
         left.min(Instant(due()).since(now).max(LEASE))
@@ -144,8 +144,7 @@ impl Lease {
         self.length.store(length.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Something is to be done at `at`. True when the background thread naps for too long, and has to be woken: naps are short
-    /// again then.
+    /// For a new deadline `at`: true if the background thread naps beyond it and must be woken. Naps are short again then.
     #[inline]
     pub(super) fn interrupts_nap(&self, at: Instant) -> bool {
         let late = |nap: u64| nap > at.after(LEASE).0;
@@ -180,6 +179,7 @@ impl Lease {
             self.until.store(now.after(LEASE).0, Ordering::Release);
             self.ended.store(true, Ordering::Relaxed);
         }
+        // SYNC: pairs with `Lease::nap`: either it sees the shorter lease, or this thread sees its `nap`.
         fence(Ordering::SeqCst);
         self.interrupts_nap(now)
     }

@@ -14,24 +14,34 @@ fn found(name: &str, source: &str) -> Vec<(u32, usize)> {
 #[test]
 fn unnamed_persons_are_found_in_pages_comments_and_strings() {
     assert_eq!(found("a.md", "One line.\n\nA ring that nobody reads.\n"), [(1, 3)]);
-    assert_eq!(found("a.md", "The peer. Who asks there\nhears nothing.\n"), [(1, 1)]);
+    assert_eq!(found("a.md", "The peer. Who asks there\nhears nothing.\n"), [(1, 1), (2, 2)]);
     assert_eq!(found("a.rs", "fn nobody() {}\n/// Whoever waits\n/// is woken.\nstruct A;"), [(1, 2)]);
     assert_eq!(found("a.rs", "f(\"a\",\n \"held by somebody\");"), [(1, 2)]);
     assert_eq!(found("a.rs", "let a = r#\"\nNobody\"#;"), [(1, 2)]);
     assert_eq!(found("a.c", "/* one\n * for who waits */ int x;"), [(1, 2)]);
     assert_eq!(found("a.sh", "#!/bin/sh\n# Nobody\necho nobody\n"), [(1, 2)]);
+    assert_eq!(found("run", "#!/bin/sh\n# Nobody\necho nobody\n"), [(1, 2)]);
+    for clause in [
+        "is left out; who names it is refused.",
+        "waits for its turn, and for who knows the way.",
+        "closed (who asks waits).",
+    ] {
+        assert_eq!(found("a.md", clause), [(1, 1)], "{clause}");
+    }
 }
 
 #[test]
 fn questions_code_and_idioms_are_no_findings() {
     assert_eq!(found("a.md", "## Who is it for?\n\n`nobody` is a user.\n\n```\nnobody\n```\n"), []);
     assert_eq!(found("a.md", "There is no key. It is no longer there. It is no more than 4.\n"), []);
+    assert_eq!(found("a.md", "The user who starts it owns it. Users, who have accounts, may log in.\n"), []);
     assert_eq!(found("a.rs", "let c = '\"'; let nobody = 'a'; // A comment.\nfn f<'a>(x: &'a str) {}\n"), []);
 }
 
 #[test]
 fn other_rules_are_found() {
     assert_eq!(found("a.md", "This is no key.\n"), [(4, 1)]);
+    assert_eq!(found("a.rs", "f(\"{name} is no variable of ours\");"), [(4, 1)]);
     assert_eq!(found("a.md", "The mend\nis simple. Ports are no\nnames.\n"), [(3, 1), (4, 2)]);
 }
 

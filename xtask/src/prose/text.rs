@@ -58,6 +58,7 @@ pub fn paragraphs(path: &Path, source: &str) -> Vec<Paragraph> {
         "rs" => of_program(source, true),
         "c" | "h" | "cc" | "cpp" | "js" => of_program(source, false),
         "sh" | "py" | "toml" | "yml" | "yaml" | "tsv" | "service" | "dockerfile" => of_hashes(source),
+        "" if source.starts_with('#') => of_hashes(source),
         _ => Vec::new(),
     };
     for paragraph in &mut paragraphs {

@@ -1,8 +1,8 @@
-//! The background thread's sleep: whoever leaves something for it knows whether to wake it.
+//! The background thread's sleep: a thread that leaves a deadline or a job knows whether to wake it.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// When the background thread, asleep, will wake up by itself; 0 while it is awake or has been woken.
+/// When the sleeping background thread wakes without a wakeup; 0 while it is awake or has been woken.
 #[derive(Debug)]
 pub(crate) struct Sleep(AtomicU64);
 
@@ -13,11 +13,12 @@ impl Default for Sleep {
 }
 
 impl Sleep {
-    /// Announces a sleep until `until`. Then looks with `due` when the first thing has to be done, and says until when
-    /// to sleep. What is left before this look is seen by it; whoever leaves something later sees the announcement.
+    /// Announces a sleep until `until`. Then reads the first deadline with `due`, and returns when the sleep ends. A deadline that is
+    /// set before `due` runs is seen by it; a thread that sets one later sees the announcement.
     pub(crate) fn begin(&self, until: u64, due: impl FnOnce() -> u64) -> u64 {
         self.0.swap(until, Ordering::AcqRel);
-        // Of this fence and that of `interrupt` one comes first: what is before it, the other side sees.
+        // SYNC: pairs with `Sleep::interrupt` (store buffering): either `due` sees the other thread's deadline, or `interrupt` sees `until`.
+        // Model: `a_deadline_set_while_the_background_thread_falls_asleep_is_kept`.
         fence(Ordering::SeqCst);
         until.min(due())
     }
@@ -27,9 +28,10 @@ impl Sleep {
         self.0.swap(0, Ordering::AcqRel);
     }
 
-    /// Whether the caller has to wake the thread for something due at `at` that it has left already. True once per sleep.
+    /// Whether the caller must wake the thread for a deadline `at` that it has set. True once per sleep.
     #[inline]
     pub(crate) fn interrupt(&self, at: u64) -> bool {
+        // SYNC: pairs with `Sleep::begin` and `Lease::nap`: the caller has stored its deadline before.
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) > at && self.0.swap(0, Ordering::AcqRel) != 0
     }

@@ -1,8 +1,8 @@
-//! Whether a process has to be woken for what another has left for it.
+//! Whether a process must be woken for records that another process has published.
 
 use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
-/// Who sleeps in a process: bit 0 the background thread, above it the number of threads that wait for an event. Written
+/// The sleeping threads of a process: bit 0 the background thread, above it the number of threads that wait for an event. Written
 /// by that process only.
 #[derive(Default, Debug)]
 #[repr(C)]
@@ -14,10 +14,10 @@ const BACKGROUND: u64 = 1;
 const WAITER: u64 = 2;
 
 impl Bell {
-    /// The background thread is about to sleep. What was left before this is seen by a look after it; whoever leaves
-    /// something later rings.
+    /// The background thread is about to sleep, and checks for records after this call. A process that publishes a record later rings.
     pub fn background_sleeps(&self) {
         self.0.fetch_or(BACKGROUND, Ordering::SeqCst);
+        // SYNC: pairs with `Bell::is_wanted`. Model: `the_background_thread_that_falls_asleep_is_woken`.
         fence(Ordering::SeqCst);
     }
 
@@ -29,32 +29,34 @@ impl Bell {
     /// As [`Bell::background_sleeps`], for a thread that waits for an event. It may be cancelled in its sleep.
     pub fn waiter_sleeps(&self) {
         self.0.fetch_add(WAITER, Ordering::SeqCst);
+        // SYNC: pairs with `Bell::is_wanted`. Model: `a_waiter_that_falls_asleep_is_woken`.
         fence(Ordering::SeqCst);
     }
 
     /// Such a thread is awake.
     pub fn waiter_wakes(&self) {
         let less = |value: u64| value.checked_sub(WAITER);
-        // None is left when `forget_waiters` took it for one that was cancelled.
+        // The count is 0 if `forget_waiters` mistook this thread for a cancelled one.
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 
-    /// Threads that announced a sleep and never came back don't exist any more.
+    /// Clears the count of waiters, after those that are in it were cancelled in their sleep.
     pub fn forget_waiters(&self) {
         if self.0.load(Ordering::Relaxed) >= WAITER {
             self.0.fetch_and(BACKGROUND, Ordering::SeqCst);
         }
     }
 
-    /// The background thread sleeps, and wakes at once for whatever is left.
+    /// Whether the background thread sleeps, and wakes immediately for a record.
     #[inline]
     pub fn wakes_background(&self) -> bool {
         self.0.load(Ordering::Relaxed) & BACKGROUND != 0
     }
 
-    /// After something was left: does the process have to be woken?
+    /// For a process that has published a record: whether this process must be woken.
     pub fn is_wanted(&self) -> bool {
-        // Of this fence and that of a sleeper one comes first: what is before it, the other side sees.
+        // SYNC: pairs with `Bell::background_sleeps` and `Bell::waiter_sleeps` (store buffering): either the sleeper sees the record, or this
+        // thread sees the bit.
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0
     }

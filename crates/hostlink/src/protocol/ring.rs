@@ -77,7 +77,7 @@ impl Lines {
     /// Records begin and end at multiples of this.
     pub(crate) const GRAIN: usize = 64;
 
-    /// Something has been published that the consumer hasn't dealt with.
+    /// Whether a published record hasn't been consumed.
     pub(crate) fn has_records(&self) -> bool {
         self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
     }
@@ -87,7 +87,8 @@ impl Lines {
     pub(crate) fn copy_last(&self, end: u64, words: [u64; COPIED_WORDS]) {
         let last = &self.producer.last;
         last.end.store(0, Ordering::Relaxed);
-        // Who sees one of the new words sees that the old ones have gone.
+        // SYNC: pairs with the fence in `Lines::last` (seqlock): a reader that sees a new word sees `end` 0 or the new `end`.
+        // Model: `a_copy_of_the_last_record_is_of_that_record_or_is_not_there`.
         fence(Ordering::Release);
         last.words.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
         last.end.store(end, Ordering::Release);
@@ -101,11 +102,12 @@ impl Lines {
             return None;
         }
         let words = std::array::from_fn(|i| last.words[i].load(Ordering::Relaxed));
+        // SYNC: pairs with the fence in `Lines::copy_last`.
         fence(Ordering::Acquire);
         (last.end.load(Ordering::Relaxed) == end).then_some(words)
     }
 
-    /// The end of what has been published, unless the consumer has dealt with all of it.
+    /// The end of the published records, unless all are consumed.
     pub(crate) fn unread(&self) -> Option<u64> {
         let tail = self.producer.tail.load(Ordering::Acquire);
         (!self.is_consumed(tail)).then_some(tail)
@@ -201,13 +203,14 @@ impl Producer {
         place.tail
     }
 
-    /// Announces that somebody waits for room. What the consumer frees from now on, it says with a bell; what it has
-    /// freed before is seen by a [`Producer::has_room`] after this.
+    /// Announces that a QP waits for room: the consumer rings for room that it frees from now on. Call [`Producer::has_room`] afterwards:
+    /// it sees the room that was freed before.
     pub(crate) fn wait(&mut self, lines: &Lines) {
         let waits = lines.producer.waits.load(Ordering::Relaxed);
         // The consumer is to see what has been published up to here; the peer may have written any value.
         lines.producer.waits.store(waits.wrapping_add(1), Ordering::Release);
-        // Of this fence and that of `release` one comes first: what is before it, the other side sees.
+        // SYNC: pairs with `Consumer::release` (store buffering): either `has_room` sees the new head, or `release` sees the new `waits`.
+        // Model: `a_producer_that_fills_the_ring_more_than_once_is_told_of_room`.
         fence(Ordering::SeqCst);
     }
 
@@ -288,17 +291,17 @@ impl Consumer {
         self.head
     }
 
-    /// Gives `len` bytes back to the producer: the record at the front has been dealt with. True when the producer waits
-    /// for room, there is some, and it has to be told.
+    /// Returns `len` bytes to the producer: the record at the front has been consumed. True if the producer waits for room and must be woken.
     pub(crate) fn release(&mut self, lines: &Lines, len: usize) -> bool {
         self.head += (len as u64).min(self.tail - self.head);
         lines.consumer.head.store(self.head, Ordering::Release);
-        // The question costs a fence, so it is asked once for each quarter of the ring. Whoever waits, and hasn't been seen by the
-        // last question, has found more than half of the ring in use after it: there is another question before all of that is read.
+        // Checks `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than half
+        // of the ring in use, so this consumer passes another quarter before the ring is empty.
         if self.tail - self.head > self.size / 2 || self.head - self.asked < self.size / 4 {
             return false;
         }
         self.asked = self.head;
+        // SYNC: pairs with `Producer::wait`.
         fence(Ordering::SeqCst);
         let waits = lines.producer.waits.load(Ordering::Acquire);
         // More may have been published before the wait than `peek` knows of.

@@ -135,11 +135,12 @@ impl Ledger {
         entry(&self.memory, index)
     }
 
-    /// Lists an object, or lists it anew. One caller at a time for each object.
+    /// Lists an object, or replaces its entry. The caller excludes other calls for the same object.
     pub(super) fn publish(&self, index: u32, handle: u32, kind: EntryKind, words: [u64; 4]) {
         let Some(entry) = self.entry(index) else { return };
         let version = (entry.name.load(Ordering::Relaxed) & VERSION).wrapping_add(1 << VERSION_AT);
         entry.name.store(version, Ordering::Relaxed);
+        // SYNC: pairs with the fence in `OthersLedger::find` (seqlock): a reader that sees a new word sees that the name has changed.
         fence(Ordering::Release);
         for (to, word) in entry.words.iter().zip(words) {
             to.store(word, Ordering::Relaxed);
@@ -204,6 +205,7 @@ impl OthersLedger {
         let entry = entry(&self.0, index)?;
         let name = entry.name.load(Ordering::Acquire);
         let words = std::array::from_fn(|i| entry.words[i].load(Ordering::Relaxed));
+        // SYNC: pairs with the fence in `Ledger::publish`.
         fence(Ordering::Acquire);
         let wanted = (kind as u64) << KIND_AT | u64::from(handle);
         (name & !VERSION == wanted && entry.name.load(Ordering::Relaxed) == name).then_some((name, words))

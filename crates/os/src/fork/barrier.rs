@@ -1,20 +1,21 @@
-//! Orders what a thread writes before what it then reads. Threads do this often, and pay nothing. The other side comes seldom, and
-//! pays for all threads with membarrier(2): a fork, who takes something away from readers, who goes to sleep on a lock.
+//! An asymmetric barrier: orders a thread's store before its later load. The frequent side ([`order`]) costs nothing. The rare side
+//! ([`order_all`]) runs membarrier(2) for all threads: a fork, the removal of an object that has readers, a sleep on a lock.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 use crate::sys;
 use std::sync::atomic::compiler_fence;
 use std::time::Duration;
 
-/// In this time at the latest a processor's writes are seen by the others, without an instruction that asks for it.
+/// Within this time a CPU's stores become visible to other CPUs without a barrier.
 const TO_BE_SEEN: Duration = Duration::from_millis(1);
 
-/// membarrier(2) orders the threads' words for others; otherwise each of them does, with a fence.
+/// Whether membarrier(2) works. If not, each thread uses a fence.
 static BARRIER: AtomicBool = AtomicBool::new(false);
 
-/// For a thread, between what it writes and what it then reads.
+/// The frequent side: between a thread's store and its later load.
 #[inline]
 pub(crate) fn order() {
+    // SYNC: both pair with `order_all`.
     if BARRIER.load(Ordering::Relaxed) {
         compiler_fence(Ordering::SeqCst);
     } else {
@@ -22,18 +23,21 @@ pub(crate) fn order() {
     }
 }
 
-/// For who comes seldom, between what it writes and what it then reads of all threads.
+/// The rare side: between a store and a later load of words that other threads store.
 pub(crate) fn order_all() {
+    // SYNC: pairs with the compiler fence of `order`.
     if BARRIER.load(Ordering::Relaxed) && !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
-        // A seccomp profile that came later: from here on the threads do it, and what they have written before comes to be seen.
+        // A later seccomp profile refuses membarrier(2): threads use fences from now on, and their earlier stores become visible in the pause.
         BARRIER.store(false, Ordering::SeqCst);
         sys::pause(TO_BE_SEEN);
     }
+    // SYNC: pairs with the fence of `order`. Models: `crates/os/tests/gate.rs`.
     fence(Ordering::SeqCst);
 }
 
-/// In each process anew.
+/// Registers this process for membarrier(2); a fork's child registers again.
 pub(super) fn register() {
+    // SYNC: no partner: the registration lets `order_all` use the expedited command.
     if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
         BARRIER.store(true, Ordering::Release);
     }

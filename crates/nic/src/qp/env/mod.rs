@@ -336,7 +336,8 @@ impl Env for QpEnv<'_> {
         let table = KeyTable::global();
         let (va, len) = range.or_else(|| table.range(rkey)).ok_or(RemoteError::Access)?;
         table.remote(self.key_user(), rkey, va, len, RemoteAccess::Flush(placement), |addr| {
-            // What the QP has written was copied before this packet was looked at.
+            // SYNC: pairs with the acquire loads of threads that read `va`: the QP's earlier WRITEs, copied by this thread, are visible
+            // before the acknowledgement of the FLUSH.
             fence(Ordering::SeqCst);
             if placement.persistent && len > 0 { write_back(addr, len) } else { Ok(()) }
         })
