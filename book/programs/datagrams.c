@@ -1,4 +1,4 @@
-/* Datagrams: one queue pair reaches any other, and the receiver answers whoever has sent.
+/* Datagrams: one queue pair reaches any other, and the receiver answers the sender.
  *
  *   datagrams            the server
  *   datagrams ADDRESS    the client
@@ -20,8 +20,8 @@ static void make_ready(struct ibv_qp *qp)
 }
 /* ANCHOR_END: ready */
 
-/* ANCHOR: say */
-static void say(struct ibv_qp *qp, struct ibv_mr *mr, struct ibv_ah *ah, uint32_t qpn, const char *text)
+/* ANCHOR: send */
+static void send_datagram(struct ibv_qp *qp, struct ibv_mr *mr, struct ibv_ah *ah, uint32_t qpn, const char *text)
 {
 	struct ibv_sge sge = {.addr = (uintptr_t)mr->addr, .length = strlen(text) + 1, .lkey = mr->lkey};
 	struct ibv_send_wr wr = {
@@ -34,7 +34,7 @@ static void say(struct ibv_qp *qp, struct ibv_mr *mr, struct ibv_ah *ah, uint32_
 	strcpy(mr->addr, text);
 	carry_out(qp, &wr);
 }
-/* ANCHOR_END: say */
+/* ANCHOR_END: send */
 
 int main(int argc, char **argv)
 {
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
 		attr.grh.sgid_index = GID_INDEX;
 		attr.grh.hop_limit = 64;
 		ah = MAKE(ibv_create_ah(pd, &attr));
-		say(qp, out, ah, theirs.qpn, "is anybody there?");
+		send_datagram(qp, out, ah, theirs.qpn, "is anybody there?");
 		next_completion(cq);
 		printf("client: received \"%s\"\n", incoming.text);
 	} else {
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 
 		printf("server: received \"%s\", %u bytes with the header\n", incoming.text, wc.byte_len);
 		ah = MAKE(ibv_create_ah_from_wc(pd, &wc, &incoming.grh, PORT));
-		say(qp, out, ah, wc.src_qp, "yes");
+		send_datagram(qp, out, ah, wc.src_qp, "yes");
 	}
 	/* ANCHOR_END: talk */
 

@@ -101,7 +101,7 @@ __attribute__((unused)) static int meet(const char *server)
 	return peer;
 }
 
-/* Tells the other side something of ours, and waits for the same of theirs. */
+/* Sends our data to the other side, and waits for the same data of theirs. */
 __attribute__((unused)) static void exchange(int peer, const void *ours, void *theirs, size_t size)
 {
 	if (send(peer, ours, size, 0) != (ssize_t)size || recv(peer, theirs, size, MSG_WAITALL) != (ssize_t)size) {

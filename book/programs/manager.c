@@ -10,7 +10,7 @@ static struct rdma_event_channel *channel;
 static char memory[64];
 
 /* ANCHOR: next */
-/* Waits for the next event, and says which id it is about. */
+/* Waits for the next event, and returns its type and its id. */
 static enum rdma_cm_event_type next_event(struct rdma_cm_id **id)
 {
 	struct rdma_cm_event *event;

@@ -1,4 +1,4 @@
-/* The client writes a byte too far, and is told so.
+/* The client writes a byte too far, and its request fails.
  *
  *   mistake            the server
  *   mistake ADDRESS    the client

@@ -1,4 +1,4 @@
-/* The client reads and writes the server's memory; the server does nothing until it is told.
+/* The client reads and writes the server's memory; the server does nothing until it is notified.
  *
  *   one_sided            the server
  *   one_sided ADDRESS    the client
@@ -21,14 +21,14 @@ int main(int argc, char **argv)
 	struct ibv_qp *qp = make_qp(pd, cq, IBV_QPT_RC);
 
 	int peer = meet(server);
-	/* ANCHOR: tell */
+	/* ANCHOR: card */
 	struct card theirs, ours = {
 		.qpn = qp->qp_num,
 		.psn = server ? 100 : 200,
 		.address = (uintptr_t)memory,
 		.rkey = mr->rkey,
 	};
-	/* ANCHOR_END: tell */
+	/* ANCHOR_END: card */
 
 	MUST(ibv_query_gid(context, PORT, GID_INDEX, &ours.gid));
 	if (!server)
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 		carry_out(qp, &wr);
 	} else {
 		wc = next_completion(cq);
-		printf("server: told %u, finds \"%s\"\n", ntohl(wc.imm_data), memory);
+		printf("server: notified with %u, finds \"%s\"\n", ntohl(wc.imm_data), memory);
 	}
 	/* ANCHOR_END: requests */
 

@@ -16,7 +16,7 @@ const ROOTS: [&str; 6] = ["crates/", "tests/", "xtask/", "docs/", "fuzz/", ".ci/
 const SOURCES: &str = "https://github.com/ferroce/ferroce/blob/main/";
 /// Columns of a line in a page that people write.
 const LONGEST_LINE: usize = 160;
-const LONGEST_GLOSSARY: usize = 40;
+const LONGEST_GLOSSARY: usize = 25;
 /// Words of the README.
 const LONGEST_README: usize = 700;
 /// Lines of the changelog, all versions together, until there are several.

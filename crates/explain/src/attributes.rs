@@ -119,7 +119,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         name: "timeout",
         mask: "IBV_QP_TIMEOUT",
         when: "RTS (RC, XRC)",
-        means: "The local ACK timeout: 4.096 µs × 2 to this power (14 is 67 ms), and 0 is no timeout. Without an answer the request is \
+        means: "The local ACK timeout: 4.096 µs × 2 to this power (14 is 67 ms), and 0 disables it. Without an answer the request is \
                 sent again after this time, and fails after retry_cnt + 1 times. Adapters wait up to four times as long.",
         reasons: &[10, 16],
     },
