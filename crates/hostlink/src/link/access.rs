@@ -51,8 +51,19 @@ impl Link {
         // What a failed QP has sent isn't waited for when it fails: its memory may have changed while it was read.
         let result = result.filter(|_| purpose != Purpose::Fetch || find().is_some());
         word.leave();
-        self.tidy_views(&mut lane);
+        self.free(lane);
         result
+    }
+
+    /// Frees a lane, and gives its views of revoked regions back.
+    #[inline]
+    fn free(&self, mut lane: MutexGuard<'_, class::LinkAccess, Views>) {
+        self.tidy_views(&mut lane);
+        let (has_views, tidied) = (lane.has_mapped(), lane.revocations());
+        drop(lane);
+        if has_views {
+            self.tidy_since(tidied);
+        }
     }
 
     /// A lane that no thread uses, and its word in the link's memory.

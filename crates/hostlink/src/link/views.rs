@@ -8,7 +8,7 @@ use crate::PeerMemory;
 use crate::directory::FoundRegion;
 use ferroce_access::PeerView;
 use ferroce_os::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Regions of a peer that are looked at, at most.
 const MOST: usize = 256;
@@ -72,6 +72,16 @@ impl Views {
             }
         }
         matches!(state, State::Mapped(_)).then_some(at)
+    }
+
+    /// A region is mapped.
+    pub(super) fn has_mapped(&self) -> bool {
+        self.mapped > 0
+    }
+
+    /// The number of the last revocation whose views were given back.
+    pub(super) fn revocations(&self) -> u64 {
+        self.revocations
     }
 
     fn view(&self, at: usize) -> Option<&PeerView> {
@@ -164,10 +174,26 @@ impl Link {
     /// free again.
     pub(crate) fn drop_revoked_views(&self) {
         if self.terms(true).views.load(Ordering::Acquire) != 0 {
-            self.revocations.fetch_add(1, Ordering::AcqRel);
+            let before = self.revocations.fetch_add(1, Ordering::AcqRel);
+            self.tidy_since(before);
+        }
+    }
+
+    /// Has lanes that no thread uses give back their views of regions that were revoked after revocation `tidied`. To be called when a
+    /// revocation was counted, and when a lane with views was unlocked.
+    pub(super) fn tidy_since(&self, mut tidied: u64) {
+        loop {
+            // SYNC: store-buffering pair with itself in another thread. Of a thread that counts a revocation and one that unlocks a lane,
+            // either the first finds the lane unlocked, or the second finds the count.
+            fence(Ordering::SeqCst);
+            let revocations = self.revocations.load(Ordering::Acquire);
+            if revocations == tidied {
+                return;
+            }
             for mut lane in self.lanes.iter().filter_map(Mutex::try_lock) {
                 self.tidy_views(&mut lane);
             }
+            tidied = revocations;
         }
     }
 
@@ -196,9 +222,27 @@ impl Link {
 mod tests {
     use super::*;
     use crate::directory::{Directory, ListedQp, ListedRegion, PeerDirectory, Purpose};
-    use ferroce_access::Cookie;
+    use crate::link::LEN;
+    use ferroce_access::{Cookie, SharedMemory};
     use ferroce_os::sys;
     use ferroce_proto::Access;
+
+    #[test]
+    fn a_revocation_that_finds_a_lane_locked_is_seen_by_the_thread_that_unlocks_it() {
+        let memory = SharedMemory::create(LEN, false).unwrap();
+        let [connection, _] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let link = Link::new(1, 1, 0, connection, memory.into(), 0);
+        link.terms(true).views.store(1, Ordering::Release);
+        let mut lane = link.lanes[0].lock();
+        lane.mapped = 1;
+        link.tidy_views(&mut lane);
+        let tidied = lane.revocations();
+        std::thread::scope(|scope| scope.spawn(|| link.drop_revoked_views()).join().unwrap());
+        assert!(lane.has_mapped());
+        drop(lane);
+        link.tidy_since(tidied);
+        assert!(!link.lanes[0].lock().has_mapped());
+    }
 
     #[test]
     fn regions_that_were_used_once_leave_room_for_others() {
