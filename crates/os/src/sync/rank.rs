@@ -117,8 +117,8 @@ classes! {
     SpareDescriptor: "host/src/services.rs", "a descriptor that is given up when there is no other left";
     SilentClients: "host/src/services.rs", "connections of other processes that have asked for nothing yet";
     HostSlots: "host/src/lib.rs", "the slots of this process";
-    HostPorts: "host/src/ports.rs", "the ports of this process";
-    PortClients: "host/src/ports.rs", "connections to ports over which nothing has come yet";
+    HostPorts: "host/src/ports/mod.rs", "the ports of this process";
+    PortClients: "host/src/ports/mod.rs", "connections to ports over which nothing has come yet";
     Guests: "host/src/guests.rs", "addresses whose port another user has";
     LinksEnded: "hostlink/src/links.rs", "links that have ended while the peer was in the middle of an access";
     LinkList: "hostlink/src/links.rs", "the links";

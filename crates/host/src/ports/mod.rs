@@ -8,21 +8,22 @@
 //! Two addresses may overlap; the process that binds the second one sees the first in the table of names, and gives its own
 //! up.
 
-use super::encoding::{RECORD_HEADER, encode};
-use super::forward::{self, ForwardReceiver};
+mod address;
+mod delivery;
+
+pub use address::{PortAddress, PortError};
+pub use delivery::{Delivery, Destination};
+
+use super::forward::ForwardReceiver;
 use super::names::{self, Name, USABLE};
 use super::{Host, INBOX_BURST, PORT, PORT_CLIENT, PORT_REQUESTS, frame, handover, watch};
-use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
-use ferroce_types::{Datagram, HostAddr, first_qpn};
+use ferroce_types::Datagram;
 use ferroce_wire::cm::GSI_QPN;
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -43,102 +44,6 @@ const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(20);
 const ROUND: Duration = Duration::from_millis(1);
 /// Connections at a port over which nothing has come yet, at most: the oldest is cut off for one more.
 const MOST_CLIENTS: usize = 64;
-/// How long a slot that was this user's is taken for one. A mistake costs a MAD, which is repeated.
-const STILL_OWN: Duration = Duration::from_secs(1);
-
-/// A port at an address.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct PortAddress {
-    /// The number of the port space.
-    pub space: u16,
-    /// The port.
-    pub port: u16,
-    /// The address; the unspecified and the loopback ones stand for all.
-    pub address: HostAddr,
-    /// `::` doesn't stand for IPv4 addresses.
-    pub v6_only: bool,
-}
-
-impl PortAddress {
-    /// The address stands for all that it could be.
-    #[must_use]
-    pub fn is_wide(&self) -> bool {
-        self.address.ip().is_unspecified() || self.address.ip().is_loopback()
-    }
-
-    /// It takes requests of the other family as well.
-    fn is_dual(&self) -> bool {
-        self.address.is_ipv6() && self.address.ip().is_unspecified() && !self.v6_only
-    }
-
-    /// Requests for `destination` may be for this port.
-    fn takes(&self, destination: HostAddr) -> bool {
-        if self.address.is_ipv6() == destination.is_ipv6() {
-            self.is_wide() || self.address == destination
-        } else {
-            self.is_dual()
-        }
-    }
-
-    /// It is of its own address family alone, as IPv4 always is.
-    fn is_of_one_family(&self) -> bool {
-        !self.address.is_ipv6() || self.v6_only
-    }
-
-    /// How two that nobody may have at the same time collide. The order is the kernel's: a wide address on either side comes first.
-    fn collision(&self, other: &Self) -> Option<PortError> {
-        let apart = self.is_of_one_family()
-            && other.is_of_one_family()
-            && self.address.is_ipv6() != other.address.is_ipv6();
-        if (self.space, self.port) != (other.space, other.port) || apart {
-            None
-        } else if self.is_wide() || other.is_wide() {
-            Some(PortError::Overlaps)
-        } else {
-            (self.address == other.address).then_some(PortError::Taken)
-        }
-    }
-}
-
-impl fmt::Display for PortAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let only = if self.v6_only { "!" } else { "" };
-        write!(f, "{:04x}-{}-{}{only}", self.space, self.port, self.address)
-    }
-}
-
-impl FromStr for PortAddress {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let mut parts = text.splitn(3, '-');
-        let mut next = || parts.next().ok_or(());
-        let space = u16::from_str_radix(next()?, 16).map_err(drop)?;
-        let port = next()?.parse().map_err(drop)?;
-        let address = next()?;
-        let v6_only = address.ends_with('!');
-        let (ip, scope) = address.trim_end_matches('!').split_once('%').unwrap_or((address, "0"));
-        let ip: IpAddr = ip.trim_end_matches('!').parse().map_err(drop)?;
-        Ok(Self { space, port, address: HostAddr::new(ip, scope.parse().map_err(drop)?), v6_only })
-    }
-}
-
-/// Why a port can't be had.
-#[derive(Debug)]
-pub enum PortError {
-    /// A process of this user has it with this address.
-    Taken,
-    /// A process of this user has it, and one of the two addresses stands for all.
-    Overlaps,
-    /// A process of another user has its number, or its name at this address. `None`: one that doesn't listen, so the kernel
-    /// doesn't name its user.
-    OtherUsers(Option<u32>),
-    /// The process that has the number, of this user as far as that can be found out, doesn't hand its listener over (stopped?).
-    Unanswered,
-    /// The system refused.
-    System(io::Error),
-}
-
 /// Between the address and what tells apart those that share it.
 const SHARED: char = '~';
 
@@ -292,35 +197,6 @@ impl Drop for HeldPort {
     }
 }
 
-/// A process as MADs are sent to it: by what it has.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Destination {
-    of: Place,
-    /// The MADs came from the network: another user's process may have it.
-    from_network: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Place {
-    Port(PortAddress),
-    Slot(u16),
-}
-
-/// What has become of a MAD for a process of this host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Delivery {
-    /// It is for this process.
-    Own,
-    /// The process that it is for gets it.
-    Sent,
-    /// It is for a process of another user of this host, and hasn't been sent.
-    OtherUser,
-    /// That process has too much to read: later, perhaps.
-    Busy(Destination),
-    /// No process here has what it is for.
-    Nobody,
-}
-
 /// The port space and the port of a request for the listener of a port's number.
 pub(super) fn parse_request(message: &[u8]) -> Option<(u16, u16)> {
     let message: &[u8; REQUEST] = message.try_into().ok()?;
@@ -336,18 +212,6 @@ enum NumberSearch {
     Nobody,
     OtherUsers(Option<u32>),
     Unanswered,
-}
-
-/// The user whom a sender of MADs found at a port.
-enum Reached {
-    /// A process of this user.
-    Own(EngineFd),
-    /// A process of the other user who has the port's number.
-    Others(EngineFd),
-    /// Too many wait to be heard there.
-    Busy,
-    /// No process is there whose user has the port.
-    Nobody,
 }
 
 impl Host {
@@ -630,181 +494,9 @@ impl Host {
         let mut clients = self.ports.clients.lock();
         silent.into_iter().rev().for_each(|client| clients.push_front(client));
     }
-
-    /// Takes MADs to the process that has a port, all together: few enough for one message between processes. To one of another
-    /// user only if they are `from_network`.
-    pub fn deliver_to_port(
-        &self,
-        space: u16,
-        port: u16,
-        destination: HostAddr,
-        mads: &[Datagram<'_>],
-        from_network: bool,
-    ) -> Delivery {
-        let is_it = |own: &Arc<OwnPort>| {
-            (own.address.space, own.address.port) == (space, port) && own.address.takes(destination)
-        };
-        if self.ports.all.read().ports.iter().any(is_it) {
-            return Delivery::Own;
-        }
-        let wide: &[(&str, bool)] = if destination.is_ipv6() {
-            &[("::", false), ("::", true), ("::1", false), ("::1", true)]
-        } else {
-            &[("0.0.0.0", false), ("127.0.0.1", false), ("::", false)]
-        };
-        let wide =
-            wide.iter().filter_map(|&(ip, v6_only)| Some((HostAddr::new(ip.parse().ok()?, 0), v6_only)));
-        let exact = [(destination, false), (destination, true)];
-        let mut nothing = Delivery::Nobody;
-        for (address, v6_only) in exact.into_iter().chain(wide) {
-            let port = PortAddress { space, port, address, v6_only };
-            let to = Destination { of: Place::Port(port), from_network };
-            let reached = self.reach_port(port);
-            // Any user's process may have a name at which it doesn't answer: it delays no MAD for another one.
-            let is_uncertain = matches!(reached, Reached::Busy);
-            match self.deliver_over(reached, to, mads) {
-                busy if is_uncertain => nothing = busy,
-                // Nobody: the process has given the port up just now, or none has it.
-                Delivery::Nobody => {}
-                delivery => return delivery,
-            }
-        }
-        nothing
-    }
-
-    /// A connection to the process that has a port, and proof that it has.
-    fn reach_port(&self, address: PortAddress) -> Reached {
-        let connection = match handover::connect(&name_of(address, None)) {
-            Ok(connection) => connection,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Reached::Busy,
-            Err(_) => return Reached::Nobody,
-        };
-        if self.user.check_peer(connection.raw()).is_ok() {
-            return Reached::Own(connection);
-        }
-        // Where several users have one number here, it proves nothing.
-        let uid = uid_of(&connection).filter(|&uid| self.trust.knows(uid));
-        match handover::connect(&Name::port_number(address.space, address.port)) {
-            Ok(number) if uid.is_some() && uid_of(&number) == uid => Reached::Others(connection),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Reached::Busy,
-            Ok(_) | Err(_) => Reached::Nobody,
-        }
-    }
-
-    /// As [`Host::deliver_to_port`], to the process that has a slot.
-    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>], from_network: bool) -> Delivery {
-        let Some(own_until) = self.ports.own_until.0.get(usize::from(slot)) else { return Delivery::Nobody };
-        if self.owns(first_qpn(slot)) {
-            return Delivery::Own;
-        }
-        if !USABLE.contains(&slot) {
-            return Delivery::Nobody;
-        }
-        let to = Destination { of: Place::Slot(slot), from_network };
-        let now = clock::now();
-        if !from_network && own_until.load(Ordering::Relaxed) <= now.0 {
-            match self.reach_slot(slot) {
-                Ok(_) => own_until.store(now.after(STILL_OWN).0, Ordering::Relaxed),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Delivery::Nobody,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Delivery::Busy(to),
-                Err(_) => return Delivery::OtherUser,
-            }
-        }
-        let Some(own) = self.slots.read().first().map(Arc::clone) else { return Delivery::Nobody };
-        self.send_mads(own.inbox.raw(), Some(&Name::slot(slot)), to, mads)
-    }
-
-    /// Takes MADs to the process that was [busy](Delivery::Busy), all together: few enough for one message between processes.
-    pub fn deliver_to(&self, to: &Destination, mads: &[Datagram<'_>]) -> Delivery {
-        match to.of {
-            Place::Port(port) => self.deliver_over(self.reach_port(port), *to, mads),
-            Place::Slot(slot) => self.deliver_to_slot(slot, mads, to.from_network),
-        }
-    }
-
-    fn deliver_over(&self, reached: Reached, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
-        match reached {
-            Reached::Others(_) if !to.from_network => Delivery::OtherUser,
-            Reached::Own(connection) | Reached::Others(connection) => {
-                self.send_mads(connection.raw(), None, to, mads)
-            }
-            Reached::Busy => Delivery::Busy(to),
-            Reached::Nobody => Delivery::Nobody,
-        }
-    }
-
-    /// Sends MADs over a connection, or to a name.
-    fn send_mads(&self, fd: RawFd, name: Option<&Name>, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
-        let length: usize = mads.iter().map(|mad| RECORD_HEADER + mad.bytes.len()).sum();
-        let mut blob = Vec::with_capacity(forward::MAGIC.len() + length);
-        blob.extend_from_slice(&forward::MAGIC);
-        mads.iter().for_each(|mad| encode(mad, &mut blob));
-        let sent = match name {
-            Some(name) => forward::send(fd, self.user, name, &blob),
-            None => frame::send(fd, &mut blob, &[]),
-        };
-        match sent {
-            Ok(()) => Delivery::Sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy(to),
-            Err(error) => {
-                if !matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EPIPE | libc::ECONNRESET))
-                {
-                    tracing::debug!(%error, "a MAD for another process is lost");
-                }
-                Delivery::Nobody
-            }
-        }
-    }
 }
 
 /// The user of the process at the other end of a connection.
 fn uid_of(connection: &EngineFd) -> Option<u32> {
     sys::peer_credentials(connection.raw()).ok().map(|peer| peer.uid)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(address: &str, port: u16, v6_only: bool) -> PortAddress {
-        PortAddress { space: 0x106, port, address: HostAddr::new(address.parse().unwrap(), 3), v6_only }
-    }
-
-    #[test]
-    fn addresses_come_back_from_their_names() {
-        for (address, only) in
-            [("10.0.0.1", false), ("0.0.0.0", false), ("fe80::2", true), ("fd00::1", false), ("::", true)]
-        {
-            let address = at(address, 7000, only);
-            assert_eq!(address.to_string().parse(), Ok(address));
-        }
-        for nonsense in ["", "0106", "0106-1", "0106-1-", "xyz-1-::", "0106-70000-::", "0106-1-1.2.3"] {
-            assert!(nonsense.parse::<PortAddress>().is_err(), "{nonsense}");
-        }
-    }
-
-    #[test]
-    fn wide_addresses_overlap_and_equal_ones_are_taken() {
-        let collide = |a: (&str, bool), b: (&str, bool)| match at(a.0, 1, a.1).collision(&at(b.0, 1, b.1)) {
-            None => "no",
-            Some(PortError::Taken) => "taken",
-            Some(_) => "overlaps",
-        };
-        assert_eq!(collide(("10.0.0.1", false), ("10.0.0.1", false)), "taken");
-        assert_eq!(collide(("10.0.0.1", false), ("10.0.0.2", false)), "no");
-        assert_eq!(collide(("10.0.0.1", false), ("0.0.0.0", false)), "overlaps");
-        assert_eq!(collide(("127.0.0.1", false), ("10.0.0.1", false)), "overlaps");
-        assert_eq!(collide(("::", false), ("0.0.0.0", false)), "overlaps");
-        assert_eq!(collide(("::", true), ("0.0.0.0", false)), "no");
-        assert_eq!(collide(("::", true), ("::", false)), "overlaps");
-        assert_eq!(collide(("::", true), ("fd00::1", false)), "overlaps");
-        assert_eq!(collide(("0.0.0.0", false), ("0.0.0.0", false)), "overlaps");
-        assert_eq!(collide(("127.0.0.1", false), ("127.0.0.1", false)), "overlaps");
-        assert_eq!(collide(("fd00::1", false), ("10.0.0.1", false)), "no");
-        assert_eq!(collide(("fd00::1", false), ("0.0.0.0", false)), "overlaps");
-        assert_eq!(collide(("::1", false), ("10.0.0.1", false)), "overlaps");
-        assert_eq!(collide(("fd00::1", true), ("0.0.0.0", false)), "no");
-        assert_eq!(collide(("fd00::1", true), ("fd00::1", false)), "taken");
-        assert!(at("::", 1, false).collision(&at("::", 2, false)).is_none());
-    }
 }

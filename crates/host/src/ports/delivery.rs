@@ -1,0 +1,183 @@
+//! MADs for ports and slots of other processes of the host.
+
+use super::{Host, OwnPort, name_of, uid_of};
+use crate::encoding::{RECORD_HEADER, encode};
+use crate::names::{Name, USABLE};
+use crate::{PortAddress, forward, frame, handover};
+use ferroce_os::clock;
+use ferroce_os::sys::EngineFd;
+use ferroce_types::{Datagram, HostAddr, first_qpn};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a slot that was this user's is taken for one. A mistake costs a MAD, which is repeated.
+const STILL_OWN: Duration = Duration::from_secs(1);
+
+/// A process as MADs are sent to it: by what it has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Destination {
+    of: Place,
+    /// The MADs came from the network: another user's process may have it.
+    from_network: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Place {
+    Port(PortAddress),
+    Slot(u16),
+}
+
+/// What has become of a MAD for a process of this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delivery {
+    /// It is for this process.
+    Own,
+    /// The process that it is for gets it.
+    Sent,
+    /// It is for a process of another user of this host, and hasn't been sent.
+    OtherUser,
+    /// That process has too much to read: later, perhaps.
+    Busy(Destination),
+    /// No process here has what it is for.
+    Nobody,
+}
+/// The user whom a sender of MADs found at a port.
+enum Reached {
+    /// A process of this user.
+    Own(EngineFd),
+    /// A process of the other user who has the port's number.
+    Others(EngineFd),
+    /// Too many wait to be heard there.
+    Busy,
+    /// No process is there whose user has the port.
+    Nobody,
+}
+impl Host {
+    /// Takes MADs to the process that has a port, all together: few enough for one message between processes. To one of another
+    /// user only if they are `from_network`.
+    pub fn deliver_to_port(
+        &self,
+        space: u16,
+        port: u16,
+        destination: HostAddr,
+        mads: &[Datagram<'_>],
+        from_network: bool,
+    ) -> Delivery {
+        let is_it = |own: &Arc<OwnPort>| {
+            (own.address.space, own.address.port) == (space, port) && own.address.takes(destination)
+        };
+        if self.ports.all.read().ports.iter().any(is_it) {
+            return Delivery::Own;
+        }
+        let wide: &[(&str, bool)] = if destination.is_ipv6() {
+            &[("::", false), ("::", true), ("::1", false), ("::1", true)]
+        } else {
+            &[("0.0.0.0", false), ("127.0.0.1", false), ("::", false)]
+        };
+        let wide =
+            wide.iter().filter_map(|&(ip, v6_only)| Some((HostAddr::new(ip.parse().ok()?, 0), v6_only)));
+        let exact = [(destination, false), (destination, true)];
+        let mut nothing = Delivery::Nobody;
+        for (address, v6_only) in exact.into_iter().chain(wide) {
+            let port = PortAddress { space, port, address, v6_only };
+            let to = Destination { of: Place::Port(port), from_network };
+            let reached = self.reach_port(port);
+            // Any user's process may have a name at which it doesn't answer: it delays no MAD for another one.
+            let is_uncertain = matches!(reached, Reached::Busy);
+            match self.deliver_over(reached, to, mads) {
+                busy if is_uncertain => nothing = busy,
+                // Nobody: the process has given the port up just now, or none has it.
+                Delivery::Nobody => {}
+                delivery => return delivery,
+            }
+        }
+        nothing
+    }
+
+    /// A connection to the process that has a port, and proof that it has.
+    fn reach_port(&self, address: PortAddress) -> Reached {
+        let connection = match handover::connect(&name_of(address, None)) {
+            Ok(connection) => connection,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Reached::Busy,
+            Err(_) => return Reached::Nobody,
+        };
+        if self.user.check_peer(connection.raw()).is_ok() {
+            return Reached::Own(connection);
+        }
+        // Where several users have one number here, it proves nothing.
+        let uid = uid_of(&connection).filter(|&uid| self.trust.knows(uid));
+        match handover::connect(&Name::port_number(address.space, address.port)) {
+            Ok(number) if uid.is_some() && uid_of(&number) == uid => Reached::Others(connection),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Reached::Busy,
+            Ok(_) | Err(_) => Reached::Nobody,
+        }
+    }
+
+    /// As [`Host::deliver_to_port`], to the process that has a slot.
+    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>], from_network: bool) -> Delivery {
+        let Some(own_until) = self.ports.own_until.0.get(usize::from(slot)) else { return Delivery::Nobody };
+        if self.owns(first_qpn(slot)) {
+            return Delivery::Own;
+        }
+        if !USABLE.contains(&slot) {
+            return Delivery::Nobody;
+        }
+        let to = Destination { of: Place::Slot(slot), from_network };
+        let now = clock::now();
+        if !from_network && own_until.load(Ordering::Relaxed) <= now.0 {
+            match self.reach_slot(slot) {
+                Ok(_) => own_until.store(now.after(STILL_OWN).0, Ordering::Relaxed),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Delivery::Nobody,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Delivery::Busy(to),
+                Err(_) => return Delivery::OtherUser,
+            }
+        }
+        let Some(own) = self.slots.read().first().map(Arc::clone) else { return Delivery::Nobody };
+        self.send_mads(own.inbox.raw(), Some(&Name::slot(slot)), to, mads)
+    }
+
+    /// Takes MADs to the process that was [busy](Delivery::Busy), all together: few enough for one message between processes.
+    pub fn deliver_to(&self, to: &Destination, mads: &[Datagram<'_>]) -> Delivery {
+        match to.of {
+            Place::Port(port) => self.deliver_over(self.reach_port(port), *to, mads),
+            Place::Slot(slot) => self.deliver_to_slot(slot, mads, to.from_network),
+        }
+    }
+
+    fn deliver_over(&self, reached: Reached, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
+        match reached {
+            Reached::Others(_) if !to.from_network => Delivery::OtherUser,
+            Reached::Own(connection) | Reached::Others(connection) => {
+                self.send_mads(connection.raw(), None, to, mads)
+            }
+            Reached::Busy => Delivery::Busy(to),
+            Reached::Nobody => Delivery::Nobody,
+        }
+    }
+
+    /// Sends MADs over a connection, or to a name.
+    fn send_mads(&self, fd: RawFd, name: Option<&Name>, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
+        let length: usize = mads.iter().map(|mad| RECORD_HEADER + mad.bytes.len()).sum();
+        let mut blob = Vec::with_capacity(forward::MAGIC.len() + length);
+        blob.extend_from_slice(&forward::MAGIC);
+        mads.iter().for_each(|mad| encode(mad, &mut blob));
+        let sent = match name {
+            Some(name) => forward::send(fd, self.user, name, &blob),
+            None => frame::send(fd, &mut blob, &[]),
+        };
+        match sent {
+            Ok(()) => Delivery::Sent,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy(to),
+            Err(error) => {
+                if !matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EPIPE | libc::ECONNRESET))
+                {
+                    tracing::debug!(%error, "a MAD for another process is lost");
+                }
+                Delivery::Nobody
+            }
+        }
+    }
+}
