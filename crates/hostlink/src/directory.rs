@@ -174,7 +174,7 @@ pub struct Directory {
     memory: SharedMemory,
     /// What tells this process from the others of the host.
     pub(super) process: u64,
-    /// Whoever finds it copies from and to this very process.
+    /// Proves that a PID is still this process: checked by every `process_vm_*` call.
     pub(super) cookie: Cookie,
     /// The links to the processes that know it.
     links: OnceLock<Weak<Links>>,

@@ -639,7 +639,7 @@ mod tests {
         }
     }
 
-    /// The process with the lower number has waited for too long, or not yet, when the other one hears of its link.
+    /// Simultaneous open: with and without a timeout of the process with the lower number.
     #[test]
     fn link_that_is_used_without_an_answer_does_not_yield() {
         for is_used in [true, false] {

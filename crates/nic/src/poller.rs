@@ -41,8 +41,8 @@ impl<'a> Poller<'a> {
         (self.give)(wc, Stamp::default());
     }
 
-    /// Takes a completion for `cq` if it may. False: the completion has to be pushed. For whoever has the queue pair locked, so that its
-    /// completions stay in order.
+    /// Takes a completion for `cq` if it may. False: the completion has to be pushed. Caller holds the QP lock, which keeps
+    /// completions in order.
     #[inline]
     pub(crate) fn take_of(&mut self, cq: &Cq, wc: &Wc) -> bool {
         let may = self.polls(cq) && cq.lets_pass();

@@ -55,7 +55,7 @@ struct Watched;
 impl Service for Watched {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let wish = message.get(frame::HEADER).copied().and_then(Wish::from_byte);
-        // Who is gone needs no answer; who asks for something else gets none.
+        // Ignore send errors and unknown requests.
         if let (Some(adapter), Some(wish)) = (adapter::current(), wish) {
             let _ = tell(&connection, &account(adapter, wish));
         }

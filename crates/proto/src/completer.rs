@@ -37,7 +37,7 @@ impl<A: Clone> Qp<A> {
             && let Some(status) = refusal(code)
             && self.sq.front().is_some_and(|wqe| wqe.wants_data() && wqe.first <= number)
         {
-            // A READ that was refused where its answer had been begun again, before what has come of it already.
+            // NAK for a READ restarted by a duplicate request, at a PSN before `una`.
             if let Some(told) = self.told(number, payload) {
                 self.fail_front(Cause::Refused { status, told }, env);
                 self.settle(env);

@@ -53,8 +53,8 @@ pub(super) fn send(staging: &mut [u8], trains: &[Train], many: &mut Option<Many>
     sending.flushed
 }
 
-/// The errors that sending one message has returned. Each may be what the network has said of an earlier packet: that is over when it is
-/// returned, and the message can be tried again. What the kernel has against the message itself it says each time.
+/// The errors that sending one message has returned. An error may be the ICMP error of an earlier packet: it is returned once, and the message
+/// can be sent again. An error of the message itself is returned each time.
 #[derive(Default)]
 struct Tries {
     /// Errors that may be the network's.
@@ -63,13 +63,13 @@ struct Tries {
     alone: u8,
 }
 
-/// What becomes of a message whose sending has returned an error.
+/// What to do with a message after an error.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     TryAgain,
-    /// The kernel doesn't take it.
+    /// The kernel refuses it.
     Refused,
-    /// The network says too much to know.
+    /// Too many ICMP errors to match one with this message: it is dropped.
     Lost,
 }
 

@@ -174,7 +174,7 @@ impl Link {
     /// The peer hasn't processed the record that ends at `position` of the ring to it, or an acknowledgement by position of this record, or
     /// of one before, hasn't reached the QPs of this process.
     pub fn is_unacknowledged(&self, position: u64) -> bool {
-        // What is taken out of those that wait was executed: whoever takes it out tells the QPs before it notes that.
+        // An entry removed from `awaited` has been acknowledged; its QP is completed before `executed` is advanced.
         !self.is_consumed(position)
             || self.is_kept_from_telling(position)
             || self.has_executed_before(position)

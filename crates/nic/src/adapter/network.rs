@@ -53,7 +53,7 @@ impl Adapter {
 fn look_at_network(monitor: &mut Monitor) {
     let mut changes = Changes::default();
     let mut now = BTreeMap::new();
-    // Read until no news has come meanwhile: news of what has been taken into account would be taken for more.
+    // Drain netlink first: otherwise the changes that this read finds trigger another one.
     for _ in 0..MAX_READINGS {
         match monitor.drain() {
             Ok(more) if more.is_empty() => break,

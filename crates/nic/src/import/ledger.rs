@@ -90,7 +90,7 @@ impl Region {
 #[derive(Debug)]
 pub(super) struct Ledger {
     memory: SharedMemory,
-    /// Whoever finds it copies from and to this very process.
+    /// Proves that a PID is still this process: checked by every `process_vm_*` call.
     _cookie: Cookie,
 }
 

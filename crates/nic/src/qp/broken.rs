@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Dropped by unwinding, it ends the QP; whoever comes through forgets it.
+/// Unwind guard: marks the QP broken if the section panics. Call `mem::forget` on success.
 pub(super) struct EndsOnPanic<'a>(pub(super) &'a Arc<Qp>);
 
 impl Drop for EndsOnPanic<'_> {
@@ -18,7 +18,7 @@ impl Drop for EndsOnPanic<'_> {
         let Self(qp) = self;
         qp.broken.store(true, Ordering::Relaxed);
         qp.state.store(QpState::Err as u8, Ordering::Release);
-        // Its turn to flush what it has.
+        // The QP's next turn flushes its requests.
         qp.adapter.enqueue(qp);
     }
 }

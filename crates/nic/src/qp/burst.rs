@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// A burst of fewer bytes says little.
 const LEAST: u64 = 1 << 20;
 
-/// The burst of a queue pair. Used with the queue pair locked: these are atomics since whoever sends has a shared reference only.
+/// The burst of a queue pair. Caller holds the QP lock; the members are atomics, since the sending path has a shared reference.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
     /// The last one-sided request was left to the peer, though it could have been executed here.

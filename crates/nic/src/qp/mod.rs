@@ -146,9 +146,9 @@ pub struct Qp {
     unacked_async: Unacked,
     /// The number of the reason for which it has failed.
     reason: AtomicU16,
-    /// All packets of the peer are from before the first PSN: it has been told so.
+    /// Already reported: every packet so far had a PSN before `rq_psn`.
     drops_strangers: AtomicBool,
-    /// Over UDP: what was refused came from no adapter, and the reason leaves before the NAK.
+    /// The sender of the refused packet is Ferroce over UDP: the reason packet leaves before the NAK.
     peer_is_told: AtomicBool,
 }
 

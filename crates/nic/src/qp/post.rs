@@ -168,8 +168,8 @@ impl Qp {
         signaled && self.shares_memory_with_peer() && !self.send_cq.has_room(under_way + 1)
     }
 
-    /// See [`Qp::may_overrun`], after `before` other signaled requests. In a state in which it isn't executed, a request has no need of
-    /// room.
+    /// See [`Qp::may_overrun`], after `before` other signaled requests. Requests that will be flushed need no
+    /// CQ entry.
     fn check_room(
         &self,
         proto: &ferroce_proto::Qp<Arc<Ah>>,

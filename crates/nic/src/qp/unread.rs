@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 pub(super) struct Unread {
     oldest: Unanswered,
-    /// Where what was unread ended, in the rings that aren't known to have been read up to there.
+    /// Ring positions that must be consumed before the timer counts.
     ends: Vec<(Weak<Link>, u64)>,
     /// How many packets have to be taken out of the inbox.
     packets: Option<usize>,

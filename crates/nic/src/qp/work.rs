@@ -85,7 +85,7 @@ impl Qp {
         proto.flush_acks(&mut env);
         env.work.send();
         if proto.state() == QpState::Err {
-            // Nobody reaches for memory any more that the program is now told of.
+            // Withdraw before flushing: after a flush completion the program owns its buffers again.
             listing.withdraw(self.qpn);
         }
         match proto.state() {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it may take for a change that it has begun with: it waits for its turn, and for who knows the way to the peer.
+/// Timeout of a modify request once the owner has started it.
 const CARRYING_OUT: Duration = Duration::from_secs(10);
 /// Events of one handle that the program hasn't read, at most: what is beyond is lost.
 const MAX_UNREAD: usize = 64;
