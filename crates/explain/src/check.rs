@@ -1,6 +1,6 @@
 //! What `--check` and `FERROCE_CHECK` ask for.
 
-use crate::{FINDINGS, number_of};
+use crate::{FINDINGS, nearest, number_of};
 use std::str::FromStr;
 
 /// Which checks run, and what a finding causes.
@@ -39,8 +39,10 @@ impl FromStr for Check {
                     check.suppressed.push(finding.ok_or_else(unknown)?);
                 }
                 _ => {
+                    let meant = nearest(word, ["on", "fatal", "memory"]);
+                    let meant = meant.map_or_else(String::new, |meant| format!(" (did you mean {meant}?)"));
                     return Err(format!(
-                        "{word:?} is none of on, fatal, memory, and -FC102 to leave out a finding"
+                        "{word:?} is none of on, fatal, memory, and -FC102 to leave out a finding{meant}"
                     ));
                 }
             }

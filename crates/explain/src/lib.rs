@@ -8,6 +8,7 @@
 mod attributes;
 mod catalogue;
 mod check;
+mod events;
 mod finding;
 mod findings;
 mod line;
@@ -19,6 +20,7 @@ mod statuses;
 pub use attributes::{ATTRIBUTES, Attribute};
 pub use catalogue::{CATALOGUE, Entry, all, entry};
 pub use check::Check;
+pub use events::{ASYNC_EVENTS, CM_EVENTS, REJECTIONS};
 pub use finding::{Finding, Place, ReportFormat};
 pub use findings::FINDINGS;
 pub use line::{PeerName, Process, Report, Subject};
@@ -59,9 +61,28 @@ pub fn number_of(word: &str) -> Option<u16> {
         .or_else(|| all().map(|entry| entry.number).find(|&n| vendor_err(n) == number))
 }
 
+/// The candidate that was probably meant by a misspelt word.
+#[must_use]
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |candidate| strsim::damerau_levenshtein(word, candidate);
+    let bound = 1 + word.len() / 4;
+    let measured = candidates.into_iter().map(|candidate| (likeness(candidate), candidate));
+    measured
+        .filter(|(edits, _)| *edits <= bound)
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, candidate)| candidate)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_misspelt_word_is_near_to_the_one_that_was_meant() {
+        assert_eq!(nearest("fatel", ["memory", "fatal", "on"]), Some("fatal"));
+        assert_eq!(nearest("FERROCE_FALUT", ["FERROCE_LOG", "FERROCE_FAULT"]), Some("FERROCE_FAULT"));
+        assert_eq!(nearest("something", ["memory", "fatal", "on"]), None);
+    }
 
     #[test]
     fn a_number_in_vendor_err_reads_as_the_id_in_hexadecimal() {

@@ -165,7 +165,11 @@ impl fmt::Display for Report {
             (1, _) => f.write_str("; 1 more request is flushed because of it")?,
             (n, _) => write!(f, "; {n} more requests are flushed because of it")?,
         }
-        write!(f, ". {}", entry.fix)
+        // On a terminal the fix has a line of its own.
+        match f.alternate() {
+            true => write!(f, ".\n  fix: {}", entry.fix),
+            false => write!(f, ". {}", entry.fix),
+        }
     }
 }
 
@@ -197,6 +201,11 @@ mod tests {
             "FC034 QP 0x000123: request 42 (RDMA WRITE of 64 bytes at 0x1000 with rkey 0x101 to QP 0x000456, \
              process 4711) ended with IBV_WC_REM_ACCESS_ERR, reported by the peer: the region or window doesn't permit \
              this access; 17 more requests are flushed because of it. Register the region with the right that is missing."
+        );
+        let on_terminal = format!("{report:#}");
+        assert!(
+            on_terminal.ends_with(".\n  fix: Register the region with the right that is missing."),
+            "{on_terminal}"
         );
         let has = Rights { local_write: true, ..Rights::default() };
         let fault = KeyFault::Rights { needs: "REMOTE_WRITE", has };

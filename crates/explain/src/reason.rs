@@ -237,7 +237,7 @@ impl fmt::Display for Reason {
             Self::NoRoute { icmp: Some(_) } => f.write_str("ICMP: prohibited"),
             Self::PortClosed => f.write_str("ICMP: port unreachable"),
             Self::ProcessStopped { pid } => write!(f, "process {pid}"),
-            Self::NotReceiving { state: Some(state) } => write!(f, "its state is {state:?}"),
+            Self::NotReceiving { state: Some(state) } => write!(f, "its state is {state}"),
             Self::Psn { sent, expected } => {
                 let number = |psn: &Option<u32>| psn.map_or("unknown".into(), |psn| format!("{psn:#08x}"));
                 write!(f, "PSN sent: {}, expected: {}", number(sent), number(expected))

@@ -90,6 +90,14 @@ impl LimitsOf {
     }
 }
 
+impl LimitsOf {
+    /// Its name, as `--strict` has it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 impl FromStr for LimitsOf {
     type Err = String;
 
