@@ -221,13 +221,13 @@ const REFUSED: &[(&str, &str, bool)] = &[
     ("gid_index_of_nothing", "entry 99 of the GID table of ferroce0 is empty; there are: 0, 1", false),
     ("gid_index_of_the_other_family", "both must be IPv4 or both IPv6 (another sgid_index", false),
     ("path_mtu_above_the_port", "path_mtu 4096 is above the 1024 bytes that this path carries", true),
-    ("states_left_out", "there is no transition from Init to Rts: the way is Reset, Init, Rtr, Rts", false),
+    ("states_left_out", "there is no transition from INIT to RTS: the order is RESET, INIT, RTR, RTS", false),
     (
         "receive_in_reset",
-        "ibv_post_recv: a receive request in state Reset: they are taken from Init on",
+        "ibv_post_recv: a receive request in state RESET: the QP takes them from INIT on",
         false,
     ),
-    ("send_in_init", "ibv_post_send: a send request in state Init: they are taken from Rts on", false),
+    ("send_in_init", "ibv_post_send: a send request in state INIT: the QP takes them from RTS on", false),
     (
         "remote_write_alone",
         "ibv_reg_mr: remote write or atomic access needs local write access as well",

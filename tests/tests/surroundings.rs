@@ -220,7 +220,7 @@ const MISTAKES: [(&str, &str, &str); 6] = [
     ("FERROCE_COPIES", "cpu", "FERROCE_COPIES=cpu: the values are guarded and kernel"),
     ("FERROCE_CAPTURE", "/nonexistent/x", "FERROCE_CAPTURE=/nonexistent/x: No such file or directory"),
     ("FERROCE_LOG", "debgu", "FERROCE_LOG=debgu: "),
-    ("FERROCE_FALUT", "drop=1%", "FERROCE_FALUT is no variable of Ferroce's"),
+    ("FERROCE_FALUT", "drop=1%", "unknown variable FERROCE_FALUT (did you mean FERROCE_FAULT?)"),
 ];
 
 #[test]

@@ -75,12 +75,21 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
         return None;
     }
     if !KNOWN.contains(&&*name) {
-        return Some(format!("{name} is no variable of Ferroce's; there are {}", KNOWN.join(", ")));
+        return Some(match ferroce_explain::nearest(&name, KNOWN) {
+            Some(meant) => format!("unknown variable {name} (did you mean {meant}?)"),
+            None => format!("unknown variable {name}; expected {}", KNOWN.join(", ")),
+        });
     }
     if value.is_empty() {
         return None;
     }
-    let why = match &*name {
+    why_wrong(&name, value).map(|why| format!("{name}={}: {why}", value.display()))
+}
+
+/// Why a value of a known variable means nothing.
+#[must_use]
+pub fn why_wrong(name: &str, value: &OsStr) -> Option<String> {
+    match name {
         LOG => log_mistake(&value.to_string_lossy()),
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
         PTRACER => (value != "off").then(|| "the only value is off; unset it for copies by peers".to_owned()),
@@ -92,8 +101,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
         capture::VARIABLE => Capture::open(Path::new(value)).err().map(|error| error.to_string()),
         _ => None,
-    };
-    why.map(|why| format!("{name}={}: {why}", value.display()))
+    }
 }
 
 /// A filter is a list of LEVEL, TARGET=LEVEL, or a target of ours alone.

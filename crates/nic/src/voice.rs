@@ -6,7 +6,7 @@ use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Lines at once.
@@ -18,6 +18,7 @@ const LOOKS: u32 = 1000;
 const PAUSE: Duration = Duration::from_micros(200);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
+static TWO_LINES: AtomicBool = AtomicBool::new(false);
 /// Failures that nobody has been told of yet.
 static UNTOLD: AtomicU32 = AtomicU32::new(0);
 static LIMIT: Limit = Limit::new();
@@ -53,8 +54,9 @@ struct Admitted {
     is_last: bool,
 }
 
-/// Has `listener` get the lines, which end without a line feed. The first one stays.
-pub fn listen(listener: fn(&str)) {
+/// Has `listener` get the lines, which end without a line feed. With `two_lines` the fix is on the second one. The first listener stays.
+pub fn listen(listener: fn(&str), two_lines: bool) {
+    TWO_LINES.store(two_lines, Ordering::Relaxed);
     if LISTENER.set(listener).is_ok() {
         sys::at_exit(exiting);
     }
@@ -92,7 +94,10 @@ extern "C" fn exiting(_: *mut c_void) {
 pub(crate) fn say(reports: &mut Vec<Untold>) {
     for untold in reports.drain(..) {
         let Some(Admitted { kept_back, is_last }) = LIMIT.admit(clock::now()) else { continue };
-        let mut line = untold.0.to_string();
+        let mut line = match TWO_LINES.load(Ordering::Relaxed) {
+            true => format!("{:#}", untold.0),
+            false => untold.0.to_string(),
+        };
         if kept_back > 0 {
             line.push_str(&format!(" ({kept_back} such lines before this one were kept back.)"));
         } else if is_last {

@@ -331,6 +331,28 @@ pub enum QpState {
     Err = 6,
 }
 
+impl QpState {
+    /// As the specification writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Err => "ERR",
+        }
+    }
+}
+
+impl core::fmt::Display for QpState {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Asynchronous event of one QP (ibv_get_async_event(3)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)] // the names are the man page's
@@ -448,8 +470,15 @@ pub enum PostError {
     QueueFull,
     /// The QP's state doesn't take send requests (RESET, INIT, RTR): EINVAL.
     State(QpState),
-    /// The operation doesn't exist on this service, or the message is too long for it: EINVAL.
+    /// The operation doesn't exist on this service: EINVAL.
     Operation,
+    /// The message is longer than the service carries: EINVAL.
+    Length {
+        /// Bytes of the message.
+        len: u64,
+        /// Bytes of the longest one.
+        most: u64,
+    },
 }
 
 /// What an atomic does to the 8 bytes, in host byte order.

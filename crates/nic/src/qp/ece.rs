@@ -25,7 +25,7 @@ impl Qp {
         let mut inner = self.inner.lock();
         let state = inner.proto.state();
         if !matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) || self.is_inherited() {
-            return invalid!("options of a connection in state {state:?}: before RTS");
+            return invalid!("options of a connection in state {state}: before RTS");
         }
         let accepted = options & self.offered();
         inner.ece = Some(accepted);

@@ -42,7 +42,7 @@ impl Qp {
         QueuePair {
             number: self.qpn,
             service: service_name(self.service).into(),
-            state: state_of(self.state.load(Ordering::Acquire)).map_or("?", state_name).into(),
+            state: state_of(self.state.load(Ordering::Acquire)).map_or("?", QpState::name).into(),
             busy: true,
             send: WorkQueue { depth: self.cap.max_send_wr, outstanding: 0 },
             shared_receive_queue: self.srq.as_ref().map(|srq| srq.serial()),
@@ -68,7 +68,7 @@ impl Qp {
             waits_for_receive: oldest.waits_for_receive,
         });
         Some(QueuePair {
-            state: state_name(proto.state()).into(),
+            state: proto.state().name().into(),
             busy: false,
             fabric: inner.path.as_ref().map_or("", fabric_name).into(),
             address: inner.path.as_ref().map(|path| text(own_address(path))).unwrap_or_default(),
@@ -124,24 +124,12 @@ fn fabric_name(path: &Path) -> &'static str {
     }
 }
 
-const fn service_name(service: Service) -> &'static str {
+pub(super) const fn service_name(service: Service) -> &'static str {
     match service {
         Service::Rc => "RC",
         Service::Uc => "UC",
         Service::Ud => "UD",
         Service::Xrc => "XRC",
         _ => "?",
-    }
-}
-
-const fn state_name(state: QpState) -> &'static str {
-    match state {
-        QpState::Reset => "RESET",
-        QpState::Init => "INIT",
-        QpState::Rtr => "RTR",
-        QpState::Rts => "RTS",
-        QpState::Sqd => "SQD",
-        QpState::Sqe => "SQE",
-        QpState::Err => "ERR",
     }
 }

@@ -238,7 +238,7 @@ impl Qp {
         let inner = self.inner.lock();
         match inner.proto.state() {
             QpState::Reset | QpState::Init => f(),
-            state => invalid!("the queue pair is in state {state:?}, not Reset or Init"),
+            state => invalid!("the queue pair is in state {state}, not RESET or INIT"),
         }
     }
 

@@ -225,7 +225,7 @@ impl Qp {
             let mut inner = self.lock_in_time()?;
             let state = inner.proto.state();
             if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd) || self.is_inherited() {
-                return invalid!("a rate limit in state {state:?}");
+                return invalid!("a rate limit in state {state}");
             }
             inner.attr.rate_limit = rate_limit;
             inner.attr.max_burst = max_burst;

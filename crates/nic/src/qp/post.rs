@@ -1,6 +1,6 @@
 //! Posting: ibv_post_send(3), ibv_post_recv(3).
 
-use super::{Inner, PlainSender, Qp, env};
+use super::{Inner, PlainSender, Qp, env, look};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use ferroce_os::clock;
@@ -195,10 +195,17 @@ impl Qp {
                 Error::NoMemory(format!("the send queue of {} work requests is full", self.cap.max_send_wr))
             }
             PostError::State(state) => {
-                Error::Invalid(format!("a send request in state {state:?}: they are taken from Rts on"))
+                Error::Invalid(format!("a send request in state {state}: the QP takes them from RTS on"))
             }
-            PostError::Operation => {
-                Error::Invalid(format!("{:?} has no such operation, or not of this length", self.service))
+            PostError::Operation => Error::Invalid(format!(
+                "a QP of type {} doesn't have this operation, or the request lacks its address handle or memory",
+                look::service_name(self.service)
+            )),
+            PostError::Length { len, most } if self.service == Service::Ud => {
+                Error::Invalid(format!("{len} bytes exceed the path MTU of {most}: a datagram is one packet"))
+            }
+            PostError::Length { len, most } => {
+                Error::Invalid(format!("{len} bytes exceed the longest message, {most} bytes"))
             }
         }
     }
@@ -217,7 +224,7 @@ impl Qp {
         let mut rq = self.rq.lock();
         match self.state.load(Ordering::Acquire) {
             s if s == QpState::Reset as u8 => {
-                invalid!("a receive request in state Reset: they are taken from Init on")
+                invalid!("a receive request in state RESET: the QP takes them from INIT on")
             }
             s if s == QpState::Err as u8 || self.is_inherited() => {
                 let wr_id = wqe.wr_id;

@@ -49,7 +49,7 @@ impl RawQp {
         let mut send = self.send.lock();
         let state = self.state_of(&send);
         if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
-            return invalid!("a rate limit in state {state:?}");
+            return invalid!("a rate limit in state {state}");
         }
         send.pace.limit(rate_limit, max_burst);
         // What waited for the old limit waits no longer.

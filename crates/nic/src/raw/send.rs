@@ -197,7 +197,7 @@ impl RawQp {
         };
         match self.state_of(send) {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
-            state => return invalid!("a send request in state {state:?}"),
+            state => return invalid!("a send request in state {state}"),
         }
         if send.queue.len() >= queue_size as usize {
             return Err(Error::NoMemory(format!("the send queue of {queue_size} work requests is full")));

@@ -229,7 +229,7 @@ impl Wq {
     pub fn post(&self, wqe: RecvWqe) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.phase == Phase::Reset {
-            return invalid!("a receive request in state Reset");
+            return invalid!("a receive request in state RESET");
         }
         inner.queue.push(wqe)?;
         if inner.phase == Phase::Error || self.adapter.generation() != fork::generation() {

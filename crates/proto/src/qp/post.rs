@@ -34,8 +34,11 @@ impl<A: Clone> Qp<A> {
             Service::Ud => u64::from(self.params.path_mtu).min(MAX_MESSAGE),
             _ => MAX_MESSAGE,
         };
-        if wr.data.len() > longest || !self.offers(wr) {
+        if !self.offers(wr) {
             return Err(PostError::Operation);
+        }
+        if wr.data.len() > longest {
+            return Err(PostError::Length { len: wr.data.len(), most: longest });
         }
         if !self.sq.has_room(before) {
             return Err(PostError::QueueFull);

@@ -45,7 +45,7 @@ fn operations_that_a_service_does_not_have_are_refused() {
     if let Data::Sges(sges) = &mut long.data {
         sges.push(ferroce_proto::Sge { addr: BASE, length: 1, lkey: ALL });
     }
-    assert_eq!(p.a.qp.post_send(long), Err(PostError::Operation));
+    assert_eq!(p.a.qp.post_send(long), Err(PostError::Length { len: (1 << 31) + 1, most: 1 << 31 }));
 }
 
 #[test]

@@ -150,7 +150,7 @@ pub fn check(rules: impl Into<Rules>, now: QpState, attr: &QpAttr, bits: u32) ->
     let rules = rules.into();
     let bits = rules.known(bits);
     let Some((required, optional)) = rules.transition(now, to) else {
-        return invalid!("there is no transition from {now:?} to {to:?}: the way is Reset, Init, Rtr, Rts");
+        return invalid!("there is no transition from {now} to {to}: the order is RESET, INIT, RTR, RTS");
     };
     let missing = required & !bits;
     if missing != 0 {
@@ -229,8 +229,9 @@ const CONTROLLED_QKEY: u32 = 1 << 31;
 pub fn check_av(av: &AddressVector) -> Result<()> {
     if !av.is_global && !LinkLayer::current().is_infiniband() {
         return invalid!(
-            "no GRH in the address: RoCE needs one (with ibverbs-utils or perftest: pass -g 1 or -x 1; a program that \
-             knows LIDs only: ferroce run --link-layer infiniband, at both sides)"
+            "no GRH in the address: RoCE needs one, with a GID index that isn't empty (`ferroce devices` lists them; ibverbs-utils: \
+             -g INDEX; perftest: -x INDEX; qperf: -cm1; a program that knows LIDs only: ferroce run --link-layer infiniband, \
+             at both sides)"
         );
     }
     if av.port_num != 1 {
