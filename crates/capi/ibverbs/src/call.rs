@@ -117,6 +117,11 @@ pub fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outc
     outcome
 }
 
+/// Prints, under `ferroce run`, why something failed that isn't a call: the line has cause and fix.
+pub fn explained(line: &str) {
+    log::explained(line);
+}
+
 /// As [`contain`], and cancellation waits.
 pub fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let _uncancellable = Uncancellable::new();

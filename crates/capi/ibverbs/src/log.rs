@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
@@ -35,14 +36,20 @@ impl Write for StandardError {
     }
 }
 
+/// The name of the process, for lines on a terminal. It is read where the caller can't be cancelled.
+static PROGRAM: OnceLock<String> = OnceLock::new();
+
 /// Sets tracing up, the first time a program looks for devices. Loading the library doesn't come here.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        ferroce_nic::voice::listen(explained);
+        if is_terminal() {
+            let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+            let _ = PROGRAM.set(name.trim_end().to_owned());
+        }
+        ferroce_nic::voice::listen(explained, is_terminal());
         for mistake in settings::mistakes() {
-            // Standard error may be closed; there is nobody left to tell.
-            let _ = StandardError.write_all(format!("ferroce: {mistake}\n").as_bytes());
+            print(mistake);
         }
         let filter = match settings::value(settings::LOG) {
             Some(filter) => filter,
@@ -62,6 +69,26 @@ pub(crate) fn start() {
     });
 }
 
+/// Prints a line on standard error. On a terminal, which several processes may share, it names the process.
+fn print(line: impl Display) {
+    let text = match is_terminal() {
+        true => {
+            let program = PROGRAM.get().map_or("", String::as_str);
+            format!("ferroce[{} {program}]: {line}\n", std::process::id())
+        }
+        false => format!("ferroce: {line}\n"),
+    };
+    // Standard error may be closed.
+    let _ = StandardError.write_all(text.as_bytes());
+}
+
+/// Standard error was a terminal when this was first asked.
+fn is_terminal() -> bool {
+    static IS_TERMINAL: OnceLock<bool> = OnceLock::new();
+    // SAFETY: takes no pointer.
+    *IS_TERMINAL.get_or_init(|| unsafe { libc::isatty(libc::STDERR_FILENO) } == 1)
+}
+
 /// Reports a refused call.
 pub(crate) fn refused(call: &'static str, errno: i32, why: &str) {
     if answers_a_probe(call, errno) {
@@ -70,8 +97,7 @@ pub(crate) fn refused(call: &'static str, errno: i32, why: &str) {
     }
     tracing::warn!(call, errno, "{why}");
     if runs_under_ferroce() && may_print(call) {
-        // Standard error may be closed; there is nobody left to tell.
-        let _ = StandardError.write_all(format!("ferroce: {call}: {why}\n").as_bytes());
+        print(format_args!("{call}: {why}"));
     }
 }
 
@@ -80,8 +106,7 @@ pub(crate) fn explained(line: &str) {
     if settings::value(settings::LOG).is_some() {
         tracing::warn!("{line}");
     } else if runs_under_ferroce() {
-        // Standard error may be closed; there is nobody left to tell.
-        let _ = StandardError.write_all(format!("ferroce: {line}\n").as_bytes());
+        print(line);
     }
 }
 
@@ -90,8 +115,7 @@ pub(crate) fn found(line: &str) {
     if settings::value(settings::LOG).is_some() {
         tracing::warn!("{line}");
     } else {
-        // Standard error may be closed; there is nobody left to tell.
-        let _ = StandardError.write_all(format!("ferroce: {line}\n").as_bytes());
+        print(line);
     }
 }
 

@@ -19,6 +19,7 @@ use crate::channel::Queued;
 use crate::connect;
 use crate::devices;
 use crate::event::{EventBlock, News, no_param, no_ud};
+use crate::explained;
 use crate::id::{Id, IdBlock, Step};
 use crate::multicast;
 use crate::qp;
@@ -67,6 +68,8 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
         News::AddrError(status) => {
             // SAFETY: the caller's promise.
             unsafe { (*id).route.addr.src_storage.ss_family = 0 };
+            // SAFETY: the caller's promise.
+            unsafe { explained::unresolved(id, status) };
             block.set(RDMA_CM_EVENT_ADDR_ERROR, status);
         }
         News::RouteResolved => {
@@ -89,10 +92,16 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             }
             // SAFETY: the caller's promise. What can't be flushed has said why.
             let _ = unsafe { qp::fail(id) };
+            // SAFETY: the caller's promise.
+            unsafe { explained::rejected(id, reject.reason) };
             block.set(RDMA_CM_EVENT_REJECTED, reject.reason.0.into());
             block.set_conn(no_param(), &reject.private_data);
         }
-        News::Unreachable => block.set(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+        News::Unreachable => {
+            // SAFETY: the caller's promise.
+            unsafe { explained::unreachable(id) };
+            block.set(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
+        }
         News::Disconnected { timed_out } => {
             if shared.state.lock().connect_failed {
                 return Ok(false);

@@ -15,6 +15,7 @@ mod deliver;
 mod devices;
 mod ep;
 mod event;
+mod explained;
 mod id;
 mod later;
 mod leaving;
