@@ -25,7 +25,7 @@ def env(base=None, preload=True, sockets=False):
     Raises RuntimeError with the command's words if a variable FERROCE_... means nothing.
     """
     variables = dict(os.environ if base is None else base)
-    words = ["env", "--format", "json"]
+    words = ["env", "--json"]
     if not preload:
         words.append("--no-preload")
     if sockets:

@@ -15,6 +15,9 @@ import pytest
 
 import ferroce
 
+# Seconds that a side has after the other one has failed.
+GRACE = 2
+
 _OPTIONS = {"fault": "FERROCE_FAULT", "devices": "FERROCE_DEVICES", "fabric": "FERROCE_FABRIC"}
 
 
@@ -77,6 +80,10 @@ class _Process:
             pytest.fail("{} took too long: {}".format(self.words, self._said(None)), pytrace=False)
         return self._said(status)
 
+    def said(self):
+        """The outcome of a process that has ended."""
+        return self._said(self.process.returncode)
+
     def _said(self, status):
         texts = []
         for file in (self.stdout, self.stderr):
@@ -125,8 +132,19 @@ class _Runner:
             if time.monotonic() > deadline:
                 first.outcome(deadline)
             time.sleep(0.02)
-        ended = self.start(1, client).outcome(deadline)
-        return first.outcome(deadline), ended
+        sides = (first, self.start(1, client))
+        # A side that has failed leaves the other one waiting: that gets a grace period, and both are reported.
+        while any(side.process.poll() is None for side in sides):
+            if any(side.process.poll() for side in sides):
+                deadline = min(deadline, time.monotonic() + GRACE)
+            if time.monotonic() > deadline:
+                late = [name for name, side in zip(("server", "client"), sides) if side.process.poll() is None]
+                for side in sides:
+                    side.end()
+                outcomes = ["{}: {}".format(name, side.said()) for name, side in zip(("server", "client"), sides)]
+                pytest.fail("{} took too long\n{}".format(" and ".join(late), "\n".join(outcomes)), pytrace=False)
+            time.sleep(0.02)
+        return tuple(side.outcome(deadline) for side in sides)
 
     def end(self):
         for process in reversed(self.started):
@@ -206,13 +224,29 @@ def ferroce_hosts(ferroce_env):
         runner.end()
 
 
+def _forbidden():
+    """Which setting keeps users from making namespaces, if one does."""
+    for setting, refuses in (
+        ("user.max_user_namespaces", "0"),
+        ("kernel.unprivileged_userns_clone", "0"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "1"),
+    ):
+        try:
+            with open("/proc/sys/" + setting.replace(".", "/")) as value:
+                if value.read().strip() == refuses:
+                    return "{} is {} (sysctl)".format(setting, refuses)
+        except OSError:
+            pass
+    return None
+
+
 def _there(keeper, deadline):
     """The id of a process that makes namespaces, when it has made them."""
     pid = keeper.process.pid
     while True:
         if keeper.process.poll() is not None:
             says = keeper.outcome(deadline).stderr.strip()
-            pytest.skip("two hosts need namespaces that users may make: " + says)
+            pytest.skip("two hosts need namespaces that users may make: " + (_forbidden() or says))
         with open("/proc/{}/comm".format(pid)) as name:
             if name.read().strip() == "sleep":
                 return pid
