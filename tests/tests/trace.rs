@@ -1,4 +1,4 @@
-//! What `ferroce trace PID` shows of running processes, and that neither side can harm the other.
+//! What `ferroce trace --pid PID` shows of running processes, and that neither side can harm the other.
 
 use ferroce_tests::{Artifacts, Fabric, Outcome, Process, World, on_both_fabrics, require, tool};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ fn command() -> String {
 /// `ferroce trace` of a process, with options.
 fn start_trace(world: &World, process: &Process, options: &[&str]) -> Process {
     let (command, pid) = (command(), process.id().to_string());
-    let words = [&[&*command, "trace"], options, &[&*pid]].concat();
+    let words = [&[&*command, "trace", "--pid", &*pid], options].concat();
     world.first().start(&words, &[])
 }
 
@@ -146,7 +146,7 @@ fn who_is_stopped_is_waited_for_and_who_is_not_there_is_named() {
     drop((server, client));
     let shown = tracer.wait(LIMIT);
     assert!(shown.success() && shown.stderr.contains("has ended"), "{shown}");
-    let nobody = world.first().start(&[&*command(), "trace", "1"], &[]).wait(LIMIT);
+    let nobody = world.first().start(&[&*command(), "trace", "--pid", "1"], &[]).wait(LIMIT);
     assert!(!nobody.success() && nobody.stderr.contains("process 1: it doesn't use Ferroce"), "{nobody}");
 }
 
@@ -166,7 +166,7 @@ fn nobody_traces_another_users_process_but_root() {
     client.wait_for_output("talks", LIMIT);
     let traced = |user: Option<&'static str>| {
         let switch = user.map(|user| World::as_user(user).join(" ")).unwrap_or_default();
-        host.admin(&format!("{switch} {} trace -n 1 {} 2>&1 || true", command(), client.id()))
+        host.admin(&format!("{switch} {} trace -n 1 --pid {} 2>&1 || true", command(), client.id()))
     };
     for user in [None, Some("12345")] {
         assert!(traced(user).contains(" SEND, 64 bytes"), "{user:?}");
@@ -254,7 +254,7 @@ fn whatever_a_watched_process_answers_harms_no_watcher() {
     for way in ways {
         let pid = says.lines().find_map(|line| line.strip_prefix(way)).expect("a number");
         let pid = pid.split_whitespace().next().expect("a number");
-        let shown = run(&["trace", "-n", "3", pid]);
+        let shown = run(&["trace", "-n", "3", "--pid", pid]);
         assert_eq!(shown.success(), matches!(way, "escapes" | "hasty"), "{way}: {shown}");
     }
 }

@@ -117,7 +117,7 @@ fn a_stopped_process(fabric: Fabric) {
     server.signal(libc::SIGCONT);
     let of_server = format!("Process {} of user", server.id());
     let mut lines = shown.stdout.lines().skip_while(|line| !line.starts_with(&of_server));
-    assert!(lines.next().is_some() && lines.next() == Some("  It is stopped, and tells nothing."), "{shown}");
+    assert!(lines.next().is_some() && lines.next() == Some("  stopped (no details)"), "{shown}");
     let waits = "waits for a message from its peer, whose process is stopped";
     let of_client = number_of(&client);
     assert!(row(&shown.stdout, &of_client).is_some_and(|row| row.ends_with(waits)), "{shown}");
@@ -266,7 +266,7 @@ fn a_capture_is_told_a_line_a_message() {
     follower.wait_for_output("NAK: receiver not ready", LIMIT);
     let text = follower.stdout();
     assert!(
-        text.contains(" out 10.77.0.1 > 10.77.0.1 QP ") && text.contains("SEND, 64 bytes in 1 packets"),
+        text.contains(" out 10.77.0.1 > 10.77.0.1 QP ") && text.contains("SEND, 64 bytes in 1 packet,"),
         "{text}"
     );
     client.signal(libc::SIGKILL);
@@ -274,4 +274,9 @@ fn a_capture_is_told_a_line_a_message() {
     assert!(refusals.lines().all(|line| line.contains("\"refusal\":\"receiver not ready\"")), "{refusals}");
     let missing = self::ferroce(&world, &["trace", "/tmp/nothing"]);
     assert!(!missing.success() && missing.stderr.contains("/tmp/nothing"), "{missing}");
+    let number = self::ferroce(&world, &["trace", "1"]);
+    assert!(!number.success() && number.stderr.contains("`ferroce trace --pid 1`"), "{number}");
+    let nothing = self::ferroce(&world, &["trace", "--op", "nothing", file]);
+    assert!(nothing.success() && nothing.stdout.is_empty(), "{nothing}");
+    assert!(nothing.stderr.contains("is wanted by the options"), "{nothing}");
 }

@@ -28,7 +28,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("nftables", "networks that mark packets and drop them"),
     ("python3-minimal", "small helpers of the harness's own tests"),
     ("tshark", "decoding captures"),
-    ("chromium", "the book as a browser shows it"),
+    ("chromium", "the book and the page of a capture as a browser shows them"),
     ("valgrind", "memory errors"),
     ("gdb", "the stacks of a process that hangs"),
     ("strace", "which system calls a program makes"),

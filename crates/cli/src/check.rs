@@ -8,32 +8,47 @@ use std::path::Path;
 use std::process::Command;
 
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use ferroce_explain::{Check, ReportFormat};
-use ferroce_nic::{own_file, settings};
+use ferroce_nic::{LimitsOf, own_file, settings};
 
 use crate::output;
 
 /// Options of `ferroce run` that bring mistakes to light.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug)]
 pub struct Checking {
-    /// Tell what works here and would fail on an adapter: one line for each finding, with an ID for `ferroce explain`
+    /// Report what works here and would fail on an adapter; LIST: fatal, memory, -FCnnn (separated by commas)
     ///
-    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding (FC110, which a correct program may have, ends none), "memory" to compare the
-    /// memory that requests name too, and findings to leave out, as -FC102.
+    /// One line for each finding, with an ID for `ferroce explain`.{n}
+    ///   fatal    exit 99 on the first finding except FC110{n}
+    ///   memory   detect writes to buffers in flight too{n}
+    ///   -FCnnn   ignore a finding, as -FC102
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     check: Option<String>,
     /// Write the findings to FILE too: as JSON if it ends in .json, as SARIF if in .sarif, else as text
     #[arg(long, value_name = "FILE", requires = "check")]
     check_report: Option<std::path::PathBuf>,
-    /// Be as strict as an adapter may be: what only some of them forgive fails here
+    /// Be as strict as an adapter may be: what only some adapters forgive fails here
     ///
-    /// Processes of one host exchange packets too, as over a wire. With the name of an ADAPTER (connectx-6, e810, fastlinq, rxe)
+    /// Processes of one host exchange packets too, as over a wire. With the name of an adapter
     /// queues, requests and depths are at most as large as there. docs/STRICT.md lists the differences.
-    #[arg(long, value_name = "ADAPTER", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(
+        long, value_name = "ADAPTER", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+        value_parser = adapters()
+    )]
     strict: Option<String>,
 }
 
+/// `1` keeps the usual limits.
+fn adapters() -> PossibleValuesParser {
+    let named = LimitsOf::ALL.map(|adapter| PossibleValue::new(adapter.name()));
+    PossibleValuesParser::new(named.into_iter().chain([PossibleValue::new("1").hide(true)]))
+}
+
 impl Checking {
+    /// Nothing is checked.
+    pub const NONE: Self = Self { check: None, check_report: None, strict: None };
+
     /// Sets the variables for `command`, and begins the report.
     ///
     /// # Errors

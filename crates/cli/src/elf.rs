@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use object::elf::{self, FileHeader64};
+use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
@@ -16,6 +16,8 @@ pub struct Program {
     pub foreign: bool,
     /// Has no dynamic loader.
     pub is_static: bool,
+    /// Its loader is musl's, which can't load libraries that are built for glibc.
+    pub is_musl: bool,
     /// Directories of `DT_RPATH` that count (without a `DT_RUNPATH`): searched before `LD_LIBRARY_PATH`.
     pub rpath: Vec<PathBuf>,
 }
@@ -46,8 +48,11 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> Option<Program> {
         return Some(Program { foreign: true, ..Program::default() });
     }
     let segments = header.program_headers(endian, data).ok()?;
-    let interpreter = segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP);
-    let mut program = Program { is_static: !interpreter, ..Program::default() };
+    let interpreter = segments.iter().find_map(|segment| segment.interpreter(endian, data).ok().flatten());
+    let is_musl = interpreter.is_some_and(|path| path.windows(MUSL.len()).any(|part| part == MUSL));
+    let dynamic_type = header.e_type(endian) == elf::ET_DYN;
+    let is_static = interpreter.is_none() && !(dynamic_type && is_library(segments, endian, data));
+    let mut program = Program { is_static, is_musl, ..Program::default() };
     let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, data).ok().flatten());
     let value_of = |tag: u32| {
         dynamic
@@ -70,6 +75,22 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> Option<Program> {
         program.rpath = directories.map(|part| PathBuf::from(OsStr::from_bytes(part))).collect();
     }
     Some(program)
+}
+
+/// How the name of musl's loader begins: /lib/ld-musl-x86_64.so.1.
+const MUSL: &[u8] = b"/ld-musl-";
+
+/// A library has a name for the loader, a static position-independent program none.
+fn is_library<'data, R: ReadRef<'data>>(
+    segments: &[ProgramHeader64<Endianness>],
+    endian: Endianness,
+    data: R,
+) -> bool {
+    let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, data).ok().flatten());
+    let names = |entry: &object::elf::Dyn64<Endianness>| {
+        matches!(entry.tag32(endian), Some(elf::DT_SONAME | elf::DT_NEEDED))
+    };
+    dynamic.unwrap_or_default().iter().any(names)
 }
 
 fn expand_origin(directory: &Path, origin: &Path) -> PathBuf {
@@ -112,6 +133,15 @@ mod tests {
         assert!(parse(&own[..]).unwrap().foreign);
         own[4] = elf::ELFCLASS32;
         assert!(parse(&own[..]).unwrap().foreign);
+    }
+
+    #[test]
+    fn the_loader_of_musl_is_known_by_its_name() {
+        let mut own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let at = own.windows(9).position(|part| part == b"ld-linux-").expect("glibc's loader");
+        own[at..at + 9].copy_from_slice(b"ld-musl-x");
+        let program = parse(&own[..]).unwrap();
+        assert!(program.is_musl && !program.is_static, "{program:?}");
     }
 
     #[test]

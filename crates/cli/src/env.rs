@@ -1,48 +1,32 @@
-//! `ferroce env`: the environment of `ferroce run`, for whoever starts programs by other means.
+//! `ferroce env` and `ferroce run --print-env`: the variables of `ferroce run`, for programs that are started by other means.
 
 use std::ffi::OsStr;
 use std::process::{Command, ExitCode};
 
-use clap::ValueEnum;
-use ferroce_nic::net::LinkLayer;
 use serde_json::{Map, Value};
 
-use crate::check::Checking;
 use crate::run;
 
 /// How variables are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// `export NAME='value'`, for a shell
-    Sh,
+    Shell,
     /// `NAME=value`, for a file that names variables
     Lines,
     /// An object
     Json,
 }
 
-/// Prints the variables that `ferroce run` would set.
-pub fn env(format: Format, preload: bool, sockets: bool, link_layer: Option<LinkLayer>) -> ExitCode {
-    let checking = Checking::default();
-    let options = run::Options {
-        capture: None,
-        fault: None,
-        preload,
-        sockets,
-        link_layer,
-        checking: &checking,
-        command: &[],
-    };
+/// Prints the variables that `ferroce run` would set. `name` is the subcommand's, for errors.
+pub fn print(name: &str, format: Format, options: &run::Options<'_>) -> ExitCode {
     // Only its environment counts.
     let mut holder = Command::new("true");
-    let text = run::set_environment(&mut holder, &options).and_then(|_| write(format, &holder));
+    let text = run::set_environment(&mut holder, options).and_then(|_| write(format, &holder));
     match text {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => crate::output::print(&text),
         Err(says) => {
-            says.lines().for_each(|line| eprintln!("ferroce env: {line}"));
+            says.lines().for_each(|line| eprintln!("ferroce {name}: {line}"));
             ExitCode::FAILURE
         }
     }
@@ -58,13 +42,13 @@ fn write(format: Format, holder: &Command) -> Result<String, String> {
         }
     }
     Ok(match format {
-        Format::Sh => variables
+        Format::Shell => variables
             .iter()
             .map(|(name, value)| format!("export {name}='{}'\n", value.replace('\'', "'\\''")))
             .collect(),
         Format::Lines => {
             if let Some((name, _)) = variables.iter().find(|(_, value)| value.contains('\n')) {
-                return Err(format!("{name} has several lines; fix: leave out --format lines"));
+                return Err(format!("{name} has several lines; fix: leave out --lines"));
             }
             variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
         }
@@ -84,7 +68,7 @@ mod tests {
     fn values_are_quoted_for_a_shell_and_refused_where_a_line_is_all_there_is() {
         let mut holder = Command::new("true");
         holder.env("A", "it's");
-        assert_eq!(write(Format::Sh, &holder).unwrap(), "export A='it'\\''s'\n");
+        assert_eq!(write(Format::Shell, &holder).unwrap(), "export A='it'\\''s'\n");
         assert_eq!(write(Format::Lines, &holder).unwrap(), "A=it's\n");
         holder.env("B", "x\ny");
         assert!(write(Format::Lines, &holder).unwrap_err().starts_with("B has several lines"));

@@ -34,9 +34,13 @@ impl std::fmt::Display for Missing {
 pub fn library_directory() -> Result<PathBuf, Missing> {
     match env::current_exe().and_then(|path| path.canonicalize()) {
         Ok(own) => library_directory_beside(&own),
+        Err(_) if !Path::new("/proc/self").exists() => Err(Missing {
+            says: "/proc isn't mounted, so the place of this command is unknown".to_owned(),
+            fix: "`mount -t proc proc /proc` (as root)",
+        }),
         Err(error) => Err(Missing {
-            says: format!("cannot find out where this command is: {error}"),
-            fix: "mount /proc, and keep the command where it was started from",
+            says: format!("the place of this command is unknown: {error}"),
+            fix: "keep the command where it was started from",
         }),
     }
 }

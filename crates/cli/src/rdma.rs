@@ -1,4 +1,4 @@
-//! `rdma` as `ferroce run` puts it first in PATH: answers `rdma link show` and `rdma dev show` for our devices, which
+//! `rdma` as `ferroce run` puts it first in PATH: answers `rdma link show`, `rdma dev show` and `rdma statistic show` for our devices, which
 //! the kernel doesn't know, and leaves everything else to the `rdma` of iproute2.
 
 use std::ffi::OsString;
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::devices::guid_text;
 use crate::install;
+use crate::watch::stats::{Options, stats};
 
 /// The name under which this command is this one.
 pub const NAME: &str = "rdma";
@@ -33,6 +34,10 @@ struct Question {
 enum Object {
     Device,
     Link,
+    /// What devices have counted, or each queue pair.
+    Statistic {
+        pairs: bool,
+    },
 }
 
 /// Answers, or becomes the real command. `arguments`: those behind the name.
@@ -71,18 +76,39 @@ fn parse(arguments: &[OsString]) -> Option<Question> {
         "" => return None,
         word if "link".starts_with(word) => Object::Link,
         word if "dev".starts_with(word) => Object::Device,
+        // One letter is `system`.
+        word if word.len() > 1 && "statistic".starts_with(word) => {
+            let mut words = words.peekable();
+            let pairs = words.next_if(|word| *word == "qp").is_some();
+            let which = match (words.next(), words.next(), words.next()) {
+                (None, ..) => None,
+                (Some(show), None, _) if is_show(show) => None,
+                (Some(show), Some("link"), which) if is_show(show) => which.map(str::to_owned),
+                _ => return None,
+            };
+            let object = Object::Statistic { pairs };
+            return words.next().is_none().then_some(Question { object, which, json, pretty });
+        }
         _ => return None,
     };
     match words.next() {
         None => {}
-        Some(word) if !word.is_empty() && ("show".starts_with(word) || "list".starts_with(word)) => {}
+        Some(word) if is_show(word) => {}
         Some(_) => return None,
     }
     let which = words.next().map(str::to_owned);
     words.next().is_none().then_some(Question { object, which, json, pretty })
 }
 
+fn is_show(word: &str) -> bool {
+    !word.is_empty() && ("show".starts_with(word) || "list".starts_with(word))
+}
+
 fn answer(question: &Question) -> ExitCode {
+    if let Object::Statistic { pairs } = question.object {
+        let device = question.which.as_deref().map(|which| which.split('/').next().unwrap_or(which));
+        return stats(&Options { json: question.json, pairs, device, table: false });
+    }
     let devices = match discover() {
         Ok(devices) => devices,
         Err(error) => {
@@ -150,7 +176,7 @@ fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
             "netdev": device.netdev.name,
             "netdev_index": device.netdev.ifindex,
         }),
-        Object::Device => json!({
+        Object::Device | Object::Statistic { .. } => json!({
             "ifindex": index,
             "ifname": device.name,
             "node_type": "ca",
@@ -176,7 +202,7 @@ fn line(object: Object, index: usize, device: &DeviceInfo) -> String {
         Object::Link => {
             format!("link {name}/1 state {state} physical_state {physical_state} netdev {netdev} ")
         }
-        Object::Device => {
+        Object::Device | Object::Statistic { .. } => {
             let version = env!("CARGO_PKG_VERSION");
             format!("{index}: {name}: node_type ca fw {version} node_guid {guid} sys_image_guid {guid} ")
         }
@@ -201,7 +227,7 @@ fn pass_on(arguments: &[OsString]) -> ExitCode {
     let mut places = env::split_paths(&path).chain(administrators).map(|directory| directory.join(NAME));
     let Some(real) = places.find(is_other) else {
         eprintln!(
-            "rdma (Ferroce): only `rdma link show` and `rdma dev show` are answered here; for the rest, the rdma of \
+            "rdma (Ferroce): only `rdma link show`, `rdma dev show` and `rdma statistic show` are answered here; for the rest, the rdma of \
              iproute2 is not installed"
         );
         return ExitCode::FAILURE;
@@ -234,6 +260,16 @@ mod tests {
         assert_eq!(asked("-jp l s mlx5_0/1"), link(Some("mlx5_0/1"), true, true));
         assert_eq!(asked("link show mlx5_0/1"), link(Some("mlx5_0/1"), false, false));
         assert_eq!(asked("--json dev list").map(|q| (q.object, q.json)), Some((Object::Device, true)));
+    }
+
+    #[test]
+    fn statistics_are_those_of_devices_or_of_queue_pairs() {
+        let of = |line| asked(line).map(|question| (question.object, question.which));
+        let devices = Object::Statistic { pairs: false };
+        assert_eq!(of("statistic"), Some((devices, None)));
+        assert_eq!(of("stat show link mlx5_0/1"), Some((devices, Some("mlx5_0/1".into()))));
+        assert_eq!(of("statistic qp show"), Some((Object::Statistic { pairs: true }, None)));
+        assert_eq!(of("statistic qp bind"), None);
     }
 
     #[test]

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-use ferroce_nic::net::{LINK_LAYER_VARIABLE, LinkLayer};
+use ferroce_nic::net::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, NetError, discover};
 use ferroce_nic::settings;
 use ferroce_nic::tap::{capture, fault};
 
+use crate::arguments::Surroundings;
 use crate::check::Checking;
 use crate::{doctor, elf, install, output};
 
@@ -27,16 +28,19 @@ pub struct Options<'a> {
     pub capture: Option<&'a Path>,
     /// `--fault`
     pub fault: Option<&'a str>,
-    /// Without `--no-preload`.
-    pub preload: bool,
-    /// `--sockets`
-    pub sockets: bool,
-    /// `--link-layer`
-    pub link_layer: Option<LinkLayer>,
+    /// `--devices`, `--fabric`, `--link-layer`, `--log`, `--trust`, `--no-preload`, `--sockets`
+    pub surroundings: &'a Surroundings,
     /// `--check`, `--check-report`, `--strict`
     pub checking: &'a Checking,
     /// The command, at least its name.
     pub command: &'a [OsString],
+}
+
+impl<'a> Options<'a> {
+    /// Only surroundings.
+    pub fn with(surroundings: &'a Surroundings) -> Self {
+        Self { capture: None, fault: None, surroundings, checking: &Checking::NONE, command: &[] }
+    }
 }
 
 /// Replaces this process with the command; returns only when that fails.
@@ -61,15 +65,21 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     command.args(arguments);
     let path = find_program(program, env::var_os("PATH").as_deref());
     let elf = path.as_deref().and_then(elf::inspect);
-    // For another processor the loader would say that it ignores our libraries.
-    let preload = options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign);
-    let libraries = set_environment(&mut command, &Options { preload, ..*options })?;
+    // Loaders for another processor, and musl's, print errors for each of our libraries.
+    let cannot_load = elf.as_ref().is_some_and(|elf| elf.foreign || elf.is_musl);
+    let preload = !options.surroundings.no_preload && !cannot_load;
+    let surroundings = Surroundings { no_preload: !preload, ..options.surroundings.clone() };
+    let libraries = set_environment(&mut command, &Options { surroundings: &surroundings, ..*options })?;
     for line in doctor::no_device().iter().flat_map(|lines| lines.lines()) {
         eprintln!("ferroce run: {line}");
     }
     if let Some(path) = path {
-        for warning in warnings(&path, elf.as_ref(), &libraries, preload) {
-            eprintln!("ferroce run: {warning}");
+        for obstacle in obstacles(&path, elf.as_ref(), &libraries, preload) {
+            eprintln!("ferroce run: {obstacle}");
+        }
+        if elf.is_some_and(|elf| elf.is_musl) {
+            // Its loader would find glibc's libibverbs there.
+            command.env_remove("LD_LIBRARY_PATH");
         }
     }
     Ok(command)
@@ -80,36 +90,49 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
 /// # Errors
 /// A variable that the user has set means nothing, the libraries aren't there, or the loader can't be told of them.
 pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<PathBuf, String> {
+    let surroundings = options.surroundings;
+    let link_layer = surroundings.link_layer.map(|link_layer| link_layer.to_string());
+    let by_option = [
+        ("--devices", DEVICES_VARIABLE, surroundings.devices.devices.as_deref()),
+        ("--fabric", settings::FABRIC, surroundings.fabric.as_deref()),
+        ("--link-layer", LINK_LAYER_VARIABLE, link_layer.as_deref()),
+        ("--log", settings::LOG, surroundings.log.as_deref()),
+        ("--trust", settings::TRUST, surroundings.trust.as_deref()),
+        ("--fault", fault::VARIABLE, options.fault),
+    ];
     let mut mistakes = settings::mistakes();
     // An option stands in for its variable.
     mistakes.retain(|mistake| {
-        let replaced = [
-            (options.capture.is_some(), capture::VARIABLE),
-            (options.fault.is_some(), fault::VARIABLE),
-            (options.link_layer.is_some(), LINK_LAYER_VARIABLE),
-        ];
-        !replaced.iter().any(|(given, name)| *given && mistake.starts_with(name))
-            && !options.checking.replaces(mistake)
+        let by_option =
+            by_option.iter().filter(|(.., value)| value.is_some()).map(|(_, variable, _)| *variable);
+        let mut replaced = by_option.chain(options.capture.map(|_| capture::VARIABLE));
+        !replaced.any(|name| mistake.starts_with(name)) && !options.checking.replaces(mistake)
     });
+    for (option, variable, value) in by_option {
+        let Some(value) = value else { continue };
+        match settings::why_wrong(variable, OsStr::new(value)) {
+            Some(why) => mistakes.push(format!("{option} {value}: {why}")),
+            None => _ = command.env(variable, value),
+        }
+    }
     if !mistakes.is_empty() {
         return Err(mistakes.join("\n"));
     }
+    // Interfaces that can't be read are for the doctor; a list that means nothing is the user's.
+    if let Err(error) = discover()
+        && !matches!(error, NetError::Netlink { .. })
+    {
+        return Err(format!("{error}; fix: correct --devices or FERROCE_DEVICES, or leave it out"));
+    }
     let libraries = install::library_directory().map_err(|missing| missing.to_string())?;
     command.env("LD_LIBRARY_PATH", library_path(&libraries, env::var_os("LD_LIBRARY_PATH").as_deref())?);
-    if options.preload {
-        show_entries(command, &libraries, options.sockets)?;
+    if !surroundings.no_preload {
+        show_entries(command, &libraries, surroundings.sockets)?;
     }
-    // The library then says on standard error why it refused a call.
+    // The library then prints on standard error why it refused a call.
     command.env(settings::RUN, "1");
     if let Some(file) = options.capture {
         command.env(capture::VARIABLE, start_capture(file)?);
-    }
-    if let Some(spec) = options.fault {
-        spec.parse::<fault::Fault>().map_err(|error| format!("--fault {spec:?}: {error}"))?;
-        command.env(fault::VARIABLE, spec);
-    }
-    if let Some(link_layer) = options.link_layer {
-        command.env(LINK_LAYER_VARIABLE, link_layer.to_string());
     }
     options.checking.set(command)?;
     Ok(libraries)
@@ -202,37 +225,68 @@ fn find_program(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     env::split_paths(path?).map(|directory| directory.join(program)).find(runnable)
 }
 
-/// Why the loader won't take our library for this program, although it would start. `preload`: it is told to load it
+/// Why a program would start and not use Ferroce, and the fix.
+pub struct Obstacle {
+    /// A sentence without its full stop.
+    pub says: String,
+    pub fix: &'static str,
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; fix: {}", self.says, self.fix)
+    }
+}
+
+/// Why the loader won't take our library for this program, although it would start. `preload`: the loader is to load it
 /// before all others.
-fn warnings(path: &Path, program: Option<&elf::Program>, libraries: &Path, preload: bool) -> Vec<String> {
-    let mut warnings = Vec::new();
+pub fn obstacles(
+    path: &Path,
+    program: Option<&elf::Program>,
+    libraries: &Path,
+    preload: bool,
+) -> Vec<Obstacle> {
+    let mut found = Vec::new();
     let name = path.display();
     if let Some(privilege) = gained_privilege(path) {
-        warnings.push(format!(
-            "{name} is {privilege}: the loader ignores LD_LIBRARY_PATH for it, so it won't use Ferroce; run it as \
-             the user it switches to, or from a copy without that bit"
-        ));
+        found.push(Obstacle {
+            says: format!(
+                "{name} is {privilege}: the loader ignores LD_LIBRARY_PATH for it, so it won't use Ferroce"
+            ),
+            fix: "run it as the user it switches to, or from a copy without that bit",
+        });
     }
-    let Some(program) = program else { return warnings };
+    let Some(program) = program else { return found };
+    let mut add = |what: &str, fix| found.push(Obstacle { says: format!("{name} {what}"), fix });
     if program.foreign {
-        warnings.push(format!(
-            "{name} is for another processor or word size than this build of Ferroce, so it won't use Ferroce"
-        ));
+        add(
+            "is for another processor or word size than this build of Ferroce, so it won't use Ferroce",
+            "install Ferroce for that processor",
+        );
     } else if program.is_static {
-        warnings.push(format!(
-            "{name} is statically linked: it loads no library, so it won't use Ferroce itself (programs that it \
-             starts will)"
-        ));
+        add(
+            "is statically linked: it loads no library, so it won't use Ferroce itself (programs that it starts will)",
+            "link it to libibverbs dynamically",
+        );
+    } else if program.is_musl {
+        add(
+            "is built for musl (Alpine): its loader can't load Ferroce's libraries, which are built for glibc, so it won't \
+             use Ferroce",
+            "build it for glibc, and run it in a glibc image such as Debian's",
+        );
     }
     let other = |directory: &&PathBuf| *directory != libraries && directory.join(install::LIBRARY).exists();
     if let Some(directory) = program.rpath.iter().filter(|_| !preload).find(other) {
-        warnings.push(format!(
-            "{name} has an RPATH that comes before LD_LIBRARY_PATH and leads to {}, so it won't use Ferroce; fix: \
-             leave out --no-preload, or `patchelf --remove-rpath` on a copy of it",
-            directory.join(install::LIBRARY).display()
-        ));
+        let library = directory.join(install::LIBRARY);
+        add(
+            &format!(
+                "has an RPATH that comes before LD_LIBRARY_PATH and leads to {}, so it won't use Ferroce",
+                library.display()
+            ),
+            "leave out --no-preload, or `patchelf --remove-rpath` on a copy of it",
+        );
     }
-    warnings
+    found
 }
 
 /// What makes the loader treat the program as privileged for this user.
@@ -267,7 +321,13 @@ fn explain(program: &OsStr, error: &io::Error) -> (u8, String) {
     match error.kind() {
         // A directory of PATH that may not be searched makes execvp(3) say EACCES for what is nowhere.
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if !is_path && !found => {
-            (NOT_FOUND, format!("{name}: there is no such command in PATH"))
+            let package = match package_of(program) {
+                Some(package) => {
+                    format!("; fix: install Debian's package {package}, or the one of your distribution")
+                }
+                None => String::new(),
+            };
+            (NOT_FOUND, format!("{name}: there is no such command in PATH{package}"))
         }
         io::ErrorKind::NotFound if found => {
             (CANNOT_RUN, format!("{name}: its interpreter (the loader, or what \"#!\" names) doesn't exist"))
@@ -277,6 +337,22 @@ fn explain(program: &OsStr, error: &io::Error) -> (u8, String) {
             (CANNOT_RUN, format!("{name}: permission denied (not executable, or a directory)"))
         }
         _ => (CANNOT_RUN, format!("{name}: {error}")),
+    }
+}
+
+/// The package of Debian that has a well-known program of verbs.
+fn package_of(program: &OsStr) -> Option<&'static str> {
+    let name = program.to_str()?;
+    match name {
+        "rping" | "ucmatose" | "udaddy" | "rcopy" | "rdma_client" | "rdma_server" | "rdma_xclient"
+        | "rdma_xserver" | "cmtime" | "mckey" | "riostream" | "rstream" => Some("rdmacm-utils"),
+        "qperf" => Some("qperf"),
+        "fio" => Some("fio"),
+        "ucx_perftest" | "ucx_info" => Some("ucx-utils"),
+        "mpirun" | "mpiexec" => Some("openmpi-bin"),
+        name if name.starts_with("ibv_") => Some("ibverbs-utils"),
+        name if name.starts_with("ib_") || name.starts_with("raw_ethernet_") => Some("perftest"),
+        _ => None,
     }
 }
 

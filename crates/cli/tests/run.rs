@@ -26,7 +26,7 @@ fn what_cannot_be_explained_is_named_without_what_a_terminal_acts_upon() {
     let outcome = run(&mut ferroce.ferroce(&["explain", "FC\x1b]0;title\x07\u{202e}"]));
     assert_eq!(outcome.status, Some(1));
     assert!(
-        outcome.stderr.starts_with("ferroce: nothing is known of \"FC?]0;title??\": "),
+        outcome.stderr.starts_with("ferroce explain: unknown word \"FC?]0;title??\""),
         "{}",
         outcome.stderr
     );
@@ -78,13 +78,89 @@ fn env_prints_what_run_sets() {
         ferroce.ferroce(&["run", "--no-preload", "env", "-u", "LD_LIBRARY_PATH", "sh", "-c", &eval]);
     assert_eq!(run(&mut shell).stdout, expected);
     let mut lines: Vec<String> =
-        run(&mut ferroce.ferroce(&["env", "--format", "lines"])).stdout.lines().map(str::to_owned).collect();
+        run(&mut ferroce.ferroce(&["env", "--lines"])).stdout.lines().map(str::to_owned).collect();
     let mut wanted: Vec<&str> = expected.lines().collect();
     lines.sort();
     wanted.sort();
     assert_eq!(lines, wanted);
-    let json = run(&mut ferroce.ferroce(&["env", "--format", "json"])).stdout;
+    let json = run(&mut ferroce.ferroce(&["env", "--json"])).stdout;
     assert!(json.contains("\"FERROCE_RUN\": \"1\""), "{json}");
+}
+
+#[test]
+fn options_set_what_variables_set() {
+    let ferroce = Installation::new();
+    let show = "echo $FERROCE_DEVICES $FERROCE_FABRIC $FERROCE_LOG $FERROCE_TRUST $FERROCE_LINK_LAYER";
+    let options =
+        ["--devices", "mlx5_0=lo", "--fabric", "udp", "--log", "debug", "--trust", "root", "--link-layer"];
+    let run_with = |first: &[&str], last: &[&str]| {
+        let mut command = ferroce.ferroce(first);
+        run(command.args(options).arg("infiniband").args(last))
+    };
+    let outcome = run_with(&["run"], &["sh", "-c", show]);
+    assert_eq!(outcome.stdout, "mlx5_0=lo udp debug root infiniband\n", "{outcome:?}");
+    for printed in [run_with(&["run", "--print-env"], &[]), run_with(&["env"], &[])] {
+        assert!(printed.stdout.contains("export FERROCE_DEVICES='mlx5_0=lo'\n"), "{printed:?}");
+        assert!(printed.stdout.contains("export FERROCE_TRUST='root'\n"), "{printed:?}");
+    }
+    let outcome = run(ferroce
+        .ferroce(&["run", "--fault", "drop=1%", "--print-env", "echo", "started"])
+        .env("FERROCE_FAULT", "nonsense"));
+    assert!(outcome.stdout.contains("export FERROCE_FAULT='drop=1%'\n"), "{outcome:?}");
+    assert!(!outcome.stdout.contains("started"), "{outcome:?}");
+}
+
+#[test]
+fn what_means_nothing_is_refused_before_the_command_starts() {
+    let ferroce = Installation::new();
+    for (options, status, says) in [
+        (&["--devices", "nonsense"][..], 125, "has no \"=\""),
+        (&["--log", "debgu"], 125, "--log debgu: "),
+        (&["--check=fatel"], 125, "did you mean fatal?"),
+        (&["--fabric", "upd"], 2, "udp"),
+        (&["--strict=connectx6"], 2, "connectx-6"),
+        (&["--captur", "x"], 2, "--capture"),
+    ] {
+        let outcome = run(ferroce.ferroce(&["run"]).args(options).args(["echo", "started"]));
+        assert_eq!((outcome.status, &*outcome.stdout), (Some(status), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(says), "{outcome:?}");
+        assert_eq!(
+            outcome.stderr.matches("nonsense").count(),
+            usize::from(options[1..] == ["nonsense"]),
+            "{outcome:?}"
+        );
+    }
+    let outcome = run(&mut ferroce.ferroce(&["docter"]));
+    assert!(outcome.status == Some(2) && outcome.stderr.contains("'doctor'"), "{outcome:?}");
+    let outcome = run(ferroce.ferroce(&["run", "echo", "started"]).env("FERROCE_FABRICS", "udp"));
+    assert!(outcome.stderr.contains("did you mean FERROCE_FABRIC?"), "{outcome:?}");
+}
+
+#[test]
+fn a_capture_is_no_process_and_a_process_no_capture() {
+    let ferroce = Installation::new();
+    let traced = |arguments: &[&str]| {
+        run(ferroce.ferroce(&["trace"]).args(arguments).current_dir(ferroce.path("lib")))
+    };
+    let outcome = traced(&["123"]);
+    assert!(outcome.status == Some(1) && outcome.stderr.contains("`ferroce trace --pid 123`"), "{outcome:?}");
+    std::fs::write(ferroce.path("lib/123"), "nothing").unwrap();
+    let outcome = traced(&["123"]);
+    assert!(outcome.status == Some(1) && outcome.stderr.contains("123: it isn't a capture"), "{outcome:?}");
+    assert_eq!(traced(&["--pid", "1", "123"]).status, Some(2));
+    assert_eq!(traced(&["--pid", "1", "--follow"]).status, Some(2));
+    assert_eq!(traced(&[]).status, Some(2));
+}
+
+#[test]
+fn the_package_of_a_client_that_is_missing_is_named() {
+    let ferroce = Installation::new();
+    for (client, package) in
+        [("ib_write_bw", "perftest"), ("rping", "rdmacm-utils"), ("ibv_devinfo", "ibverbs-utils")]
+    {
+        let outcome = run(ferroce.ferroce(&["run", client]).env("PATH", "/nowhere"));
+        assert!(outcome.status == Some(127) && outcome.stderr.contains(package), "{outcome:?}");
+    }
 }
 
 #[test]
@@ -214,10 +290,16 @@ fn programs_that_would_not_load_our_library_are_told_of() {
         ("harmless", &["-Wl,--disable-new-dtags,-rpath,/no/library/here"], "--no-preload", ""),
         ("static", &["-static"], "--", "statically linked"),
     ] {
-        let outcome = run(&mut ferroce.ferroce(&["run", how, &build(name, options)]));
+        let program = build(name, options);
+        let outcome = run(&mut ferroce.ferroce(&["run", how, &program]));
         assert_eq!(outcome.status, Some(3), "the command runs all the same: {outcome:?}");
         assert_eq!(outcome.stderr.is_empty(), says.is_empty(), "{outcome:?}");
         assert!(outcome.stderr.contains(says), "{outcome:?}");
+        if name == "static" {
+            let doctor = run(&mut ferroce.ferroce(&["doctor", "--program", &program]));
+            assert!(doctor.stdout.contains("error[program-unsuitable]: "), "{doctor:?}");
+            assert!(doctor.status == Some(1) && doctor.stdout.contains("statically linked"), "{doctor:?}");
+        }
     }
 }
 
@@ -225,7 +307,17 @@ fn programs_that_would_not_load_our_library_are_told_of() {
 fn help_names_every_command_and_missing_arguments_are_usage_errors() {
     let ferroce = Installation::new();
     let outcome = run(&mut ferroce.ferroce(&["--help"]));
-    for word in ["run", "devices", "sysfs", "doctor", "explain", "help", "FERROCE_DEVICES", "FERROCE_LOG"] {
+    for word in [
+        "run",
+        "devices",
+        "sysfs",
+        "doctor",
+        "explain",
+        "view",
+        "help",
+        "Watch running programs:",
+        "Examples:",
+    ] {
         assert!(outcome.stdout.contains(word), "{outcome:?}");
     }
     assert_eq!(run(&mut ferroce.ferroce(&["run"])).status, Some(2));

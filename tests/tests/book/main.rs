@@ -69,6 +69,7 @@ pages! {
     polling_in_batches: "hour/polling.md";
     the_connection_manager: "hour/manager.md";
     debugging: "debugging.md" with "tshark" of "tshark";
+    captures: "capture.md";
     performance: "performance.md" with "ib_send_lat" of "perftest";
     programs_for_infiniband: "infiniband.md" with "ibv_rc_pingpong" of "ibverbs-utils";
     reference: "reference.md";

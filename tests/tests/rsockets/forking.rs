@@ -86,7 +86,13 @@ fn fork_safely(
     let path = write(world.first(), "client", &[FORKING, client.0].concat());
     let line = ["python3", &*path, &*address];
     let mut client = match client.1 {
-        Some(settings) => world.first().start_ferroce(SOCKETS, &line, &[FORK_SAFE, settings].concat()),
+        Some(settings) => {
+            // Set behind `ferroce run`, which refuses what means nothing.
+            let settings: Vec<String> =
+                settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let set = std::iter::once("env").chain(settings.iter().map(String::as_str));
+            world.first().start_ferroce(SOCKETS, &set.chain(line).collect::<Vec<_>>(), FORK_SAFE)
+        }
         None => world.first().start(&line, &[]),
     };
     let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));

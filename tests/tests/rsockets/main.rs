@@ -274,7 +274,7 @@ fn without_a_device_sockets_are_ordinary() {
     let world = require!(World::one_host(1500));
     let outcome = world
         .first()
-        .start_ferroce(SOCKETS, &[&*path, "half_close"], &[("FERROCE_DEVICES", "none")])
+        .start_ferroce(SOCKETS, &["env", "FERROCE_DEVICES=none", &*path, "half_close"], &[])
         .wait(LIMIT);
     assert!(Path::new(&path).exists());
     outcome.expect_success();

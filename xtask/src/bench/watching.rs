@@ -14,8 +14,14 @@ const LEAST: f64 = 0.95;
 const WATCHERS: [(&str, &str); 4] = [
     ("`ferroce ps`, once a second", "while sleep 1; do \"$0\" ps; done"),
     ("`ferroce top --json`", "exec \"$0\" top --json"),
-    ("`ferroce trace PID` of the sender", "sleep 1; exec \"$0\" trace \"$(pgrep -nx ib_send_bw)\""),
-    ("`ferroce trace PID` of the receiver", "sleep 1; exec \"$0\" trace \"$(pgrep -ox ib_send_bw)\""),
+    (
+        "`ferroce trace --pid PID` of the sender",
+        "sleep 1; exec \"$0\" trace --pid \"$(pgrep -nx ib_send_bw)\"",
+    ),
+    (
+        "`ferroce trace --pid PID` of the receiver",
+        "sleep 1; exec \"$0\" trace --pid \"$(pgrep -ox ib_send_bw)\"",
+    ),
 ];
 
 /// Measures, prints the table and writes `bench/watching.json` in the target directory.

@@ -16,8 +16,10 @@ pub fn check(findings: &mut Vec<Finding>) {
     let yama = yama.and_then(|text| text.trim().parse::<u32>().ok());
     match from_a_child() {
         Some((plain, allowed)) => findings.push(between_processes(plain, allowed, yama)),
-        None => findings
-            .push(Finding::note("Copies between processes could not be tried: no process can be made.")),
+        None => findings.push(Finding::warning(
+            "copies-untried",
+            "Copies between processes could not be tried: no process can be made.",
+        )),
     }
 }
 
@@ -25,8 +27,8 @@ static TARGET: [u8; 32] = *b"ferroce doctor reads these bytes";
 
 fn own_process(outcome: Outcome) -> Finding {
     match outcome {
-        Ok(()) => Finding::fine("The kernel copies a process's own memory for it (process_vm_readv)."),
-        Err(errno) => Finding::note(format!(
+        Ok(()) => Finding::ok("copies-own", "The kernel copies a process's own memory for it (process_vm_readv)."),
+        Err(errno) => Finding::warning("copies-own", format!(
             "The kernel refuses process_vm_readv ({}): the copies that are the kernel's go another way, which \
              is slower.",
             std::io::Error::from_raw_os_error(errno)
@@ -39,18 +41,25 @@ fn own_process(outcome: Outcome) -> Finding {
 fn between_processes(plain: Outcome, allowed: Outcome, yama: Option<u32>) -> Finding {
     let scope = yama.map_or(String::new(), |scope| format!(" (Yama's ptrace_scope is {scope})"));
     match (plain, allowed) {
-        (Ok(()), _) => {
-            Finding::fine(format!("Processes of this user may copy from each other's memory{scope}."))
-        }
-        (Err(_), Ok(())) => Finding::fine(format!(
-            "Processes of this user may copy from each other's memory where the owner allows it, as Ferroce does{scope}."
-        )),
+        (Ok(()), _) => Finding::ok(
+            "copies-between",
+            format!("Processes of this user may copy from each other's memory{scope}."),
+        ),
+        (Err(_), Ok(())) => Finding::ok(
+            "copies-between",
+            format!(
+                "Processes of this user may copy from each other's memory where the owner allows it, as Ferroce does{scope}."
+            ),
+        ),
         (Err(_), Err(errno)) => {
-            let finding = Finding::note(format!(
-                "Processes of this user may not copy from each other's memory ({}){scope}: everything works, large \
+            let finding = Finding::warning(
+                "copies-between",
+                format!(
+                    "Processes of this user may not copy from each other's memory ({}){scope}: everything works, large \
                  messages within the host are copied twice.",
-                std::io::Error::from_raw_os_error(errno)
-            ));
+                    std::io::Error::from_raw_os_error(errno)
+                ),
+            );
             match yama {
                 Some(2..) => finding.with_fix("`sysctl -w kernel.yama.ptrace_scope=1` (as root)"),
                 _ => finding.with_fix("allow process_vm_readv in the container's seccomp profile"),
@@ -123,7 +132,7 @@ fn in_child() -> Option<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Weight;
+    use super::super::Level;
     use super::*;
 
     #[test]
@@ -141,11 +150,11 @@ mod tests {
 
     #[test]
     fn refused_copies_are_notes_with_the_fix_that_fits() {
-        assert_eq!(own_process(Err(libc::ENOSYS)).weight, Weight::Note);
+        assert_eq!(own_process(Err(libc::ENOSYS)).level, Level::Warning);
         let lifted = between_processes(Err(libc::EPERM), Ok(()), Some(1));
-        assert!(lifted.weight == Weight::Fine && lifted.says.contains("ptrace_scope is 1"));
+        assert!(lifted.level == Level::Ok && lifted.message.contains("ptrace_scope is 1"));
         let strict = between_processes(Err(libc::EPERM), Err(libc::EPERM), Some(2));
-        assert!(strict.weight == Weight::Note && strict.fix.unwrap().contains("ptrace_scope=1"));
+        assert!(strict.level == Level::Warning && strict.fix.unwrap().contains("ptrace_scope=1"));
         let seccomp = between_processes(Err(libc::EPERM), Err(libc::EPERM), None);
         assert!(seccomp.fix.unwrap().contains("seccomp"));
     }

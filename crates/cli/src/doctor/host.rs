@@ -27,7 +27,8 @@ pub struct Member {
 pub fn check(findings: &mut Vec<Finding>) {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
     if shows_own_devices() {
-        findings.push(Finding::fine(
+        findings.push(Finding::ok(
+            "kernel-devices",
             "The kernel's RDMA devices are hidden here: this is an environment of `ferroce run`.",
         ));
     } else {
@@ -63,8 +64,9 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
     );
     match slots {
         0 => None,
-        _ if slots + MANY_SLOTS < 4094 => Some(Finding::note(says)),
-        _ => Some(Finding::stop(
+        _ if slots + MANY_SLOTS < 4094 => Some(Finding::warning("names-held", says)),
+        _ => Some(Finding::error(
+            "names-held",
             format!("{says} There is none left: devices can't be opened (ENOSPC)."),
             "end that process (as root, `ferroce doctor` sees every process), or use a network namespace of your own",
         )),
@@ -95,7 +97,7 @@ fn rdma_devices(class: &Path) -> Vec<(String, String)> {
 fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Vec<Finding>) {
     if has_module(modules, "rdma_rxe") {
         findings.push(
-            Finding::note(
+            Finding::warning("rdma-rxe", 
                 "The kernel's soft-RoCE (rdma_rxe) is loaded: while it has a device, it takes UDP port 4791 of the \
                  host's network namespace for itself.",
             )
@@ -103,12 +105,12 @@ fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Ve
         );
     }
     if devices.is_empty() {
-        findings.push(Finding::fine("There is no kernel RDMA device to get in the way."));
+        findings.push(Finding::ok("kernel-devices", "There is no kernel RDMA device to get in the way."));
         return;
     }
     let list: Vec<_> = devices.iter().map(|(name, driver)| format!("{name} ({driver})")).collect();
     findings.push(
-        Finding::note(format!(
+        Finding::warning("kernel-devices", format!(
             "The kernel has RDMA devices: {}. Under `ferroce run` programs don't see them. A RoCE adapter keeps \
              packets for UDP port 4791 from reaching Ferroce on its own interface.",
             list.join(", ")
@@ -126,7 +128,7 @@ fn packet_filter(modules: &str) -> Option<Finding> {
         return None;
     }
     Some(
-        Finding::note(format!(
+        Finding::warning("packet-filter", format!(
             "A packet filter may be at work ({}); what it does with packets from other hosts can't be seen without \
              root.",
             filters.join(", ")
@@ -161,7 +163,7 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
         members.iter().map(|member| member.uid).filter(|&uid| uid != own_uid).collect();
     for uid in users {
         findings.push(
-            Finding::note(format!(
+            Finding::warning("other-users", format!(
                 "{} runs programs with Ferroce in this network namespace: your programs and theirs reach each other by \
                  packets, and share memory only where both say so (FERROCE_TRUST). UDP port {ROCE_PORT} of an address is that user's who opened it first; the other's \
                  packets there go through its processes.",
@@ -174,7 +176,7 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
     if versions.len() > 1 {
         let list: Vec<_> = versions.iter().map(u32::to_string).collect();
         findings.push(
-            Finding::note(format!(
+            Finding::warning("other-versions", format!(
                 "You run Ferroce builds of different kinds here (process protocols {}): they can share neither the \
                  port nor memory.",
                 list.join(" and ")
@@ -216,8 +218,8 @@ mod tests {
         let mut findings = Vec::new();
         others(&members(UNIX), 1000, &mut findings);
         assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(findings[0].says.contains("uid 77"), "{findings:?}");
-        assert!(findings[1].says.contains("protocols 1 and 2"), "{findings:?}");
+        assert!(findings[0].message.contains("uid 77"), "{findings:?}");
+        assert!(findings[1].message.contains("protocols 1 and 2"), "{findings:?}");
         findings.clear();
         others(&[Member { version: 1, uid: 1000, slot: 3 }], 1000, &mut findings);
         assert_eq!(findings, []);
@@ -227,18 +229,21 @@ mod tests {
     fn soft_roce_and_kernel_devices_are_told() {
         let mut findings = Vec::new();
         kernel_devices(&[], "tun 61440 2 - Live 0x0\n", &mut findings);
-        assert_eq!(findings, [Finding::fine("There is no kernel RDMA device to get in the way.")]);
+        assert_eq!(
+            findings,
+            [Finding::ok("kernel-devices", "There is no kernel RDMA device to get in the way.")]
+        );
         findings.clear();
         let devices = [("rxe0".to_owned(), "virtual".to_owned())];
         kernel_devices(&devices, "rdma_rxe 163840 0 - Live 0x0\n", &mut findings);
-        assert!(findings[0].says.contains("rdma_rxe"), "{findings:?}");
-        assert!(findings[1].says.contains("rxe0 (virtual)"), "{findings:?}");
+        assert!(findings[0].message.contains("rdma_rxe"), "{findings:?}");
+        assert!(findings[1].message.contains("rxe0 (virtual)"), "{findings:?}");
     }
 
     #[test]
     fn packet_filter_modules_are_told_by_their_exact_names() {
         assert_eq!(packet_filter("nf_tables_helper 1 0 - Live 0x0\n"), None);
         let finding = packet_filter("nf_tables 1 0 - Live 0x0\nip_tables 1 0 - Live 0x0\n").unwrap();
-        assert!(finding.says.contains("(nf_tables, ip_tables)"), "{finding:?}");
+        assert!(finding.message.contains("(nf_tables, ip_tables)"), "{finding:?}");
     }
 }

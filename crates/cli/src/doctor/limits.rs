@@ -36,9 +36,13 @@ fn soft_limit_of_files() -> u64 {
 fn open_files(addresses: u64, limit: u64) -> Finding {
     let needed = addresses * SOCKETS_PER_ADDRESS + OTHER_FDS;
     if limit >= needed {
-        return Finding::fine(format!("Open files are limited to {limit}; up to {needed} may be needed."));
+        return Finding::ok(
+            "open-files",
+            format!("Open files are limited to {limit}; up to {needed} may be needed."),
+        );
     }
-    Finding::stop(
+    Finding::error(
+        "open-files",
         format!(
             "Open files are limited to {limit}, but a program that uses all {addresses} addresses of the devices needs \
              {needed} ({SOCKETS_PER_ADDRESS} an address)."
@@ -53,7 +57,7 @@ fn receive_buffer(rmem_max: &str) -> Option<Finding> {
         return None;
     }
     Some(
-        Finding::note(format!(
+        Finding::warning("receive-buffer", format!(
             "Socket receive buffers are limited to {bytes} bytes: fast senders on other hosts will lose packets and \
              send again."
         ))
@@ -63,21 +67,21 @@ fn receive_buffer(rmem_max: &str) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Weight;
+    use super::super::Level;
     use super::*;
 
     #[test]
     fn too_few_open_files_would_stop_a_program() {
-        assert_eq!(open_files(3, 1024).weight, Weight::Fine);
+        assert_eq!(open_files(3, 1024).level, Level::Ok);
         let finding = open_files(20, 1024);
-        assert_eq!(finding.weight, Weight::Stop);
-        assert!(finding.says.contains("needs 1472") && finding.fix.unwrap().contains("ulimit -n 2048"));
+        assert_eq!(finding.level, Level::Error);
+        assert!(finding.message.contains("needs 1472") && finding.fix.unwrap().contains("ulimit -n 2048"));
     }
 
     #[test]
     fn small_receive_buffer_is_a_note() {
         assert_eq!(receive_buffer("212992\n"), None);
         assert_eq!(receive_buffer("nonsense"), None);
-        assert!(receive_buffer("65536\n").unwrap().says.contains("65536 bytes"));
+        assert!(receive_buffer("65536\n").unwrap().message.contains("65536 bytes"));
     }
 }

@@ -18,34 +18,47 @@ use std::process::ExitCode;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Weight {
+pub enum Level {
     /// As it should be.
-    Fine,
-    /// Good to know: something is slower or can't be known from here.
-    Note,
+    Ok,
+    /// Something is slower, or can't be known from here.
+    Warning,
     /// Would stop a program.
-    Stop,
+    Error,
+}
+
+impl Level {
+    /// As it is printed, and in JSON.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
 }
 
 /// One sentence about this host, and the fix if there is one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    weight: Weight,
-    says: String,
+    level: Level,
+    /// What was looked at. It stays the same in later versions.
+    code: &'static str,
+    message: String,
     fix: Option<String>,
 }
 
 impl Finding {
-    fn fine(says: impl Into<String>) -> Self {
-        Self { weight: Weight::Fine, says: says.into(), fix: None }
+    fn ok(code: &'static str, message: impl Into<String>) -> Self {
+        Self { level: Level::Ok, code, message: message.into(), fix: None }
     }
 
-    fn note(says: impl Into<String>) -> Self {
-        Self { weight: Weight::Note, says: says.into(), fix: None }
+    fn warning(code: &'static str, message: impl Into<String>) -> Self {
+        Self { level: Level::Warning, code, message: message.into(), fix: None }
     }
 
-    fn stop(says: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { weight: Weight::Stop, says: says.into(), fix: Some(fix.into()) }
+    fn error(code: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Error, code, message: message.into(), fix: Some(fix.into()) }
     }
 
     fn with_fix(self, fix: impl Into<String>) -> Self {
@@ -70,8 +83,8 @@ pub fn doctor(peer: Option<&str>, program: Option<&Path>, json: bool) -> ExitCod
     let text = if json { format!("{:#}\n", to_json(&findings)) } else { report(&findings) };
     // Without colours where it isn't a terminal, or NO_COLOR is set.
     anstream::print!("{text}");
-    let stops = findings.iter().any(|finding| finding.weight == Weight::Stop);
-    if stops { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let fails = findings.iter().any(|finding| finding.level == Level::Error);
+    if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// What keeps a program from finding any device here, with its fix.
@@ -80,46 +93,39 @@ pub fn no_device() -> Option<String> {
     if !usable::check(&mut findings).is_empty() {
         return None;
     }
-    let stops = findings.into_iter().filter(|finding| finding.weight == Weight::Stop);
-    let line = |Finding { says, fix, .. }: Finding| match fix {
-        Some(fix) => format!("{says} Fix: {fix}"),
-        None => says,
+    let errors = findings.into_iter().filter(|finding| finding.level == Level::Error);
+    let line = |Finding { message, fix, .. }: Finding| match fix {
+        Some(fix) => format!("{message} Fix: {fix}"),
+        None => message,
     };
-    Some(stops.map(line).collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
+    Some(errors.map(line).collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
 }
 
 fn to_json(findings: &[Finding]) -> Value {
-    let finding = |Finding { weight, says, fix }: &Finding| {
-        let weight = match weight {
-            Weight::Fine => "ok",
-            Weight::Note => "note",
-            Weight::Stop => "stop",
-        };
-        json!({ "weight": weight, "says": says, "fix": fix })
-    };
+    let finding = |Finding { level, code, message, fix }: &Finding| json!({ "level": level.name(), "code": code, "message": message, "fix": fix });
     findings.iter().map(finding).collect()
 }
 
 fn report(findings: &[Finding]) -> String {
     let mut text = String::new();
-    for finding in findings {
-        let (mark, colour) = match finding.weight {
-            Weight::Fine => ("  ok ", AnsiColor::Green),
-            Weight::Note => ("note ", AnsiColor::Yellow),
-            Weight::Stop => ("STOP ", AnsiColor::Red),
+    for Finding { level, code, message, fix } in findings {
+        let colour = match level {
+            Level::Ok => AnsiColor::Green,
+            Level::Warning => AnsiColor::Yellow,
+            Level::Error => AnsiColor::Red,
         };
         let style = colour.on_default();
-        text.push_str(&format!("{style}{mark}{style:#} {}\n", finding.says));
-        if let Some(fix) = &finding.fix {
-            text.push_str(&format!("      Fix: {fix}\n"));
+        text.push_str(&format!("{style}{}{style:#}[{code}]: {message}\n", level.name()));
+        if let Some(fix) = fix {
+            text.push_str(&format!("  fix: {fix}\n"));
         }
     }
-    let stops = findings.iter().filter(|finding| finding.weight == Weight::Stop).count();
+    let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
     text.push('\n');
-    text.push_str(&match stops {
+    text.push_str(&match errors {
         0 => "Nothing found that would stop a verbs program here.\n".to_owned(),
-        1 => "One thing would stop a verbs program here.\n".to_owned(),
-        _ => format!("{stops} things would stop a verbs program here.\n"),
+        1 => "1 error: it would stop a verbs program here.\n".to_owned(),
+        _ => format!("{errors} errors: they would stop a verbs program here.\n"),
     });
     text
 }
@@ -148,22 +154,23 @@ mod tests {
     #[test]
     fn report_counts_what_would_stop_a_program() {
         let plain = |findings: &[Finding]| anstream::adapter::strip_str(&report(findings)).to_string();
-        let fine = plain(&[Finding::fine("All is well."), Finding::note("It rains.")]);
+        let fine = plain(&[Finding::ok("sky", "All is well."), Finding::warning("sky", "It rains.")]);
         assert_eq!(
             fine,
-            "  ok  All is well.\nnote  It rains.\n\nNothing found that would stop a verbs program here.\n"
+            "ok[sky]: All is well.\nwarning[sky]: It rains.\n\nNothing found that would stop a verbs program here.\n"
         );
-        let bad =
-            plain(&[Finding::stop("No network.", "plug it in"), Finding::stop("No power.", "switch it on")]);
-        assert!(bad.starts_with("STOP  No network.\n      Fix: plug it in\n"), "{bad}");
-        assert!(bad.ends_with("\n2 things would stop a verbs program here.\n"), "{bad}");
+        let network = Finding::error("network", "No network.", "plug it in");
+        let bad = plain(&[network, Finding::error("power", "No power.", "switch it on")]);
+        assert!(bad.starts_with("error[network]: No network.\n  fix: plug it in\n"), "{bad}");
+        assert!(bad.ends_with("\n2 errors: they would stop a verbs program here.\n"), "{bad}");
     }
 
     #[test]
     fn findings_are_there_as_json_too() {
-        let json = to_json(&[Finding::fine("All is well."), Finding::stop("No power.", "switch it on")]);
-        assert_eq!(json[0], json!({ "weight": "ok", "says": "All is well.", "fix": null }));
-        assert_eq!((&json[1]["weight"], &json[1]["fix"]), (&"stop".into(), &"switch it on".into()));
+        let power = Finding::error("power", "No power.", "switch it on");
+        let json = to_json(&[Finding::ok("sky", "All is well."), power]);
+        assert_eq!(json[0], json!({ "level": "ok", "code": "sky", "message": "All is well.", "fix": null }));
+        assert_eq!((&json[1]["level"], &json[1]["fix"]), (&"error".into(), &"switch it on".into()));
     }
 
     #[test]

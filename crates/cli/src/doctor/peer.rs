@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use ferroce_nic::net::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, route_to};
+use ferroce_nic::net::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, is_neighbour_known, route_to};
 use ferroce_nic::sys;
 
 use super::Finding;
@@ -13,6 +13,8 @@ use super::port::{ROCE_PORT, address};
 
 /// How long an answer from the network is waited for.
 const PATIENCE: Duration = Duration::from_millis(700);
+/// Three requests of the kernel's, a second apart, as long as it asks for a neighbour; part of it has passed.
+const RESOLUTION: Duration = Duration::from_millis(2500);
 /// IPv4 header and UDP header; the larger of IPv6 matters only for the last 20 bytes of the probe.
 const IP_AND_UDP: u32 = 48;
 /// A BTH opcode of the manufacturers' range: receivers drop what they don't know.
@@ -23,7 +25,8 @@ pub fn check(peer: &str, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
     let addresses = match resolve(peer) {
         Ok(addresses) => addresses,
         Err(error) => {
-            findings.push(Finding::stop(
+            findings.push(Finding::error(
+                "peer-name",
                 format!("{peer} is not a name or address that can be resolved here: {error}."),
                 "check the spelling, /etc/hosts and the name server",
             ));
@@ -37,7 +40,7 @@ pub fn check(peer: &str, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
         ways.push(found);
     }
     // A host with a way over IPv4 and none over IPv6 (or the reverse) is reachable.
-    let stops = |found: &Vec<Finding>| found.iter().any(|finding| finding.weight == super::Weight::Stop);
+    let stops = |found: &Vec<Finding>| found.iter().any(|finding| finding.level == super::Level::Error);
     if ways.iter().any(|found| !stops(found)) {
         ways.retain(|found| !stops(found));
     }
@@ -72,7 +75,8 @@ fn resolve(peer: &str) -> io::Result<Vec<(IpAddr, u32)>> {
 
 fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
     if matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()) && scope == 0 {
-        findings.push(Finding::stop(
+        findings.push(Finding::error(
+            "peer-scope",
             format!("{ip} is link-local: it means nothing without its interface."),
             format!("`ferroce doctor {ip}%INTERFACE`"),
         ));
@@ -81,20 +85,23 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
     let route = match route_to(ip, scope) {
         Ok(Some(route)) => route,
         Ok(None) => {
-            findings.push(Finding::stop(
+            findings.push(Finding::error(
+                "peer-route",
                 format!("There is no route to {}.", named(peer, ip)),
                 "add one (`ip route`), or bring up the interface that leads there",
             ));
             return;
         }
         Err(error) => {
-            findings
-                .push(Finding::note(format!("The way to {} can't be looked up: {error}.", named(peer, ip))));
+            findings.push(Finding::warning(
+                "peer-route",
+                format!("The way to {} can't be looked up: {error}.", named(peer, ip)),
+            ));
             return;
         }
     };
     if let Some(finding) = judge_route(peer, ip, &route, devices) {
-        let ends_here = finding.weight == super::Weight::Stop || route.kind == RouteKind::Local;
+        let ends_here = finding.level == super::Level::Error || route.kind == RouteKind::Local;
         findings.push(finding);
         if ends_here {
             return;
@@ -112,11 +119,15 @@ fn named(peer: &str, ip: IpAddr) -> String {
 fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) -> Option<Finding> {
     match route.kind {
         RouteKind::Local => {
-            return Some(Finding::fine(format!("{} is this host: no network is needed.", named(peer, ip))));
+            return Some(Finding::ok(
+                "peer-route",
+                format!("{} is this host: no network is needed.", named(peer, ip)),
+            ));
         }
         RouteKind::Unicast => {}
         RouteKind::Other(_) => {
-            return Some(Finding::stop(
+            return Some(Finding::error(
+                "peer-route",
                 format!("{ip} is not the address of one host (broadcast or multicast)."),
                 "name one host",
             ));
@@ -124,14 +135,18 @@ fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) ->
     }
     let device = devices.iter().find(|device| Some(device.netdev.ifindex) == route.ifindex);
     let Some(device) = device else {
-        return Some(Finding::stop(
+        return Some(Finding::error(
+            "peer-device",
             format!("The way to {} leaves by an interface that is not a device here.", named(peer, ip)),
             "name that interface in FERROCE_DEVICES (`ip route get` shows it)",
         ));
     };
     let source = route.source.map_or(String::new(), |source| format!(" from {source}"));
     let gateway = route.gateway.map_or(String::new(), |gateway| format!(" by way of {gateway}"));
-    Some(Finding::fine(format!("{} is reached through {}{source}{gateway}.", named(peer, ip), device.name)))
+    Some(Finding::ok(
+        "peer-route",
+        format!("{} is reached through {}{source}{gateway}.", named(peer, ip), device.name),
+    ))
 }
 
 /// Sends datagrams as long as the largest packet, and looks what the network answers.
@@ -140,12 +155,36 @@ fn probe(peer: &str, ip: IpAddr, scope: u32, route: &Route, devices: &[DeviceInf
     let interface_mtu = device.map_or(1500, |device| device.netdev.mtu);
     match send_probe(ip, scope, interface_mtu) {
         Ok((answer, mtu)) => {
+            let answer = match answer {
+                Answer::Silence if !is_neighbour_there(route.gateway.unwrap_or(ip), device) => {
+                    Answer::NoNeighbour(route.gateway.unwrap_or(ip))
+                }
+                answer => answer,
+            };
             judge_probe(peer, &answer, route.mtu.map_or(mtu, |of_route| of_route.min(mtu)), interface_mtu)
         }
-        Err(error) => Finding::stop(
+        Err(error) => Finding::error(
+            "peer-send",
             format!("A datagram to UDP port {ROCE_PORT} of {} can't be sent: {error}.", named(peer, ip)),
             "look at the packet filter of this host (output of UDP port 4791)",
         ),
+    }
+}
+
+/// False: the device's network resolves addresses, and the kernel has asked for this one in vain.
+fn is_neighbour_there(ip: IpAddr, device: Option<&DeviceInfo>) -> bool {
+    let unresolved = (libc::IFF_NOARP | libc::IFF_POINTOPOINT | libc::IFF_LOOPBACK) as u32;
+    let Some(netdev) = device.map(|device| &device.netdev).filter(|netdev| netdev.flags & unresolved == 0)
+    else {
+        return true;
+    };
+    let deadline = Instant::now() + RESOLUTION;
+    loop {
+        match is_neighbour_known(ip, netdev.ifindex) {
+            Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+            Ok(known) => return known,
+            Err(_) => return true,
+        }
     }
 }
 
@@ -153,6 +192,8 @@ fn probe(peer: &str, ip: IpAddr, scope: u32, route: &Route, devices: &[DeviceInf
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Answer {
     Silence,
+    /// The host, or the gateway to it, has not answered the kernel's question for its hardware address.
+    NoNeighbour(IpAddr),
     NobodyListens,
     Unreachable(String),
 }
@@ -205,7 +246,8 @@ fn classify(result: io::Result<()>) -> io::Result<Answer> {
 fn judge_probe(peer: &str, answer: &Answer, path_mtu: u32, interface_mtu: u32) -> Finding {
     let usable = active_mtu(path_mtu);
     if usable < active_mtu(interface_mtu) {
-        return Finding::stop(
+        return Finding::error(
+            "path-mtu",
             format!(
                 "The path to {peer} carries packets of {path_mtu} bytes only, the interface {interface_mtu}: full \
                  packets are lost on the way."
@@ -216,16 +258,21 @@ fn judge_probe(peer: &str, answer: &Answer, path_mtu: u32, interface_mtu: u32) -
         );
     }
     match answer {
-        Answer::NobodyListens => Finding::fine(format!(
+        Answer::NobodyListens => Finding::ok("peer-port", format!(
             "{peer} answers that nothing listens on UDP port {ROCE_PORT} at the moment: the way is open, and no \
              verbs program runs there yet."
         )),
-        Answer::Silence => Finding::note(format!(
+        Answer::Silence => Finding::warning("peer-port", format!(
             "{peer} does not turn packets for UDP port {ROCE_PORT} back: either a verbs program or an adapter \
-             listens there, or a packet filter swallows them, or the host is off. That can't be told from here."
+             listens there, or a packet filter drops them."
         ))
         .with_fix("if programs get no answer, run `ferroce doctor` there, and let UDP port 4791 in"),
-        Answer::Unreachable(error) => Finding::stop(
+        Answer::NoNeighbour(neighbour) => Finding::error(
+            "peer-unreachable",
+            format!("{peer} can't be reached: no neighbour answers for {neighbour}."),
+            "check that the host is up and has this address, and the cable or virtual network between",
+        ),
+        Answer::Unreachable(error) => Finding::error("peer-unreachable", 
             format!("{peer} can't be reached: {error}."),
             "check that the host is up, its address, and packet filters on the way",
         ),
@@ -251,7 +298,7 @@ fn path_mtu(socket: &UdpSocket, is_ipv4: bool) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Weight;
+    use super::super::Level;
     use super::*;
 
     fn route(kind: RouteKind) -> Route {
@@ -262,7 +309,7 @@ mod tests {
     fn own_addresses_need_no_network() {
         let ip = "127.0.0.1".parse().unwrap();
         let finding = judge_route("here", ip, &route(RouteKind::Local), &[]).unwrap();
-        assert_eq!(finding.weight, Weight::Fine);
+        assert_eq!(finding.level, Level::Ok);
         assert_eq!(resolve("127.0.0.1").unwrap(), [(ip, 0)]);
         assert_eq!(resolve("::1").unwrap(), [("::1".parse().unwrap(), 0)]);
     }
@@ -271,25 +318,29 @@ mod tests {
     fn way_through_no_device_would_stop_a_program() {
         let ip = "10.0.0.9".parse().unwrap();
         let finding = judge_route("there", ip, &route(RouteKind::Unicast), &[]).unwrap();
-        assert!(finding.weight == Weight::Stop && finding.fix.unwrap().contains("FERROCE_DEVICES"));
+        assert!(finding.level == Level::Error && finding.fix.unwrap().contains("FERROCE_DEVICES"));
         let finding = judge_route("all", ip, &route(RouteKind::Other(libc::RTN_BROADCAST)), &[]).unwrap();
-        assert_eq!(finding.weight, Weight::Stop);
+        assert_eq!(finding.level, Level::Error);
     }
 
     #[test]
     fn narrow_path_would_stop_a_program() {
         let finding = judge_probe("there", &Answer::Silence, 1400, 9000);
-        assert!(finding.weight == Weight::Stop && finding.fix.unwrap().contains("-m 1024"));
+        assert!(finding.level == Level::Error && finding.fix.unwrap().contains("-m 1024"));
         // 1400 and 1500 both carry packets of path MTU 1024.
-        assert_eq!(judge_probe("there", &Answer::NobodyListens, 1400, 1500).weight, Weight::Fine);
+        assert_eq!(judge_probe("there", &Answer::NobodyListens, 1400, 1500).level, Level::Ok);
     }
 
     #[test]
     fn silence_is_not_taken_for_an_answer() {
         let finding = judge_probe("there", &Answer::Silence, 1500, 1500);
-        assert!(finding.weight == Weight::Note && finding.says.contains("can't be told"));
+        assert!(finding.level == Level::Warning && finding.message.contains("packet filter drops them"));
+        let absent = judge_probe("there", &Answer::NoNeighbour("10.0.0.9".parse().unwrap()), 1500, 1500);
+        assert!(
+            absent.level == Level::Error && absent.message.ends_with("no neighbour answers for 10.0.0.9.")
+        );
         let gone = Answer::Unreachable("No route to host".into());
-        assert_eq!(judge_probe("there", &gone, 1500, 1500).weight, Weight::Stop);
+        assert_eq!(judge_probe("there", &gone, 1500, 1500).level, Level::Error);
     }
 
     #[test]

@@ -46,26 +46,36 @@ fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], users: &BTreeSet
         && users.contains(&first.uid)
         && holders.iter().all(|socket| (socket.uid, socket.ip) == (first.uid, ip))
     {
-        return Finding::fine(if first.uid == sys::user_id() {
-            format!("UDP port {ROCE_PORT} on {ip} is in use by your Ferroce processes; more can join them.")
-        } else {
-            format!(
-                "UDP port {ROCE_PORT} on {ip} is in use by Ferroce processes of {}, which pass your packets on while they run.",
-                user_name(first.uid)
-            )
-        });
+        return Finding::ok(
+            "port",
+            if first.uid == sys::user_id() {
+                format!(
+                    "UDP port {ROCE_PORT} on {ip} is in use by your Ferroce processes; more can join them."
+                )
+            } else {
+                format!(
+                    "UDP port {ROCE_PORT} on {ip} is in use by Ferroce processes of {}, which pass your packets on while they run.",
+                    user_name(first.uid)
+                )
+            },
+        );
     }
     match bind(ip, scope_id) {
         Ok(socket) => self_test(&socket, ip, scope_id),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Finding::stop(
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Finding::error(
+            "port-taken",
             format!("UDP port {ROCE_PORT} on {ip} is taken{}.", holder_text(holders.first().copied())),
             "end that process, or use another interface (FERROCE_DEVICES) or network namespace",
         ),
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Finding::note(format!(
-            "The address {ip} can't be used just now: it has gone, or the kernel still looks for another host that \
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Finding::warning(
+            "address-tentative",
+            format!(
+                "The address {ip} can't be used just now: it has gone, or the kernel still looks for another host that \
                  has it (`ip address` shows it as tentative)."
-        )),
-        Err(error) => Finding::stop(
+            ),
+        ),
+        Err(error) => Finding::error(
+            "port",
             format!("UDP port {ROCE_PORT} on {ip} cannot be used: {error}."),
             "allow UDP sockets in the sandbox or seccomp profile that this runs in",
         ),
@@ -89,12 +99,14 @@ fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Finding {
     let blocked = |how: String| {
         let says = format!("UDP port {ROCE_PORT} on {ip} is free, but a datagram sent to it here {how}");
         if !loopback_is_up() {
-            return Finding::stop(
+            return Finding::error(
+                "loopback-down",
                 format!("{says}: lo is down, and packets between programs of one host take it."),
                 "`ip link set lo up`",
             );
         }
-        Finding::stop(
+        Finding::error(
+            "port-blocked",
             format!("{says}."),
             format!(
                 "let it through the packet filter: `nft add rule inet filter input udp dport {ROCE_PORT} accept`, or \
@@ -117,7 +129,9 @@ fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Finding {
         Err(io::ErrorKind::TimedOut.into())
     };
     match attempt() {
-        Ok(()) => Finding::fine(format!("UDP port {ROCE_PORT} on {ip} is free, and datagrams to it arrive.")),
+        Ok(()) => {
+            Finding::ok("port", format!("UDP port {ROCE_PORT} on {ip} is free, and datagrams to it arrive."))
+        }
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             blocked("does not arrive".into())
         }
@@ -225,7 +239,7 @@ fn parse_ip(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Weight;
+    use super::super::Level;
     use super::*;
 
     const UDP: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
@@ -279,8 +293,8 @@ mod tests {
             return ferroce_tests::record_skip("127.47.91.1:4791 can't be bound here");
         };
         let finding = check_address(here, 0, &open_sockets(ROCE_PORT), &BTreeSet::new());
-        assert_eq!(finding.weight, Weight::Stop);
-        assert!(finding.says.contains(&format!("by process {}", std::process::id())), "{finding:?}");
+        assert_eq!(finding.level, Level::Error);
+        assert!(finding.message.contains(&format!("by process {}", std::process::id())), "{finding:?}");
     }
 
     #[test]
@@ -288,8 +302,8 @@ mod tests {
         let address = ip("127.47.91.3");
         let socket = |ip| Socket { ip, uid: 4_000_000, inode: 7 };
         let finding = check_address(address, 0, &[socket(address)], &BTreeSet::from([4_000_000]));
-        assert_eq!(finding.weight, Weight::Fine, "{finding:?}");
-        assert!(finding.says.contains("which pass your packets on"), "{finding:?}");
+        assert_eq!(finding.level, Level::Ok, "{finding:?}");
+        assert!(finding.message.contains("which pass your packets on"), "{finding:?}");
     }
 
     #[test]
@@ -297,7 +311,7 @@ mod tests {
         let finding = check_address(ip("127.47.91.2"), 0, &[], &BTreeSet::new());
         assert_eq!(
             finding,
-            Finding::fine("UDP port 4791 on 127.47.91.2 is free, and datagrams to it arrive.")
+            Finding::ok("port", "UDP port 4791 on 127.47.91.2 is free, and datagrams to it arrive.")
         );
     }
 }

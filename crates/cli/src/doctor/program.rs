@@ -1,25 +1,53 @@
-//! Libraries that a program needs and that aren't here: the loader won't start it, or a program won't load the library
-//! that asks for them.
+//! A program: whether it would use Ferroce, and libraries that it needs and that aren't here. Without one of these the loader
+//! won't start it, or the program won't load the library that needs it.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use super::Finding;
-use crate::install;
+use crate::{elf, install, output, run};
 
 /// Asks the loader what it would load. As ldd(1) warns, a program with a loader of its own may be run for that.
 pub fn check(program: &Path, findings: &mut Vec<Finding>) {
-    let mut command = Command::new("ldd");
-    command.arg(program);
-    if let Ok(ours) = install::library_directory() {
-        command.env("LD_LIBRARY_PATH", ours);
-    }
     let name = program.display().to_string();
-    match command.output() {
-        Ok(output) => judge(&name, &output, findings),
-        Err(error) => findings.push(Finding::note(format!(
-            "What libraries {name} needs isn't known: ldd can't be run: {error}."
-        ))),
+    match std::fs::File::open(program) {
+        Ok(_) if program.is_file() => {}
+        Ok(_) => {
+            let says = format!("{name} isn't a file.");
+            return findings.push(Finding::error("program-missing", says, "name the program's file"));
+        }
+        Err(error) => {
+            let says = format!("{name}: {}.", output::path_error(program, &error));
+            let fix = "check the path; `command -v NAME` shows where a command is";
+            return findings.push(Finding::error("program-missing", says, fix));
+        }
+    }
+    let elf = elf::inspect(program);
+    let libraries = install::library_directory();
+    let beside = libraries.as_deref().unwrap_or(Path::new("/"));
+    let obstacles = run::obstacles(program, elf.as_ref(), beside, true);
+    let loads = obstacles.is_empty();
+    let of_obstacle =
+        |run::Obstacle { says, fix }| Finding::error("program-unsuitable", format!("{says}."), fix);
+    findings.extend(obstacles.into_iter().map(of_obstacle));
+    if elf.is_none() {
+        findings.push(Finding::warning(
+            "program-libraries",
+            format!("{name} isn't an ELF program: its libraries are those of its interpreter."),
+        ));
+    } else if loads {
+        let mut command = Command::new("ldd");
+        command.arg(program);
+        if let Ok(ours) = libraries {
+            command.env("LD_LIBRARY_PATH", ours);
+        }
+        match command.output() {
+            Ok(output) => judge(&name, &output, findings),
+            Err(error) => findings.push(Finding::warning(
+                "program-libraries",
+                format!("The libraries of {name} are unknown: ldd can't be run: {error}."),
+            )),
+        }
     }
 }
 
@@ -29,13 +57,16 @@ fn judge(name: &str, output: &Output, findings: &mut Vec<Finding>) {
     if !output.status.success() && missing.is_empty() {
         let why = String::from_utf8_lossy(&output.stderr);
         let why = why.lines().chain(text.lines()).map(str::trim).find(|line| !line.is_empty()).unwrap_or("?");
-        findings.push(Finding::note(format!("What libraries {name} needs isn't known: {why}.")));
+        findings.push(Finding::warning(
+            "program-libraries",
+            format!("The libraries of {name} are unknown: {why}."),
+        ));
     } else if missing.is_empty() {
-        findings.push(Finding::fine(format!("All libraries that {name} needs are here.")));
+        findings.push(Finding::ok("program-libraries", format!("All libraries that {name} needs are here.")));
     }
     findings.extend(missing.into_iter().map(|library| {
         let says = format!("{name} needs {library}, which isn't here: the loader won't start it.");
-        Finding::stop(says, fix(library))
+        Finding::error("program-libraries", says, fix(library))
     }));
 }
 
@@ -58,7 +89,7 @@ fn fix(library: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Weight;
+    use crate::doctor::Level;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
@@ -80,19 +111,31 @@ mod tests {
         let findings = judged(0, ldd, "");
         assert_eq!(findings.len(), 3);
         for (finding, library) in findings.iter().zip(["libmlx5.so.1", "libefa.so.1", "libx.so"]) {
-            assert_eq!(finding.weight, Weight::Stop);
-            assert!(finding.says.contains(library), "{finding:?}");
+            assert_eq!(finding.level, Level::Error);
+            assert!(finding.message.contains(library), "{finding:?}");
             let providers = finding.fix.as_ref().unwrap().contains("ibverbs-providers");
             assert_eq!(providers, library != "libx.so", "{finding:?}");
         }
     }
 
     #[test]
+    fn a_file_that_is_missing_or_a_directory_is_an_error() {
+        for path in ["/nonexist", "/tmp"] {
+            let mut findings = Vec::new();
+            check(Path::new(path), &mut findings);
+            assert_eq!(
+                (findings.len(), findings[0].level, findings[0].code),
+                (1, Level::Error, "program-missing")
+            );
+        }
+    }
+
+    #[test]
     fn what_is_complete_or_no_program_is_no_obstacle() {
         let findings = judged(0, "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n", "");
-        assert_eq!(findings, [Finding::fine("All libraries that app needs are here.")]);
+        assert_eq!(findings, [Finding::ok("program-libraries", "All libraries that app needs are here.")]);
         let findings = judged(1, "\tnot a dynamic executable\n", "");
-        assert_eq!(findings[0].weight, Weight::Note);
-        assert!(findings[0].says.ends_with("isn't known: not a dynamic executable."), "{findings:?}");
+        assert_eq!(findings[0].level, Level::Warning);
+        assert!(findings[0].message.ends_with("are unknown: not a dynamic executable."), "{findings:?}");
     }
 }

@@ -11,10 +11,14 @@ const COMMON_PATH_MTU: u32 = 1024;
 /// Looks at the installation and the devices; returns the latter for the other checks.
 pub fn check(findings: &mut Vec<Finding>) -> Vec<DeviceInfo> {
     findings.push(match install::library_directory() {
-        Ok(directory) => Finding::fine(format!("Ferroce's libraries are in {}.", directory.display())),
-        Err(missing) => {
-            Finding::stop(format!("`ferroce run` cannot start anything: {}.", missing.says), missing.fix)
+        Ok(directory) => {
+            Finding::ok("libraries", format!("Ferroce's libraries are in {}.", directory.display()))
         }
+        Err(missing) => Finding::error(
+            "libraries",
+            format!("`ferroce run` cannot start anything: {}.", missing.says),
+            missing.fix,
+        ),
     });
     let found = discover();
     judge(&found, findings);
@@ -25,19 +29,25 @@ fn judge(found: &Result<Vec<DeviceInfo>, NetError>, findings: &mut Vec<Finding>)
     let devices = match found {
         Ok(devices) => devices,
         Err(error @ NetError::Netlink { .. }) => {
-            findings.push(Finding::stop(
+            findings.push(Finding::error(
+                "netlink",
                 format!("The network interfaces cannot be read: {error}."),
                 "allow AF_NETLINK sockets in the sandbox or seccomp profile that this runs in",
             ));
             return;
         }
         Err(error) => {
-            findings.push(Finding::stop(format!("{error}."), "correct FERROCE_DEVICES, or unset it"));
+            findings.push(Finding::error(
+                "devices-setting",
+                format!("{error}."),
+                "correct FERROCE_DEVICES, or unset it",
+            ));
             return;
         }
     };
     if devices.is_empty() {
-        findings.push(Finding::stop(
+        findings.push(Finding::error(
+            "no-device",
             "There is no device: no network interface, not even lo, is up and has an address.",
             "bring one up (`ip link set lo up` is enough for programs on one host)",
         ));
@@ -46,7 +56,8 @@ fn judge(found: &Result<Vec<DeviceInfo>, NetError>, findings: &mut Vec<Finding>)
         judge_device(device, findings);
     }
     if !devices.is_empty() && devices.iter().all(|device| device.netdev.is_loopback()) {
-        findings.push(Finding::note(
+        findings.push(Finding::warning(
+            "loopback-only",
             "The only device is lo: programs on this host reach each other, other hosts can't be reached.",
         ));
     }
@@ -57,14 +68,16 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
     let gids = device.gid_table();
     let name = format!("{} (interface {})", device.name, netdev.name);
     if gids.iter().next().is_none() {
-        findings.push(Finding::stop(
+        findings.push(Finding::error(
+            "no-address",
             format!("{name} has no address, so no GID."),
             format!("give it one: `ip address add ADDRESS/PREFIX dev {}`", netdev.name),
         ));
         return;
     }
     if port.state == PortState::Down {
-        findings.push(Finding::stop(
+        findings.push(Finding::error(
+            "device-down",
             format!("{name} is down."),
             format!(
                 "`ip link set {} up`, and check the cable or the virtual interface's other end",
@@ -80,14 +93,13 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
             addresses.push(address);
         }
     }
-    findings.push(Finding::fine(format!(
-        "{name} is active with path MTU {} at {}.",
-        port.active_mtu,
-        addresses.join(", ")
-    )));
+    findings.push(Finding::ok(
+        "device",
+        format!("{name} is active with path MTU {} at {}.", port.active_mtu, addresses.join(", ")),
+    ));
     if port.active_mtu < COMMON_PATH_MTU {
         findings.push(
-            Finding::note(format!(
+            Finding::warning("small-mtu", format!(
                 "{name} has an MTU of only {}: programs that ask for a path MTU above {} fail towards other hosts.",
                 netdev.mtu, port.active_mtu
             ))
@@ -99,14 +111,15 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
     }
     if port.link_layer.is_infiniband() {
         findings.extend(ferroce_nic::net::why_no_lid(netdev).map(|why| {
-            Finding::note(format!("{why}."))
+            Finding::warning("no-lid", format!("{why}."))
                 .with_fix("have programs use a GRH, or give the interface another address")
         }));
     } else if gids.get(1).is_none() {
         findings.push(
-            Finding::note(format!(
-                "{name} has no IPv4 address: GID index 1, which most scripts ask for, is empty."
-            ))
+            Finding::warning(
+                "no-ipv4",
+                format!("{name} has no IPv4 address: GID index 1, which most scripts ask for, is empty."),
+            )
             .with_fix("give the interface an IPv4 address, or use index 0"),
         );
     }
@@ -114,7 +127,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Weight;
+    use super::super::Level;
     use super::*;
     use ferroce_nic::net::{Address, Netdev};
 
@@ -147,10 +160,10 @@ mod tests {
     #[test]
     fn no_device_would_stop_a_program() {
         let findings = judged(&Ok(Vec::new()));
-        assert_eq!(findings[0].weight, Weight::Stop);
+        assert_eq!(findings[0].level, Level::Error);
         let findings = judged(&Err(NetError::Twice { name: "eth0".into() }));
-        assert_eq!(findings[0].weight, Weight::Stop);
-        assert!(findings[0].says.contains("FERROCE_DEVICES: \"eth0\" is named twice"), "{findings:?}");
+        assert_eq!(findings[0].level, Level::Error);
+        assert!(findings[0].message.contains("FERROCE_DEVICES: \"eth0\" is named twice"), "{findings:?}");
     }
 
     #[test]
@@ -158,23 +171,23 @@ mod tests {
         let findings = judged(&Ok(vec![device(1500, &["10.0.0.1"])]));
         assert_eq!(
             findings,
-            [Finding::fine("ferroce0 (interface eth0) is active with path MTU 1024 at 10.0.0.1.")]
+            [Finding::ok("device", "ferroce0 (interface eth0) is active with path MTU 1024 at 10.0.0.1.")]
         );
     }
 
     #[test]
     fn small_mtu_and_missing_ipv4_are_notes() {
         let findings = judged(&Ok(vec![device(1000, &["fe80::1"])]));
-        assert_eq!(findings[1].weight, Weight::Note);
-        assert!(findings[1].says.contains("above 512"), "{findings:?}");
-        assert!(findings[2].says.contains("GID index 1"), "{findings:?}");
+        assert_eq!(findings[1].level, Level::Warning);
+        assert!(findings[1].message.contains("above 512"), "{findings:?}");
+        assert!(findings[2].message.contains("GID index 1"), "{findings:?}");
     }
 
     #[test]
     fn named_device_that_is_down_or_has_no_address_would_stop_a_program() {
         let mut down = device(1500, &["10.0.0.1"]);
         down.netdev.flags = 0;
-        assert!(judged(&Ok(vec![down]))[0].says.ends_with("is down."));
-        assert!(judged(&Ok(vec![device(1500, &[])]))[0].says.contains("no address"));
+        assert!(judged(&Ok(vec![down]))[0].message.ends_with("is down."));
+        assert!(judged(&Ok(vec![device(1500, &[])]))[0].message.contains("no address"));
     }
 }

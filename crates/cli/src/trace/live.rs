@@ -16,9 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Prints messages until the process ends.
 pub fn trace(options: &Options<'_>, pid: u32) -> Result<ExitCode, String> {
-    if options.follow || options.acks {
-        return Err("--follow and --acks are for captures".to_owned());
-    }
     if options.pairs.len() > NAMED {
         return Err(format!("at most {NAMED} queue pairs can be chosen of a process"));
     }
@@ -154,12 +151,12 @@ fn status(value: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+    use crate::trace::Traced;
 
     #[test]
     fn a_message_is_a_line_with_its_end() {
         let options = Options {
-            what: Path::new("7"),
+            what: Traced::Process(7),
             count: 1,
             follow: false,
             json: false,

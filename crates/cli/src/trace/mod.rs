@@ -1,30 +1,26 @@
 //! `ferroce trace`: the messages of a running process, or of a capture, a line each, also while it is being written.
 
+pub mod capture;
 mod live;
 mod messages;
+pub mod packet;
 
 use crate::output;
-use crate::progress::Reading;
-use messages::{Message, Messages, Way};
-use pcap_parser::pcapng::{Block, EnhancedPacketBlock, InterfaceDescriptionBlock, OptionCode};
-use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
-use std::fs::File;
-use std::io::{self, Read};
+use messages::{Message, Messages};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-/// Longer than any packet, with what surrounds it.
-const BUFFER: usize = 1 << 20;
-/// How often a file that is being written is looked at.
-const LOOK: Duration = Duration::from_millis(50);
-
-const ETHERTYPES_OF_IP: [u16; 2] = [0x0800, 0x86dd];
+/// What is traced.
+#[derive(Clone, Copy)]
+pub enum Traced<'a> {
+    Process(u32),
+    Capture(&'a Path),
+}
 
 /// What is shown of which capture or process.
 pub struct Options<'a> {
-    /// The number of a process, or a file.
-    pub what: &'a Path,
+    pub what: Traced<'a>,
     /// How many messages are shown.
     pub count: u64,
     /// Goes on when the file's end is reached.
@@ -42,10 +38,9 @@ pub struct Options<'a> {
 
 /// Prints the messages of a capture, or of a process.
 pub fn trace(options: &Options<'_>) -> ExitCode {
-    let pid = options.what.to_str().and_then(|word| word.parse().ok());
-    let (name, traced) = match pid {
-        Some(pid) => (format!("process {pid}"), live::trace(options, pid)),
-        None => (options.what.display().to_string(), read(options)),
+    let (name, traced) = match options.what {
+        Traced::Process(pid) => (format!("process {pid}"), live::trace(options, pid)),
+        Traced::Capture(file) => (file.display().to_string(), read(options, file)),
     };
     match traced {
         Ok(code) => code,
@@ -56,39 +51,37 @@ pub fn trace(options: &Options<'_>) -> ExitCode {
     }
 }
 
-fn read(options: &Options<'_>) -> Result<ExitCode, String> {
-    let file = File::open(options.what).map_err(|error| output::path_error(options.what, &error))?;
-    // Of a pipe, or of a file that is waited at, the end isn't known.
-    let length = file.metadata().ok().filter(|of| of.is_file() && !options.follow).map_or(0, |of| of.len());
-    let growing = Growing { file, follow: options.follow };
-    let mut reading = Reading::of(length);
-    let mut reader = create_reader(BUFFER, growing).map_err(|error| match error {
-        PcapError::Eof => "it is empty".to_owned(),
-        _ => "it is no capture (pcapng or pcap)".to_owned(),
+fn read(options: &Options<'_>, file: &Path) -> Result<ExitCode, String> {
+    let is_pid = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(pid) = file.to_str().filter(|name| is_pid(name) && !file.exists()) {
+        return Err(format!("there is no such file; for process {pid}: `ferroce trace --pid {pid}`"));
+    }
+    let (mut messages, mut shown, mut left_out) = (Messages::default(), 0, 0_u64);
+    capture::read(file, options.follow, |packet, reading| {
+        if shown == options.count {
+            return Ok(ControlFlow::Break(()));
+        }
+        let Some(message) = messages.packet(packet) else { return Ok(ControlFlow::Continue(())) };
+        if !options.wants(&message) {
+            left_out += 1;
+            return Ok(ControlFlow::Continue(()));
+        }
+        let line = if options.json { message.to_json().to_string() } else { message.to_string() };
+        shown += 1;
+        reading.make_way();
+        match output::line(&line) {
+            Ok(true) if shown < options.count => Ok(ControlFlow::Continue(())),
+            Ok(_) => Ok(ControlFlow::Break(())),
+            Err(error) => Err(format!("standard output: {error}")),
+        }
     })?;
-    let mut decoder = Decoder::default();
-    let mut left = options.count;
-    while left > 0 {
-        match reader.next() {
-            Ok((length, block)) => {
-                let message = decoder.block(&block);
-                reader.consume(length);
-                reading.advance(length as u64);
-                let Some(message) = message.filter(|message| options.wants(message)) else { continue };
-                let line = if options.json { message.to_json().to_string() } else { message.to_string() };
-                left -= 1;
-                reading.make_way();
-                match output::line(&line) {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(ExitCode::SUCCESS),
-                    Err(error) => return Err(format!("standard output: {error}")),
-                }
+    if shown == 0 && options.count > 0 {
+        let file = file.display();
+        match left_out {
+            0 => eprintln!("ferroce trace: {file} contains no RoCEv2 message"),
+            _ => {
+                eprintln!("ferroce trace: none of the {left_out} messages in {file} is wanted by the options")
             }
-            Err(PcapError::Eof) => return Ok(ExitCode::SUCCESS),
-            Err(PcapError::Incomplete(_)) => reader.refill().map_err(|error| error.to_string())?,
-            // A process that was killed may have left half a block.
-            Err(PcapError::UnexpectedEof) => return Err("its last block isn't whole".to_owned()),
-            Err(_) => return Err("a block of it makes no sense".to_owned()),
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -106,125 +99,5 @@ impl Options<'_> {
             && (!self.errors || message.refusal.is_some())
             && (self.pairs.is_empty() || self.pairs.contains(&message.number))
             && self.names(message.operation)
-    }
-}
-
-/// A file whose end is waited at.
-struct Growing {
-    file: File,
-    follow: bool,
-}
-
-impl Read for Growing {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let read = self.file.read(bytes)?;
-            if read > 0 || !self.follow || bytes.is_empty() {
-                return Ok(read);
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-}
-
-/// Blocks in, messages out.
-#[derive(Default)]
-struct Decoder {
-    interfaces: Vec<Interface>,
-    /// When the first packet came, in nanoseconds.
-    first: Option<u64>,
-    messages: Messages,
-}
-
-#[derive(Clone, Copy)]
-struct Interface {
-    link: Linktype,
-    /// Units of its clock in a second.
-    resolution: u64,
-}
-
-impl Decoder {
-    fn block(&mut self, block: &PcapBlockOwned<'_>) -> Option<Message> {
-        match block {
-            PcapBlockOwned::NG(Block::SectionHeader(_)) => self.interfaces.clear(),
-            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
-                self.interfaces.push(Interface::of(interface));
-            }
-            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
-                let interface = *self.interfaces.get(packet.if_id as usize)?;
-                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
-                let at = (u128::from(ticks) * 1_000_000_000 / u128::from(interface.resolution.max(1))) as u64;
-                return self.packet(interface.link, at, way_of(packet), packet.data);
-            }
-            PcapBlockOwned::LegacyHeader(header) => {
-                let resolution = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
-                self.interfaces = vec![Interface { link: header.network, resolution }];
-            }
-            PcapBlockOwned::Legacy(packet) => {
-                let Interface { link, resolution } = *self.interfaces.first()?;
-                // In units of its clock, whatever the parser calls it.
-                let fraction = u64::from(packet.ts_usec) * (1_000_000_000 / resolution);
-                let at = u64::from(packet.ts_sec) * 1_000_000_000 + fraction;
-                return self.packet(link, at, Way::Unknown, packet.data);
-            }
-            PcapBlockOwned::NG(_) => {}
-        }
-        None
-    }
-
-    fn packet(&mut self, link: Linktype, at: u64, way: Way, bytes: &[u8]) -> Option<Message> {
-        let packet = match link {
-            Linktype::ETHERNET => {
-                let kind = u16::from_be_bytes(*bytes.get(12..14)?.first_chunk()?);
-                ETHERTYPES_OF_IP.contains(&kind).then_some(())?;
-                bytes.get(14..)?
-            }
-            Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => bytes,
-            _ => return None,
-        };
-        let since = at.saturating_sub(*self.first.get_or_insert(at));
-        self.messages.packet(since as f64 / 1e9, way, packet)
-    }
-}
-
-impl Interface {
-    fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
-        Self { link: block.linktype, resolution: block.ts_resolution().unwrap_or(1_000_000) }
-    }
-}
-
-/// What epb_flags says (pcapng, section 4.3.1).
-fn way_of(packet: &EnhancedPacketBlock<'_>) -> Way {
-    let flags = packet.options.iter().find(|option| option.code == OptionCode(2));
-    match flags.and_then(|option| option.value.first().copied()).map(|byte| byte & 3) {
-        Some(1) => Way::In,
-        Some(2) => Way::Out,
-        _ => Way::Unknown,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pcap_parser::LegacyPcapBlock;
-    use pcap_parser::pcap::parse_pcap_header;
-
-    #[test]
-    fn packets_of_a_classic_capture_have_the_times_of_its_clock() {
-        for (magic, fraction) in [(0xa1b2_c3d4_u32, 250_000), (0xa1b2_3c4d, 250_000_000)] {
-            let mut header = vec![0; 24];
-            header[..4].copy_from_slice(&magic.to_le_bytes());
-            header[20] = 101;
-            let (_, header) = parse_pcap_header(&header).unwrap();
-            let mut decoder = Decoder::default();
-            decoder.block(&PcapBlockOwned::LegacyHeader(header));
-            let packet = messages::tests::send_only();
-            let mut at = |ts_sec, ts_usec| {
-                let len = packet.len() as u32;
-                let block = LegacyPcapBlock { ts_sec, ts_usec, caplen: len, origlen: len, data: &packet };
-                decoder.block(&PcapBlockOwned::Legacy(block)).unwrap().at
-            };
-            assert_eq!((at(7, 0), at(8, fraction)), (0.0, 1.25), "{magic:#x}");
-        }
     }
 }

@@ -7,8 +7,11 @@ use crate::table::aligned;
 use ferroce_nic::watch::{CompletionQueue, Process, QueuePair, Wish, WorkQueue};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
+/// Columns before each line of a process.
+const INDENT: usize = 2;
 /// Regions that are shown one by one without `--regions`.
 const FEW: usize = 4;
 
@@ -51,15 +54,59 @@ pub fn ps(options: &Options<'_>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut text = String::new();
+    let columns = || ratatui::crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns));
+    let width = std::io::stdout().is_terminal().then(columns).flatten();
     for seen in &chosen {
-        process(&mut text, seen, &pairs, &all, options.regions);
+        process(&mut text, seen, &pairs, &all, options.regions, width);
         text.push('\n');
     }
     mutual(&mut text, &chosen, &pairs);
     output::print(&text)
 }
 
-fn process(text: &mut String, seen: &Seen, pairs: &Pairs<'_>, all: &[Seen], regions: bool) {
+/// The rows; if they are wider than `width`, what each queue pair waits for is below its row.
+fn fitting<const COLUMNS: usize>(mut rows: Vec<[String; COLUMNS]>, width: Option<usize>) -> String {
+    let table = aligned(&rows);
+    let widest = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let Some(width) = width.filter(|width| widest + INDENT > *width) else { return table };
+    let waits: Vec<String> =
+        rows.iter_mut().map(|row| row.last_mut().map(std::mem::take).unwrap_or_default()).collect();
+    let narrow = aligned(&rows);
+    let mut text = String::new();
+    for (at, (line, waits)) in narrow.lines().zip(waits).enumerate() {
+        let _ = writeln!(text, "{line}");
+        // The head of the column isn't needed.
+        if at > 0 {
+            text.push_str(&wrapped(&waits, width.saturating_sub(INDENT)));
+        }
+    }
+    text
+}
+
+/// Words in lines of at most `width` columns, where they fit.
+fn wrapped(words: &str, width: usize) -> String {
+    const BEGIN: &str = "   ";
+    let (mut text, mut line) = (String::new(), BEGIN.to_owned());
+    for word in words.split_whitespace() {
+        if line.len() > BEGIN.len() && line.chars().count() + 1 + word.chars().count() > width {
+            let _ = writeln!(text, "{line}");
+            line = BEGIN.to_owned();
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    let _ = writeln!(text, "{line}");
+    text
+}
+
+fn process(
+    text: &mut String,
+    seen: &Seen,
+    pairs: &Pairs<'_>,
+    all: &[Seen],
+    regions: bool,
+    width: Option<usize>,
+) {
     let line = |text: &mut String, says: &str| {
         let _ = writeln!(text, "{says}");
     };
@@ -68,9 +115,9 @@ fn process(text: &mut String, seen: &Seen, pairs: &Pairs<'_>, all: &[Seen], regi
     line(text, &format!("{name} of user {}: {}", seen.uid, seen.command));
     let account = match &seen.answer {
         Answer::Account(account) => account,
-        Answer::Stopped => return line(text, "  It is stopped, and tells nothing."),
-        Answer::Silent => return line(text, "  It has not answered within a second."),
-        Answer::Strange => return line(text, "  Its answer isn't understood: is it of another version?"),
+        Answer::Stopped => return line(text, "  stopped (no details)"),
+        Answer::Silent => return line(text, "  no answer within a second"),
+        Answer::Strange => return line(text, "  incompatible Ferroce version"),
     };
     for device in &account.devices {
         let state = if device.active { "active" } else { "down" };
@@ -82,7 +129,7 @@ fn process(text: &mut String, seen: &Seen, pairs: &Pairs<'_>, all: &[Seen], regi
         let heads = ["QP", "TYPE", "STATE", "FABRIC", "PEER", "SENDS", "RECEIVES", "CQ", "WAITS"];
         let mut rows = vec![heads.map(str::to_owned)];
         rows.extend(account.queue_pairs.iter().map(|pair| row(pair, pairs.waits_for(pair, all))));
-        indent(text, &aligned(&rows));
+        indent(text, &fitting(rows, width));
     }
     if account.more_queue_pairs > 0 {
         line(text, &format!("  and {} more queue pairs", account.more_queue_pairs));
@@ -229,6 +276,15 @@ fn to_json(seen: &Seen, pairs: &Pairs<'_>, all: &[Seen]) -> Value {
 mod tests {
     use super::super::waits::tests::{pair, process};
     use super::*;
+
+    #[test]
+    fn what_is_waited_for_is_below_a_row_that_is_too_wide() {
+        let rows =
+            || vec![["QP", "WAITS"].map(str::to_owned), ["0x1", "waits for a message"].map(str::to_owned)];
+        assert_eq!(fitting(rows(), Some(80)), aligned(&rows()));
+        assert_eq!(fitting(rows(), None), aligned(&rows()));
+        assert_eq!(fitting(rows(), Some(18)), "QP\n0x1\n    waits for a\n    message\n");
+    }
 
     #[test]
     fn two_that_wait_for_each_other_are_named_once_whoever_is_chosen() {

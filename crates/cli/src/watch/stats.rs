@@ -2,10 +2,12 @@
 
 use super::{Seen, processes};
 use crate::output;
+use crate::table::aligned;
 use ferroce_nic::watch::{Counters, QueuePair, Wish};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 /// What is shown.
@@ -16,6 +18,8 @@ pub struct Options<'a> {
     pub pairs: bool,
     /// Only this device.
     pub device: Option<&'a str>,
+    /// On a terminal, a table; otherwise the form of rdma-statistic(8).
+    pub table: bool,
 }
 
 /// Prints the counters.
@@ -45,7 +49,8 @@ pub fn stats(options: &Options<'_>) -> ExitCode {
     if lines.is_empty() {
         eprintln!("ferroce stats: no process of this user uses {} here", options.device.unwrap_or("Ferroce"));
     }
-    output::print(&lines.iter().map(Line::to_text).collect::<String>())
+    let to_text = if options.table && io::stdout().is_terminal() { Line::to_table } else { Line::to_text };
+    output::print(&lines.iter().map(to_text).collect::<String>())
 }
 
 /// What a device, or a queue pair of it, has counted.
@@ -83,6 +88,26 @@ pub fn devices(seen: &[Seen]) -> BTreeMap<String, Counters> {
 }
 
 impl Line {
+    /// For people: the counters that have counted something.
+    fn to_table(&self) -> String {
+        let name = match self.pair {
+            Some((Some(pid), number)) => format!("{}, QP {number:#08x} of process {pid}", self.device),
+            Some((None, number)) => format!("{}, QP {number:#08x}", self.device),
+            None => self.device.clone(),
+        };
+        let each = self.counters.each();
+        let rows: Vec<_> = each
+            .iter()
+            .filter(|(_, value)| *value > 0)
+            .map(|(name, value)| [format!("  {name}"), value.to_string()])
+            .collect();
+        let rest = match each.len() - rows.len() {
+            0 => String::new(),
+            zero => format!("  ({zero} counters are 0)\n"),
+        };
+        format!("{name}\n{}{rest}", aligned(&rows))
+    }
+
     /// The form of rdma-statistic(8).
     fn to_text(&self) -> String {
         let mut text = format!("link {}/1", self.device);
@@ -106,5 +131,20 @@ impl Line {
         }
         value["counters"] = counters.into();
         value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_see_the_counters_that_have_counted() {
+        let counters = Counters { rdma_sends: 12, sent_bytes: 3456, ..Counters::default() };
+        let line = Line { device: "ferroce0".into(), pair: Some((Some(7), 0x12_3456)), counters };
+        let table = line.to_table();
+        assert!(table.starts_with("ferroce0, QP 0x123456 of process 7\n"), "{table}");
+        assert!(table.contains("rdma_sends  12\n") && table.ends_with(" counters are 0)\n"), "{table}");
+        assert!(line.to_text().starts_with("link ferroce0/1 lqpn 1193046 pid 7 "));
     }
 }

@@ -17,6 +17,10 @@ const HEADS: [&str; COLUMNS] = [
 ];
 /// Of all columns but the last, which takes what is left.
 const WIDTHS: [u16; COLUMNS - 1] = [7, 8, 7, 6, 7, 7, 7, 7, 7, 5, 11];
+/// Columns that a narrow terminal leaves out, the least needed first: FABRIC, OPEN, RECVS/s, IN B/s, CQ, STATE.
+const LEFT_OUT_FIRST: [usize; 6] = [3, 9, 5, 7, 10, 2];
+/// Columns that WAITS needs to be of use.
+const WAITS: u16 = 24;
 /// A completion queue that is fuller is in danger of overrunning.
 const NEARLY_FULL: f64 = 0.9;
 
@@ -112,15 +116,24 @@ impl View {
         let parts = [Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
         let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
         frame.render_widget(Line::from(self.title()), head);
-        let widths = WIDTHS.map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
-        let rows = self.rows.iter().map(|rate| Row::new(cells(rate).map(Cell::from)).style(self.style(rate)));
+        let shown = shown(frame.area().width);
+        let widths = shown.iter().map(|&column| match WIDTHS.get(column) {
+            Some(width) => Constraint::Length(*width),
+            None => Constraint::Fill(1),
+        });
+        let row = |cells: [String; COLUMNS]| {
+            Row::new(shown.iter().map(|&column| Cell::from(cells[column].clone())).collect::<Vec<_>>())
+        };
+        let rows = self.rows.iter().map(|rate| row(cells(rate)).style(self.style(rate)));
         let table = Table::new(rows, widths)
-            .header(Row::new(HEADS).style(Style::new().add_modifier(Modifier::BOLD)))
+            .header(row(HEADS.map(str::to_owned)).style(Style::new().add_modifier(Modifier::BOLD)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_stateful_widget(table, body, &mut self.table);
         let sort = format!("{:?}", self.sort).to_lowercase();
+        let hidden = COLUMNS - shown.len();
+        let hint = if hidden > 0 { format!("{hidden} columns hidden: widen  ") } else { String::new() };
         let help =
-            format!("q quit  t processes or queue pairs  s sort (by {sort}; b m r f o p)  arrows move");
+            format!("{hint}q quit  t processes or queue pairs  s sort (by {sort}; b m r f o p)  arrows move");
         frame.render_widget(Line::from(help), foot);
     }
 
@@ -140,6 +153,21 @@ impl View {
         rows.extend(self.rows.iter().map(cells));
         format!("{}\n{}", self.title(), aligned(&rows))
     }
+}
+
+/// The columns that have room.
+fn shown(width: u16) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..COLUMNS).collect();
+    let needed = |columns: &[usize]| -> u16 {
+        columns.iter().map(|&column| WIDTHS.get(column).copied().unwrap_or(WAITS) + 1).sum()
+    };
+    for least in LEFT_OUT_FIRST {
+        if needed(&columns) <= width {
+            break;
+        }
+        columns.retain(|column| *column != least);
+    }
+    columns
 }
 
 fn cells(rate: &Rate) -> [String; COLUMNS] {
@@ -233,6 +261,15 @@ mod tests {
             "{}",
             view.to_text()
         );
+    }
+
+    #[test]
+    fn a_narrow_terminal_keeps_what_is_waited_for_and_names_what_it_hides() {
+        let lines = drawn(&mut view([2000, 10]), 80);
+        assert!(lines[1].contains("PROCESS QP") && lines[1].ends_with("WAITS"), "{lines:?}");
+        assert!(lines[2].ends_with("waits for a message"), "{lines:?}");
+        assert!(lines[5].starts_with("5 columns hidden: widen  q quit"), "{lines:?}");
+        assert_eq!(shown(130).len(), COLUMNS);
     }
 
     #[test]
