@@ -22,7 +22,7 @@ def env(base=None, preload=True, sockets=False):
     """The environment in which a program, and what it starts, has Ferroce's devices.
 
     base: what to add to, without it `os.environ`. preload, sockets: as `--no-preload` and `--sockets` of `ferroce run`.
-    Raises RuntimeError with the command's words if a variable FERROCE_... means nothing.
+    Raises RuntimeError with the command's output if a variable FERROCE_... is invalid.
     """
     variables = dict(os.environ if base is None else base)
     words = ["env", "--json"]

@@ -101,7 +101,7 @@ class _Process:
 
 
 def _listens(port, process):
-    """Whether somebody listens at a TCP port of a process's network namespace."""
+    """Whether a process listens at a TCP port of a process's network namespace."""
     for table in ("tcp", "tcp6"):
         try:
             with open("/proc/{}/net/{}".format(process, table)) as lines:
@@ -155,7 +155,7 @@ class _Runner:
 def ferroce_pair(ferroce_env, ferroce_device):
     """Runs a server and a client: `ferroce_pair(server, client, port=18515, timeout=30)`.
 
-    Each is a list of words. The client starts when somebody listens at the TCP port, or at once with `port=None`. Returns both
+    Each is a list of words. The client starts when a process listens at the TCP port, or at once with `port=None`. Returns both
     outcomes. A process that takes longer than `timeout` seconds fails the test; nothing that was started is left.
     """
     runner = _Runner(ferroce_env)
@@ -197,7 +197,7 @@ def ferroce_hosts(ferroce_env):
     """Two hosts, for a server and a client: `hosts(server, [..., hosts.server_address])`.
 
     Each has a network namespace of its own, and they are joined by a veth pair. This needs unshare, nsenter and ip, and a kernel
-    that lets users make namespaces; where it doesn't, as in most containers, the test is skipped with what was said.
+    that lets users make namespaces; where it doesn't, as in most containers, the test is skipped with the reason.
     """
     missing = [name for name in ("unshare", "nsenter", "ip") if not shutil.which(name)]
     if missing:

@@ -81,7 +81,7 @@ impl Checking {
 fn begin_report(file: &Path) -> io::Result<std::path::PathBuf> {
     let absolute = std::path::absolute(file)?;
     let format = ReportFormat::of(&absolute);
-    // A pipe that nobody reads is an error here, and isn't waited for.
+    // A pipe without a reader is an error here: the open doesn't wait for one.
     let mut options = std::fs::OpenOptions::new();
     let opened = own_file::open(&absolute, options.write(true));
     let is_pipe = |error: &io::Error| error.raw_os_error() == Some(libc::ENXIO);

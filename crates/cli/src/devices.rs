@@ -21,7 +21,7 @@ pub fn devices(as_json: bool) -> ExitCode {
         println!("{:#}", Value::from(devices.iter().map(to_json).collect::<Vec<_>>()));
     } else if devices.is_empty() {
         eprintln!(
-            "ferroce devices: no network interface here is up and has an address (`ferroce doctor` says more)"
+            "ferroce devices: no network interface here is up and has an address (see `ferroce doctor`)"
         );
     } else {
         print!("{}", table(&devices));

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Prints `text`. That the reader has seen enough is no failure.
+/// Prints `text`. A closed pipe isn't a failure.
 pub fn print(text: &str) -> ExitCode {
     match write(text) {
         Ok(_) => ExitCode::SUCCESS,
@@ -31,14 +31,14 @@ fn write(text: &str) -> io::Result<bool> {
     }
 }
 
-/// Why a file can't be opened or made: the first part of its path that isn't there, or is no directory, is named.
+/// Why a file can't be opened or created: names the first part of its path that is missing or isn't a directory.
 pub fn path_error(file: &Path, error: &io::Error) -> String {
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let missing = |error: ErrorKind| matches!(error, ErrorKind::NotFound | ErrorKind::NotADirectory);
     // The root comes first.
     let mut above = absolute.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev();
     match above.find(|part| !part.is_dir()).filter(|_| missing(error.kind())) {
-        Some(part) if part.exists() => format!("{} is no directory", part.display()),
+        Some(part) if part.exists() => format!("{} isn't a directory", part.display()),
         Some(part) => format!("there is no directory {}", part.display()),
         None => error.to_string(),
     }
@@ -55,7 +55,7 @@ mod tests {
             path_error(file, &std::fs::File::open(file).unwrap_err())
         };
         assert_eq!(says("/nonexistent/a/b.json"), "there is no directory /nonexistent");
-        assert_eq!(says("/etc/passwd/b.json"), "/etc/passwd is no directory");
+        assert_eq!(says("/etc/passwd/b.json"), "/etc/passwd isn't a directory");
         assert_eq!(says("/etc/nonexistent"), "No such file or directory (os error 2)");
     }
 }

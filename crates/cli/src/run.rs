@@ -88,7 +88,7 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
 /// Sets the variables by which `command` and what it starts use Ferroce, and returns the directory of our libraries.
 ///
 /// # Errors
-/// A variable that the user has set means nothing, the libraries aren't there, or the loader can't be told of them.
+/// A variable that the user has set is invalid, the libraries are missing, or the loader can't handle their path.
 pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<PathBuf, String> {
     let surroundings = options.surroundings;
     let link_layer = surroundings.link_layer.map(|link_layer| link_layer.to_string());
@@ -169,11 +169,11 @@ fn show_entries(command: &mut Command, libraries: &Path, sockets: bool) -> Resul
 
 const SANITIZER_ORDER: &str = "verify_asan_link_order";
 
-/// What was there, then ours: a library that somebody else preloads may count on coming first.
+/// The existing list, then ours: a library that is already in it may have to be first.
 fn preload_list(ours: &[PathBuf], before: Option<&OsStr>) -> Result<OsString, String> {
     if let Some(library) = ours.iter().find(|library| library.as_os_str().as_bytes().contains(&b' ')) {
         return Err(format!(
-            "the loader cannot be told of {}: its path has a space; move Ferroce elsewhere, or use --no-preload",
+            "the loader cannot preload {}: its path has a space; move Ferroce elsewhere, or use --no-preload",
             library.display()
         ));
     }
@@ -190,7 +190,7 @@ fn library_path(libraries: &Path, before: Option<&OsStr>) -> Result<OsString, St
     let ours = libraries.as_os_str();
     if ours.as_bytes().iter().any(|byte| b":;$".contains(byte)) {
         return Err(format!(
-            "the loader cannot be told of {}: its path has a \":\", \";\" or \"$\"; move Ferroce elsewhere",
+            "the loader cannot search {}: its path has a \":\", \";\" or \"$\"; move Ferroce elsewhere",
             libraries.display()
         ));
     }
@@ -319,7 +319,7 @@ fn explain(program: &OsStr, error: &io::Error) -> (u8, String) {
     let is_path = program.as_bytes().contains(&b'/');
     let found = find_program(program, env::var_os("PATH").as_deref()).is_some_and(|file| file.exists());
     match error.kind() {
-        // A directory of PATH that may not be searched makes execvp(3) say EACCES for what is nowhere.
+        // A directory of PATH that may not be searched makes execvp(3) return EACCES for a missing program.
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if !is_path && !found => {
             let package = match package_of(program) {
                 Some(package) => {

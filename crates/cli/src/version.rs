@@ -1,4 +1,4 @@
-//! `ferroce version`: what a report of a bug should say.
+//! `ferroce version`: what a bug report should contain.
 
 use std::ffi::CStr;
 use std::fs;

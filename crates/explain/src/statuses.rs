@@ -1,4 +1,4 @@
-//! What statuses of completions and errno values mean, in a sentence or two.
+//! The meaning of completion statuses and errno values, in a sentence or two.
 
 /// A word of the C interface.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub const STATUSES: &[Word] = &[
         "IBV_WC_LOC_LEN_ERR",
         1,
         "local length error",
-        "A length is wrong on this side: of a receive, the message didn't fit into it; of a send request, the result has no room.",
+        "A length is wrong on this side. Receive: the message didn't fit into it. Send request: its buffer is too short for the result.",
     ),
     word(
         "IBV_WC_LOC_QP_OP_ERR",
@@ -49,14 +49,14 @@ pub const STATUSES: &[Word] = &[
         "IBV_WC_MW_BIND_ERR",
         6,
         "memory management operation error",
-        "A memory window wasn't bound, or a key not invalidated.",
+        "A memory window couldn't be bound, or a key couldn't be invalidated.",
     ),
-    word("IBV_WC_BAD_RESP_ERR", 7, "bad response error", "The peer's answer makes no sense."),
+    word("IBV_WC_BAD_RESP_ERR", 7, "bad response error", "The peer's response is invalid."),
     word(
         "IBV_WC_LOC_ACCESS_ERR",
         8,
         "local access error",
-        "Of a receive: the RDMA WRITE with immediate that was to use it isn't permitted to write where it wants.",
+        "Receive: the RDMA WRITE with immediate that would use it isn't permitted to write to its destination.",
     ),
     word(
         "IBV_WC_REM_INV_REQ_ERR",
@@ -74,19 +74,19 @@ pub const STATUSES: &[Word] = &[
         "IBV_WC_REM_OP_ERR",
         11,
         "remote operation error",
-        "The peer couldn't carry the request out: its own memory is at fault.",
+        "The peer couldn't carry out the request, because of its own memory.",
     ),
     word(
         "IBV_WC_RETRY_EXC_ERR",
         12,
         "transport retry counter exceeded",
-        "No answer came, for timeout × (retry_cnt + 1): the peer is unreachable, or drops what comes.",
+        "No answer came in timeout × (retry_cnt + 1): the peer is unreachable or drops the packets.",
     ),
     word(
         "IBV_WC_RNR_RETRY_EXC_ERR",
         13,
         "RNR retry counter exceeded",
-        "The peer had no receive posted, rnr_retry + 1 times, min_rnr_timer of the peer apart.",
+        "The peer had no receive posted, rnr_retry + 1 times, at intervals of the peer's min_rnr_timer.",
     ),
     word("IBV_WC_FATAL_ERR", 19, "fatal error", "The device has failed."),
     word("IBV_WC_GENERAL_ERR", 21, "general error", "Another error."),
@@ -105,25 +105,25 @@ pub const ERRNOS: &[Word] = &[
         "EPERM",
         1,
         "Operation not permitted",
-        "The operation isn't permitted: rights of the process, or objects that don't belong together.",
+        "The operation isn't permitted: the process lacks a right, or the objects belong to different contexts or domains.",
     ),
     word(
         "ENOENT",
         2,
         "No such file or directory",
-        "Nothing is there: of ibv_start_poll and ibv_next_poll, no completion.",
+        "Nothing was found. ibv_start_poll and ibv_next_poll: no completion.",
     ),
     word(
         "EIO",
         5,
         "Input/output error",
-        "The device has failed, or the process was forked after it was opened: open it anew.",
+        "The device has failed, or the process is a fork's child: open the device again.",
     ),
     word(
         "EAGAIN",
         11,
         "Resource temporarily unavailable",
-        "Not now: of event queues in non-blocking mode, there is no event.",
+        "Try again later. Event queues in non-blocking mode: there is no event.",
     ),
     word(
         "ENOMEM",
@@ -141,38 +141,28 @@ pub const ERRNOS: &[Word] = &[
         "EBUSY",
         16,
         "Device or resource busy",
-        "The object is in use: destroy what belongs to it first, and acknowledge its events.",
+        "The object is in use: destroy the objects that use it first, and acknowledge its events.",
     ),
-    word(
-        "ENODEV",
-        19,
-        "No such device",
-        "There is no such device: `ferroce devices` shows those that there are.",
-    ),
+    word("ENODEV", 19, "No such device", "The device doesn't exist: `ferroce devices` lists the devices."),
     word(
         "EINVAL",
         22,
         "Invalid argument",
-        "An argument is wrong. Under `ferroce run` a line on standard error says which, and the fix.",
+        "An argument is wrong. Under `ferroce run` a line on standard error names it, and the fix.",
     ),
     word(
         "ENOSPC",
         28,
         "No space left on device",
-        "A table is full: of devices, no name is free by which Ferroce processes find each other; of `unshare`, \
+        "A table is full: of devices, no name is free by which Ferroce processes find each other; `unshare`: \
          user.max_user_namespaces is 0 or reached.",
     ),
-    word(
-        "ENODATA",
-        61,
-        "No data available",
-        "The entry is empty: of GID tables, an index without an address.",
-    ),
+    word("ENODATA", 61, "No data available", "The entry is empty. GID tables: an index without an address."),
     word(
         "EOPNOTSUPP",
         95,
         "Operation not supported",
-        "The device doesn't have this: ask ibv_query_device_ex before.",
+        "The device doesn't support this: check with ibv_query_device_ex before.",
     ),
     word(
         "EADDRINUSE",

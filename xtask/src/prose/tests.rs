@@ -20,6 +20,10 @@ fn unnamed_persons_are_found_in_pages_comments_and_strings() {
     assert_eq!(found("a.rs", "let a = r#\"\nNobody\"#;"), [(1, 2)]);
     assert_eq!(found("a.c", "/* one\n * for who waits */ int x;"), [(1, 2)]);
     assert_eq!(found("a.sh", "#!/bin/sh\n# Nobody\necho nobody\n"), [(1, 2)]);
+    assert_eq!(
+        found("a.py", "def f():\n    \"\"\"Waits.\n\n    For\n    nobody.\"\"\"\n    x = 'nobody'  \n"),
+        [(1, 5)]
+    );
     assert_eq!(found("run", "#!/bin/sh\n# Nobody\necho nobody\n"), [(1, 2)]);
     for clause in [
         "is left out; who names it is refused.",
@@ -35,6 +39,7 @@ fn questions_code_and_idioms_are_no_findings() {
     assert_eq!(found("a.md", "## Who is it for?\n\n`nobody` is a user.\n\n```\nnobody\n```\n"), []);
     assert_eq!(found("a.md", "There is no key. It is no longer there. It is no more than 4.\n"), []);
     assert_eq!(found("a.md", "The user who starts it owns it. Users, who have accounts, may log in.\n"), []);
+    assert_eq!(found("a.rs", "f(\"{says}: {told:?}\");"), []);
     assert_eq!(found("a.rs", "let c = '\"'; let nobody = 'a'; // A comment.\nfn f<'a>(x: &'a str) {}\n"), []);
 }
 

@@ -57,7 +57,8 @@ pub fn paragraphs(path: &Path, source: &str) -> Vec<Paragraph> {
         "md" => of_page(source),
         "rs" => of_program(source, true),
         "c" | "h" | "cc" | "cpp" | "js" => of_program(source, false),
-        "sh" | "py" | "toml" | "yml" | "yaml" | "tsv" | "service" | "dockerfile" => of_hashes(source),
+        "py" => of_python(source),
+        "sh" | "toml" | "yml" | "yaml" | "tsv" | "service" | "dockerfile" => of_hashes(source),
         "" if source.starts_with('#') => of_hashes(source),
         _ => Vec::new(),
     };
@@ -67,16 +68,21 @@ pub fn paragraphs(path: &Path, source: &str) -> Vec<Paragraph> {
     paragraphs
 }
 
-/// Replaces what stands in backticks, keeping the length.
+/// Replaces text in backticks, and names in braces (of format strings), keeping the length.
 fn without_code(text: &str) -> String {
-    let mut inside = false;
+    let (mut inside, mut braces) = (false, false);
     let blank = |c: char| if c.len_utf8() == 1 { "_".to_owned() } else { "_".repeat(c.len_utf8()) };
     let mut kept = String::with_capacity(text.len());
     for c in text.chars() {
+        braces = match c {
+            '{' => true,
+            '}' | ' ' => false,
+            _ => braces,
+        };
         if c == '`' {
             inside = !inside;
             kept.push('_');
-        } else if inside {
+        } else if inside || braces {
             kept += &blank(c);
         } else {
             kept.push(c);
@@ -132,6 +138,28 @@ fn of_hashes(source: &str) -> Vec<Paragraph> {
     paragraphs.finish()
 }
 
+/// Comments and documentation strings.
+fn of_python(source: &str) -> Vec<Paragraph> {
+    let mut paragraphs = Paragraphs::default();
+    let mut documents = false;
+    for (number, line) in (1..).zip(source.lines()) {
+        for (index, part) in line.split("\"\"\"").enumerate() {
+            if index > 0 {
+                documents = !documents;
+                paragraphs.end();
+            }
+            if documents && !part.trim().is_empty() {
+                paragraphs.line(number, part.trim());
+            } else if documents {
+                paragraphs.end();
+            }
+        }
+    }
+    let mut all = paragraphs.finish();
+    all.extend(of_hashes(source));
+    all
+}
+
 /// Comments and strings of Rust and C.
 fn of_program(source: &str, rust: bool) -> Vec<Paragraph> {
     let mut paragraphs = Paragraphs::default();
@@ -153,8 +181,8 @@ fn of_program(source: &str, rust: bool) -> Vec<Paragraph> {
             }
             last_comment = line;
             at += end;
-        } else if rest.starts_with("/*") {
-            let end = rest[2..].find("*/").map_or(rest.len(), |end| end + 4);
+        } else if let Some(body) = rest.strip_prefix("/*") {
+            let end = body.find("*/").map_or(rest.len(), |end| end + 4);
             paragraphs.end();
             for (index, text) in rest[..end].lines().enumerate() {
                 let text =

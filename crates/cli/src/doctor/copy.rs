@@ -1,6 +1,6 @@
 //! May memory be copied by the kernel, within a process and between two of this user's?
 //!
-//! Tried, not deduced: Yama, seccomp profiles, user namespaces and capabilities all have a say.
+//! Each copy is tried: the result depends on Yama, seccomp profiles, user namespaces and capabilities together.
 
 use std::fs;
 

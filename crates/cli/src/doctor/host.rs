@@ -1,4 +1,4 @@
-//! Who else does RDMA on this host: kernel adapters, soft-RoCE, other Ferroce processes; and what may filter packets.
+//! Other RDMA users of this host (kernel adapters, soft-RoCE, Ferroce processes), and packet filters.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -164,9 +164,9 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
     for uid in users {
         findings.push(
             Finding::warning("other-users", format!(
-                "{} runs programs with Ferroce in this network namespace: your programs and theirs reach each other by \
-                 packets, and share memory only where both say so (FERROCE_TRUST). UDP port {ROCE_PORT} of an address is that user's who opened it first; the other's \
-                 packets there go through its processes.",
+                "{} runs programs with Ferroce in this network namespace: your programs and theirs exchange \
+                 packets, and share memory only if both set FERROCE_TRUST. UDP port {ROCE_PORT} of an address belongs to the user who opened it first; \
+                 that user's processes forward the packets of the other user.",
                 user_name(uid)
             ))
             .with_fix("to be independent of each other, have a network namespace each (`unshare -Urn`)"),

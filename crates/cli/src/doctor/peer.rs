@@ -110,7 +110,7 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
     findings.push(probe(peer, ip, scope, &route, devices));
 }
 
-/// The peer as it was given, and its address where that says more.
+/// The peer as it was given, and its address unless it was given as one.
 fn named(peer: &str, ip: IpAddr) -> String {
     let is_address = peer.split('%').next().is_some_and(|text| text.parse() == Ok(ip));
     if is_address { peer.to_owned() } else { format!("{peer} ({ip})") }
@@ -253,7 +253,7 @@ fn judge_probe(peer: &str, answer: &Answer, path_mtu: u32, interface_mtu: u32) -
                  packets are lost on the way."
             ),
             format!(
-                "set the interface's MTU to {path_mtu}, or tell the program to use a path MTU of {usable} (`-m {usable}`)"
+                "set the interface's MTU to {path_mtu}, or use a path MTU of {usable} in the program (`-m {usable}`)"
             ),
         );
     }
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn unused_port_of_this_host_is_turned_back() {
-        // The address is nobody's but the loopback network's; nothing listens there.
+        // No process listens at this address of the loopback network.
         let (answer, _) = send_probe("127.47.91.3".parse().unwrap(), 0, 1500).unwrap();
         assert_eq!(answer, Answer::NobodyListens);
     }

@@ -38,7 +38,7 @@ pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
     }
 }
 
-/// `users`: who has processes of Ferroce here.
+/// `users`: the users with Ferroce processes here.
 fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], users: &BTreeSet<u32>) -> Finding {
     let holders: Vec<&Socket> = sockets.iter().filter(|socket| conflicts(socket.ip, ip)).collect();
     // Binding would disturb a group of sockets that is at work, and proves nothing more.

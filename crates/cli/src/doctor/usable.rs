@@ -104,7 +104,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
                 netdev.mtu, port.active_mtu
             ))
             .with_fix(format!(
-                "`ip link set {} mtu 1500` if the network carries it, or tell the program (`-m {}`)",
+                "`ip link set {} mtu 1500` if the network supports it, or set the program's path MTU (`-m {}`)",
                 netdev.name, port.active_mtu
             )),
         );

@@ -141,7 +141,7 @@ impl Interface {
     }
 }
 
-/// What epb_flags says (pcapng, section 4.3.1).
+/// The direction in epb_flags (pcapng, section 4.3.1).
 fn way_of(packet: &EnhancedPacketBlock<'_>) -> Way {
     let flags = packet.options.iter().find(|option| option.code == OptionCode(2));
     match flags.and_then(|option| option.value.first().copied()).map(|byte| byte & 3) {

@@ -1,4 +1,4 @@
-//! The messages of a running process, as it tells of them.
+//! The messages of a running process, as it reports them.
 
 use super::Options;
 use crate::output;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Time between questions.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long an answer is waited for, before something is said of it.
+/// How long the command waits for an answer before it prints a line about that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Prints messages until the process ends.
@@ -61,14 +61,14 @@ pub fn trace(options: &Options<'_>, pid: u32) -> Result<ExitCode, String> {
 /// The process, if it is one that may be watched.
 fn find(pid: u32) -> Result<Watched, String> {
     let all = ask_all(Wish::Devices.to_byte(), LONGEST, PATIENCE)
-        .ok_or("/proc/net/unix can't be read, which says what processes there are")?;
+        .ok_or("/proc/net/unix, which lists the processes, can't be read")?;
     let missing = || "it doesn't use Ferroce, or isn't yours, or is in another network namespace".to_owned();
     all.into_iter().find(|watched| watched.pid == Some(pid)).ok_or_else(missing)
 }
 
 fn why(told: Told) -> String {
     match told {
-        Told::Stopped => "it is stopped, and tells nothing",
+        Told::Stopped => "it is stopped",
         Told::Silence => "it has not answered within a second",
         Told::Gone => "it has ended",
         Told::Nonsense | Told::Account(_) => "it is being traced already, or is of another version",
@@ -108,7 +108,7 @@ impl Lines<'_> {
             });
             text.push('\n');
         }
-        // One write for all: lines that nobody waits for cost a system call each.
+        // One write for all lines, since each write is a system call.
         let text = text.trim_end_matches('\n');
         match text.is_empty() {
             true => Ok(true),

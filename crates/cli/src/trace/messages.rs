@@ -1,4 +1,4 @@
-//! Packets of a capture as messages: a line for each one, and for each answer that says more than that all is well.
+//! Packets of a capture as messages: a line for each message, and for each response that isn't a plain acknowledgement.
 
 use super::packet::{Packet, Way};
 use ferroce_wire::Operation;
@@ -28,7 +28,7 @@ pub struct Message {
     pub psn: u32,
     /// Address and key of the memory that it names.
     pub remote: Option<(u64, u32)>,
-    /// What an answer says, where it isn't good news.
+    /// The error in a response.
     pub refusal: Option<&'static str>,
     /// Its first packets aren't in the capture.
     pub incomplete: bool,

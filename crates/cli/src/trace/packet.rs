@@ -9,12 +9,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// fewer bytes.
 const AHEAD_OF_NAK: usize = 4;
 
-/// Which way a packet went, as whoever captured it saw it.
+/// The direction of a packet, seen from the capturing process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Way {
     Out,
     In,
-    /// The capture doesn't say.
+    /// The capture doesn't contain it.
     Unknown,
 }
 

@@ -1,7 +1,7 @@
 //! `ferroce view`: a capture as one HTML page, with a sequence diagram of the hosts.
 //!
-//! The packets become JSON inside the page (`page.html`), whose script draws them. In here: which packets are shown, and what they
-//! say. Out of here: reading captures (`trace::capture`), and packets (`trace::packet`).
+//! The packets become JSON inside the page (`page.html`), whose script draws them. In here: the choice of packets, and their
+//! texts. Not here: reading captures (`trace::capture`), and packets (`trace::packet`).
 
 mod rows;
 

@@ -109,8 +109,8 @@ impl Rows {
         }));
     }
 
-    /// The sender and the receiver as numbers of hosts. Where the capture says which side it was taken at, both sides of one
-    /// address are apart.
+    /// The sender and the receiver as numbers of hosts. If the capture contains directions, both sides of one
+    /// address are distinguished.
     fn ends(&mut self, packet: &Packet) -> [usize; 2] {
         let names = match packet.way {
             Way::Out => [format!("{} (captured here)", packet.from), packet.to.to_string()],

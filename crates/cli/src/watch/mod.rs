@@ -1,7 +1,7 @@
-//! The processes of this host that use Ferroce, as they tell of themselves: `ferroce ps`, `stats` and `top`.
+//! The processes of this host that use Ferroce, as they report themselves: `ferroce ps`, `stats` and `top`.
 //!
-//! In here: whom to ask, what an account says in words. Out of here: how processes are asked (`ferroce_host`), and what of their
-//! answers is believed (`ferroce_watch`).
+//! In here: the choice of processes, and the texts about their accounts. Not here: the requests (`ferroce_host`), and the validation of
+//! answers (`ferroce_watch`).
 
 pub mod ps;
 pub mod rates;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// How long processes that don't answer are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A process, and what it has told.
+/// A process, and its answer.
 #[derive(Debug)]
 pub struct Seen {
     pub uid: u32,
@@ -75,7 +75,7 @@ impl Seen {
 /// They can't be found here.
 pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
     let all = ask_all(wish.to_byte(), LONGEST, PATIENCE)
-        .ok_or("/proc/net/unix can't be read, which says what processes there are")?;
+        .ok_or("/proc/net/unix, which lists the processes, can't be read")?;
     let mut seen: Vec<Seen> = Vec::new();
     for watched in all {
         let answer = match watched.told {
@@ -88,7 +88,7 @@ pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
             Told::Nonsense => Answer::Strange,
             Told::Gone => continue,
         };
-        // Who can't be known by a number has answered once for each slot.
+        // A process without a PID here has answered once for each slot.
         let again = |other: &Seen| match (&answer, other.account()) {
             (Answer::Account(account), Some(known)) => {
                 watched.pid.is_none() && other.pid.is_none() && known.slots == account.slots

@@ -25,7 +25,7 @@ pub struct Options<'a> {
     pub pids: &'a [u32],
 }
 
-/// Prints what the processes tell.
+/// Prints the processes' accounts.
 pub fn ps(options: &Options<'_>) -> ExitCode {
     let all = match processes(Wish::Everything) {
         Ok(all) => all,
@@ -227,15 +227,15 @@ fn indent(text: &mut String, block: &str) {
     }
 }
 
-/// Says which queue pairs wait for each other, each two of them once.
+/// Prints the queue pairs that wait for each other, each two of them once.
 fn mutual(text: &mut String, chosen: &[&Seen], pairs: &Pairs<'_>) {
     for seen in chosen {
         for pair in seen.account().into_iter().flat_map(|account| &account.queue_pairs) {
-            // Where both are chosen, the one with the lower number says it.
-            let says_it = |(other, peer): &(&Seen, &QueuePair)| {
+            // If both are chosen, the line is printed for the one with the lower number.
+            let is_first = |(other, peer): &(&Seen, &QueuePair)| {
                 peer.number > pair.number || !chosen.iter().any(|one| std::ptr::eq(*one, *other))
             };
-            if let Some((other, peer)) = pairs.wait_for_each_other(pair).filter(says_it) {
+            if let Some((other, peer)) = pairs.wait_for_each_other(pair).filter(is_first) {
                 let _ = writeln!(
                     text,
                     "{:#08x} ({}) and {:#08x} ({}) wait for each other's message: both have receives posted, and neither \

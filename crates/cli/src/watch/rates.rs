@@ -142,7 +142,7 @@ impl Meter {
     }
 }
 
-/// What is known of a queue pair from now on. One that is busy has told nothing: it is as it was.
+/// The new state of a queue pair. A busy one reports nothing and keeps its state.
 fn known(before: Option<Known>, pair: &QueuePair, at: Instant) -> Option<Known> {
     if pair.busy {
         return before;
@@ -165,7 +165,7 @@ pub fn fill((filled, depth): (u32, u32)) -> f64 {
     f64::from(filled) / f64::from(depth.max(1))
 }
 
-/// A row for each process, of those for its queue pairs, which are of the same look. A process that tells nothing has one, too.
+/// A row for each process, of those for its queue pairs, which are of the same look. A process that reports nothing has one, too.
 pub fn of_processes(seen: &[Seen], pairs: &[Rate]) -> Vec<Rate> {
     let of_one = |(process, seen): (usize, &Seen)| {
         let mut all = Rate {

@@ -68,7 +68,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// A message has somewhere to go, as far as the account says: of a shared receive queue it says it elsewhere.
+/// Whether a receive is posted. The account of a queue pair doesn't contain the receives of its shared receive queue.
 fn receives(pair: &QueuePair) -> bool {
     pair.receive.is_none_or(|receive| receive.outstanding > 0)
 }

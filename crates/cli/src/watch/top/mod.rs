@@ -45,7 +45,7 @@ pub fn top(options: &Options) -> ExitCode {
     })
 }
 
-/// What processes have told, and what queue pairs do.
+/// The processes' answers, and the rates of queue pairs.
 struct Look {
     seen: Vec<Seen>,
     pairs: Vec<Rate>,

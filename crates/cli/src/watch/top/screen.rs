@@ -35,7 +35,7 @@ pub fn show(options: &Options) -> Result<ExitCode, String> {
     shown.and(restored).map(|()| ExitCode::SUCCESS).map_err(explain)
 }
 
-/// Looks of a thread of their own: keys are heard while a process that doesn't answer is waited for. The thread ends with the process.
+/// Reads the processes in a thread, so that keys work while a process doesn't answer. The thread ends with this process.
 fn looks(mut meter: Meter, interval: Duration) -> Receiver<Result<Look, String>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -78,7 +78,7 @@ fn on_terminal(
             Ok(Err(says)) => view.complain(says),
             Err(TryRecvError::Empty) => continue,
             Err(TryRecvError::Disconnected) => {
-                return Err(io::Error::other("nobody asks the processes any more"));
+                return Err(io::Error::other("the thread that reads the processes has ended"));
             }
         }
         shown += 1;

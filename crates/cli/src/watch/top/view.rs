@@ -51,7 +51,7 @@ impl View {
         self.arrange();
     }
 
-    /// Says that nothing newer is known.
+    /// Shows that the data isn't current.
     pub fn complain(&mut self, says: String) {
         self.trouble = Some(says);
     }
