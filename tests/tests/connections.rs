@@ -434,3 +434,18 @@ fn cmtime_makes_1000_connections() {
         server.signal(libc::SIGKILL);
     }
 }
+
+/// A number in an event isn't enough: a line names the address, the cause and the fix.
+#[test]
+fn a_connection_that_fails_has_a_line_with_cause_and_fix() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host(1500));
+    for (address, says) in [
+        ("10.77.0.1", "ferroce: rdma_connect: no process listens at 10.77.0.1:7174. Start the server first"),
+        ("10.77.0.99", "ferroce: rdma_resolve_addr: no neighbour answers for 10.77.0.99. Check the address"),
+    ] {
+        let line = ["rping", "-c", "-a", address, "-C", "1"];
+        let outcome = world.first().start_ferroce(&[], &line, &[]).wait(LIMIT);
+        assert!(!outcome.success() && outcome.stderr.contains(says), "{outcome}");
+    }
+}

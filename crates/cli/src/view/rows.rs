@@ -18,6 +18,8 @@ type Flow = (Way, IpAddr, IpAddr, u32, bool);
 struct Seen {
     /// The message under way.
     message: Option<usize>,
+    /// The PSN of its last packet.
+    last: u32,
     /// The latest PSN.
     latest: Option<u32>,
     /// The PSN after it is known: a READ takes as many as its answer has packets.
@@ -86,13 +88,17 @@ impl Rows {
             seen.follows = headers.bth.opcode.operation != Operation::ReadRequest;
         }
         let message = match seen.message {
-            Some(message) if !packet.begins => message,
+            // A sender that begins again in the middle goes back.
+            Some(message) if !packet.begins && headers.bth.psn.wrapping_sub(seen.last) % PSNS < PSNS / 2 => {
+                message
+            }
             _ => {
                 self.messages += 1;
                 self.messages - 1
             }
         };
         seen.message = (!packet.ends).then_some(message);
+        seen.last = headers.bth.psn;
         self.flows.insert(flow, seen);
         if kind == "nak" && packet.refusal == Some("PSN sequence error") {
             self.mark_lost(packet);
@@ -240,6 +246,20 @@ mod tests {
         let messages: Vec<_> = rows.packets().iter().map(|packet| packet["m"].as_u64()).collect();
         assert_eq!(messages, [Some(0), Some(0), Some(1), Some(2)]);
         assert_eq!(kinds(&rows), ["", "", "ack", ""]);
+    }
+
+    #[test]
+    fn a_sender_that_goes_back_begins_another_row() {
+        use Operation as O;
+        let rows = rows(&[
+            (Way::Out, O::SendFirst, 7, None),
+            (Way::Out, O::SendMiddle, 8, None),
+            (Way::Out, O::SendMiddle, 9, None),
+            (Way::Out, O::SendMiddle, 8, None),
+            (Way::Out, O::SendLast, 9, None),
+        ]);
+        let messages: Vec<_> = rows.packets().iter().map(|packet| packet["m"].as_u64()).collect();
+        assert_eq!(messages, [Some(0), Some(0), Some(0), Some(1), Some(1)]);
     }
 
     #[test]
