@@ -14,6 +14,7 @@ mod env;
 mod explain;
 mod help;
 mod install;
+mod obstacles;
 mod output;
 mod pages;
 mod progress;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use super::Finding;
-use crate::{elf, install, output, run};
+use crate::obstacles::{Obstacle, obstacles};
+use crate::{elf, install, output};
 
 /// Asks the loader what it would load. As ldd(1) warns, a program with a loader of its own may be run for that.
 pub fn check(program: &Path, findings: &mut Vec<Finding>) {
@@ -25,11 +26,10 @@ pub fn check(program: &Path, findings: &mut Vec<Finding>) {
     let elf = elf::inspect(program);
     let libraries = install::library_directory();
     let beside = libraries.as_deref().unwrap_or(Path::new("/"));
-    let obstacles = run::obstacles(program, elf.as_ref(), beside, true);
-    let loads = obstacles.is_empty();
-    let of_obstacle =
-        |run::Obstacle { says, fix }| Finding::error("program-unsuitable", format!("{says}."), fix);
-    findings.extend(obstacles.into_iter().map(of_obstacle));
+    let found = obstacles(program, elf.as_ref(), beside, true);
+    let loads = found.is_empty();
+    let of_obstacle = |Obstacle { says, fix }| Finding::error("program-unsuitable", format!("{says}."), fix);
+    findings.extend(found.into_iter().map(of_obstacle));
     if elf.is_none() {
         findings.push(Finding::warning(
             "program-libraries",
