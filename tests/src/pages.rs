@@ -102,10 +102,10 @@ pub struct ErrorProgram {
     pub option: Option<String>,
 }
 
-/// The programs that pages of `docs/errors` name, by number. A page may say that there is none.
+/// The programs that pages of `docs/errors` name, by number. A page may name none.
 ///
 /// # Panics
-/// A page says neither.
+/// A page has neither.
 #[must_use]
 pub fn error_programs() -> Vec<ErrorProgram> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors");
@@ -115,10 +115,10 @@ pub fn error_programs() -> Vec<ErrorProgram> {
             let number = path.file_stem()?.to_str()?.strip_prefix("FC")?.parse().ok()?;
             let text = fs::read_to_string(&path).expect("a page");
             let (_, says) =
-                text.split_once("## A program that does it\n\n").expect("a page names its program");
+                text.split_once("## A program that causes it\n\n").expect("a page names its program");
             let mut words = says.split('`').skip(1).step_by(2);
             let Some(source) = words.next() else {
-                assert!(says.starts_with("None of the tests' programs does it: "), "{says}");
+                assert!(says.starts_with("None: "), "{says}");
                 return None;
             };
             let program = source.strip_prefix("tests/c/")?.strip_suffix(".c")?.to_owned();
