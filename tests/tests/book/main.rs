@@ -75,6 +75,34 @@ pages! {
     reference: "reference.md";
 }
 
+/// What stands for the reader's program, and for one written for InfiniBand.
+const PROGRAMS: [&str; 2] = ["your_program", "addresses_by_LID"];
+
+/// The commands of the README after the two that build: those of `ferroce`.
+#[test]
+fn the_readme_types_commands_that_work() {
+    require!(verbs_headers());
+    for (program, package) in [("ib_write_bw", "perftest"), ("cc", "gcc")] {
+        require!(tool(program, package));
+    }
+    let page = Page::read(&book(), "../../README.md");
+    let typed: Vec<&str> = page.transcripts.iter().flat_map(page::Transcript::commands).collect();
+    let (built, typed): (Vec<&str>, Vec<&str>) =
+        typed.iter().partition(|line| line.starts_with("cargo xtask "));
+    assert!(built.len() == 2 && typed.len() >= 5, "{built:?} {typed:?}");
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    page::lay_out(&book().join("programs"), &host.path(DIRECTORY));
+    let bin = Artifacts::get().ferroce().with_file_name("");
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
+    let compiled = PROGRAMS.map(|program| format!("cc -o {program} device.c -libverbs\n")).concat();
+    let script =
+        format!("cd {DIRECTORY}\n{compiled}{}\nwait\ntest -s a.pcapng && test -s a.html", typed.join("\n"));
+    host.start(&["bash", "-e", "-c", &script], &[("PATH", path.as_str())]).wait(LIMIT).expect_success();
+    std::fs::remove_dir_all(host.path(DIRECTORY)).expect("the reader's directory");
+    host.expect_no_traces();
+}
+
 #[test]
 fn each_page_on_which_something_is_typed_is_followed() {
     let typed: Vec<String> = page::names(&book())

@@ -102,7 +102,7 @@ fn a_refused_call_says_why_once_a_second_under_ferroce_run() {
     let stderr = expect_ok("refused_call", &[("FERROCE_RUN", "1")]);
     let lines: Vec<&str> = stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{stderr}");
-    assert!(lines[0].starts_with("ferroce: ibv_modify_qp: ") && lines[0].contains("Rts"), "{stderr}");
+    assert!(lines[0].starts_with("ferroce: ibv_modify_qp: ") && lines[0].contains("RTS"), "{stderr}");
 }
 
 #[test]
