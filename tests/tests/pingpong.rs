@@ -137,6 +137,9 @@ fn missing_gid_index_is_explained_on_standard_error() {
     let world = require!(World::one_host(1500));
     let outcome = Pair::new(&world, Fabric::Any).run(&["ibv_rc_pingpong"]);
     // The server is the first to connect its QP; the client sees it go.
-    assert!(outcome.server.status.code() == Some(1) && outcome.server.stderr.contains("-g INDEX"), "{outcome}");
+    assert!(
+        outcome.server.status.code() == Some(1) && outcome.server.stderr.contains("-g INDEX"),
+        "{outcome}"
+    );
     assert!(!outcome.client.success() && outcome.client.over_limit.is_none(), "{outcome}");
 }

@@ -1,12 +1,16 @@
 //! Lines for connections that fail: an event has a number only.
 
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
 
 use ferroce_connect::RejectReason;
 use ferroce_ibverbs::call::explained;
 
 use crate::abi::rdma_cm_id;
 use crate::address;
+
+/// Part of the name of the library that `ferroce run --sockets` preloads.
+const SOCKETS: &[u8] = b"ferroce_rsocket_preload";
 
 /// The peer has rejected a connection. A program that rejects has its own reasons, which its peer knows.
 ///
@@ -62,12 +66,13 @@ pub(crate) unsafe fn unresolved(id: *mut rdma_cm_id, status: i32) {
     ));
 }
 
-/// Where the id was to connect to.
+/// The peer of the id's connection; none under `ferroce run --sockets`, where a call of the program returns the error as TCP's does.
 ///
 /// # Safety
 /// As of [`rejected`].
 unsafe fn destination(id: *mut rdma_cm_id) -> Option<SocketAddr> {
-    if id.is_null() {
+    let preloaded = ferroce_os::setting("LD_PRELOAD").unwrap_or_default();
+    if id.is_null() || preloaded.as_bytes().windows(SOCKETS.len()).any(|part| part == SOCKETS) {
         return None;
     }
     // SAFETY: the caller's promise.
