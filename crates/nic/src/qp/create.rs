@@ -17,8 +17,9 @@ use crate::watched;
 use crate::xrc::Domain;
 use ferroce_engine::{Deadline, Inbox, Queued};
 use ferroce_mem::{Pd, QueueKind};
-use ferroce_os::fork::Turn;
+use ferroce_os::fork::{self, Turn};
 use ferroce_os::sync::Mutex;
+use ferroce_os::sys;
 use ferroce_proto::QpState;
 use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, GivenRing, Limits, RecvQueue, Srq, Unacked};
@@ -26,6 +27,7 @@ use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // ibv_create_qp(3)
@@ -206,11 +208,31 @@ impl Qp {
         if let Err(why) = self.unlist() {
             tracing::warn!(%why, "a queue pair of a closed device is still listed");
         }
-        if let Err(why) = self.stop_traffic() {
-            tracing::warn!(qpn = self.qpn, %why, "a queue pair of a closed device goes on");
+        match self.stop_traffic() {
+            Ok(()) => adapter::unregister_qp(self),
+            Err(why) => self.end_later(&why),
         }
-        adapter::unregister_qp(self);
         true
+    }
+
+    /// A thread of its own ends the traffic of a queue pair of a closed context, when the thread that is held up in its work for the QP
+    /// has come back. Until then the QP is registered: it fails with the device.
+    #[cold]
+    fn end_later(self: &Arc<Self>, why: &Error) {
+        const ROUND: Duration = Duration::from_millis(100);
+        let qp = self.clone();
+        let end = move || {
+            let Ok(_inside) = fork::enter_library() else { return };
+            // A fork isn't held up by the queue pair: an attempt begins when the QP's lock is free.
+            while qp.inner.try_lock().is_none() || qp.stop_traffic().is_err() {
+                fork::outside_library(|| sys::pause(ROUND));
+            }
+            adapter::unregister_qp(&qp);
+        };
+        tracing::warn!(qpn = self.qpn, %why, "a queue pair of a closed device ends later");
+        if let Err(why) = ferroce_engine::start_thread("ferroce-end", end) {
+            tracing::error!(qpn = self.qpn, %why, "a queue pair of a closed device goes on: there is no thread that ends it");
+        }
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
@@ -267,4 +289,42 @@ fn check_cap(init: &QpInit) -> Result<()> {
         return Err(Error::NotSupported(format!("{:?} queue pairs", init.service)));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::adapter::existing;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use crate::{QpState, Service};
+    use ferroce_tests::wait::eventually;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_queue_pair_whose_thread_is_held_up_while_its_context_is_closed_ends_later() {
+        const NAME: &str =
+            "qp::create::tests::a_queue_pair_whose_thread_is_held_up_while_its_context_is_closed_ends_later";
+        in_namespace(NAME, || {
+            let context = open();
+            let side = Side::new(&context, Service::Rc, 64);
+            side.connect(side.qp.qpn());
+            let (locked, is_locked) = channel();
+            let (go_on, goes_on) = channel();
+            let qp = side.qp.clone();
+            // As one that waits for a page of the program's memory.
+            let held_up = std::thread::spawn(move || {
+                let _inner = qp.inner.lock();
+                locked.send(()).unwrap();
+                goes_on.recv().unwrap();
+            });
+            is_locked.recv().unwrap();
+            assert_eq!(context.close().qps, 1);
+            assert_eq!(existing(&context).qps.len(), 1, "it fails with the device");
+            go_on.send(()).unwrap();
+            held_up.join().unwrap();
+            eventually("the queue pair has ended", || existing(&context).qps.is_empty());
+            assert_eq!(side.qp.inner.lock().proto.state(), QpState::Reset);
+            assert!(side.qp.adapter.qp(side.qp.qpn()).is_none(), "its number is free");
+        });
+    }
 }
