@@ -446,6 +446,8 @@ mod tests {
 
     #[test]
     fn a_key_reaches_its_regions_bytes_for_its_domain_and_rights_and_nothing_else() {
+        // Only a thread that has been in the library finds a region without the gate.
+        let _inside = ferroce_os::fork::enter_library().expect("no fork");
         let [pd, other] = [(); 2].map(|()| Pd::alloc(&Arc::new(Nobody)).expect("a domain"));
         let memory = vec![0u8; 1 << 17];
         let (addr, length) = (memory.as_ptr() as u64, memory.len() as u64);
@@ -475,6 +477,20 @@ mod tests {
                 assert_eq!(local(&pd, reads.key(), 0, len, write), !write, "a right");
             }
         }
+        let iova = 0x1234_5000;
+        let elsewhere =
+            Mr::register(&pd, MrInit { addr, length, iova, access: MrAccess::ALL }).expect("memory");
+        for length in [8, LARGE] {
+            let sge = Sge { addr: iova + 16, length, lkey: elsewhere.key() };
+            let mut reached = 0;
+            let copy = |at| {
+                reached = at;
+                Ok(())
+            };
+            table.local(pd.id(), &sge, true, copy).expect("its own address");
+            assert_eq!(reached, addr + 16);
+        }
+        elsewhere.deregister().expect("nobody uses it");
         let remote = |pd: &Pd, rkey, access| {
             let by = KeyUser { pd: pd.id(), qp: 1 };
             table.remote(by, rkey, addr + 8, 8, access, |at| Ok(at == addr + 8))
