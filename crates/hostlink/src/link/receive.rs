@@ -373,7 +373,7 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::compact::CompactHeaders;
     use crate::link::{LEN, Sent};
@@ -384,7 +384,7 @@ mod tests {
     use ferroce_wire::Opcode;
 
     #[derive(PartialEq, Eq, Debug)]
-    enum Event {
+    pub(in crate::link) enum Event {
         /// The SEND of this QP with this PSN was executed by the peer.
         Executed(u32, u32),
         /// A packet with this PSN came.
@@ -393,8 +393,8 @@ mod tests {
 
     /// Notes what happens, and executes packets with even PSNs: those that come alone only if it is `eager`.
     #[derive(Default)]
-    struct Told<'a> {
-        events: Vec<Event>,
+    pub(in crate::link) struct Told<'a> {
+        pub(in crate::link) events: Vec<Event>,
         eager: bool,
         /// The payloads of packets that came alone.
         alone: Vec<Vec<u8>>,
@@ -442,7 +442,7 @@ mod tests {
     }
 
     /// Both ends of a link.
-    fn link() -> [Link; 2] {
+    pub(in crate::link) fn link() -> [Link; 2] {
         let memory = SharedMemory::create(LEN, false).unwrap();
         let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
         let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
@@ -455,7 +455,7 @@ mod tests {
         [link(one, memory, 0), link(other, same, 1)]
     }
 
-    fn try_send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> Option<u64> {
+    pub(in crate::link) fn try_send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> Option<u64> {
         try_send_bytes(link, qpn, psn, by_position, &[])
     }
 

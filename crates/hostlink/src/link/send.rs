@@ -230,3 +230,63 @@ impl Link {
         std::mem::take(&mut *blocked)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::receive::tests::{Told, link, try_send};
+    use super::*;
+
+    fn fill(link: &Link) {
+        while try_send(link, 3, 1, false).is_some() {}
+    }
+
+    #[test]
+    fn a_ring_that_stays_full_is_stuck_until_something_is_sent() {
+        let [link, peer] = link();
+        let begin = Instant(1_000_000_000);
+        let late = begin.after(PATIENCE + Duration::from_millis(1));
+        fill(&link);
+        assert!(!link.is_stuck(begin) && !link.is_stuck(begin.after(PATIENCE)));
+        assert!(link.is_stuck(late) && link.stuck_at(begin) >= late);
+        peer.receive_last(&mut Told::default());
+        assert!(try_send(&link, 3, 1, false).is_some());
+        assert!(!link.is_stuck(late), "it is full since now at the earliest");
+    }
+
+    #[test]
+    fn queue_pairs_that_wait_for_room_are_named_once_when_there_is_some() {
+        let [link, peer] = link();
+        assert!(!link.wake_when_room(3) && !link.waits_for_room(), "there is room");
+        fill(&link);
+        assert!(link.wake_when_room(3) && link.wake_when_room(4) && link.wake_when_room(3));
+        assert!(link.waits_for_room() && link.may_have_work() && !link.has_room_for_blocked());
+        peer.receive_last(&mut Told::default());
+        assert!(link.has_room_for_blocked());
+        // One more finds room: the others wait as before.
+        assert!(!link.wake_when_room(5) && link.waits_for_room());
+        assert_eq!(link.take_blocked(), [3, 4]);
+        assert!(!link.waits_for_room() && !link.has_room_for_blocked() && link.take_blocked().is_empty());
+    }
+
+    #[test]
+    fn a_broken_link_takes_nothing_and_is_not_waited_for() {
+        let [link, _peer] = link();
+        fill(&link);
+        link.broken();
+        assert!(!link.wake_when_room(3));
+        let sent = link.publish(64, |_| Ok::<(), ()>(()));
+        assert_eq!(sent, Sent::Lost);
+    }
+
+    #[test]
+    fn as_many_records_are_taken_as_are_asked_for() {
+        let [link, peer] = link();
+        for psn in 0..200 {
+            try_send(&link, 3, psn, false).unwrap();
+        }
+        let mut told = Told::default();
+        assert!(peer.receive(4, &mut told) && told.events.len() == 4);
+        assert!(peer.receive_what_has_come(&mut told) && told.events.len() == 200);
+        assert!(!peer.has_records());
+    }
+}
