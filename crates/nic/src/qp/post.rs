@@ -243,3 +243,43 @@ impl Qp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use crate::{Ah, Data, Poll as _, SendOp, SendWr, Service, WcStatus};
+    use std::sync::Arc;
+
+    fn send(side: &Side, wr_id: u64, elements: usize) -> SendWr<Arc<Ah>> {
+        let data = Data::Sges(std::iter::repeat_n(side.sge(0, 1), elements).collect());
+        let op = SendOp::Send;
+        SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud: None, remote_srqn: 0 }
+    }
+
+    #[test]
+    fn requests_are_posted_together_or_not_at_all() {
+        in_namespace("qp::post::tests::requests_are_posted_together_or_not_at_all", || {
+            let context = open();
+            let [side, peer] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
+            side.connect(peer.qp.qpn());
+            peer.connect(side.qp.qpn());
+            let mut with_bad: Vec<_> = [1, 5, 1].map(|elements| send(&side, 0, elements)).into();
+            side.qp.post_all(&mut with_bad).unwrap_err();
+            let mut too_many: Vec<_> = (0..65).map(|n| send(&side, n, 1)).collect();
+            side.qp.post_all(&mut too_many).unwrap_err();
+            assert!(side.qp.has_nothing_under_way());
+            (0..3).for_each(|n| peer.recv(n, peer.sge(0, 8)));
+            side.qp.post_all(&mut (0..3).map(|n| send(&side, n, 1)).collect()).unwrap();
+            for n in 0..3 {
+                assert_eq!((side.wait().wr_id, peer.wait().wr_id), (n, n));
+            }
+            assert_eq!(side.cq.poll(1, |_| ()).unwrap(), 0);
+            assert!(side.qp.has_nothing_under_way());
+            side.qp.post_all(&mut vec![send(&side, 3, 1)]).unwrap();
+            assert!(!side.qp.has_nothing_under_way(), "the peer has no receive");
+            peer.recv(3, peer.sge(0, 8));
+            assert_eq!((side.wait().wr_id, peer.wait().status), (3, WcStatus::Success));
+        });
+    }
+}

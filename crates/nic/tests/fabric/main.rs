@@ -13,6 +13,7 @@ mod peer;
 mod receiver;
 mod reset;
 mod scribble;
+mod short_ways;
 #[path = "../verbs/side.rs"]
 mod side;
 mod targets;

@@ -5,9 +5,10 @@ use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
 use super::side::{Side, open};
 use ferroce_nic::{
-    Completion, Data, Fetch, OneSided, PlainRequest, Poll as _, SendOp, SendWr, Service, Sge, WcOpcode,
-    WcStatus,
+    Completion, Data, Fetch, Mr, MrAccess, MrInit, OneSided, PlainRequest, Poll as _, RecvWqe, SendOp,
+    SendWr, Service, Sge, WcOpcode, WcStatus,
 };
+use std::sync::Arc;
 
 /// Where in the memory of a side its peer's data come to.
 pub const INCOMING: usize = MEMORY / 2;
@@ -17,7 +18,7 @@ pub const STRIDE: usize = 2048;
 const LENGTHS: [usize; 12] = [0, 1, 8, 31, 32, 33, 64, 65, 128, 200, 1024, 2048];
 
 /// Posts a request as the C interface does. Whether it was taken by the way between processes of a host.
-pub fn post(side: &Side, wr: SendWr<std::sync::Arc<ferroce_nic::Ah>>) -> bool {
+pub fn post(side: &Side, wr: SendWr<Arc<ferroce_nic::Ah>>) -> bool {
     let taken = OneSided::of(&wr).is_some_and(|request| side.qp.post_one_sided(&request))
         || Fetch::of(&wr).is_some_and(|fetch| side.qp.post_fetch(&fetch))
         || PlainRequest::of(&wr).is_some_and(|request| side.qp.post_plain(&request));
@@ -28,7 +29,7 @@ pub fn post(side: &Side, wr: SendWr<std::sync::Arc<ferroce_nic::Ah>>) -> bool {
     taken
 }
 
-pub fn request(wr_id: u64, op: SendOp, data: Data) -> SendWr<std::sync::Arc<ferroce_nic::Ah>> {
+pub fn request(wr_id: u64, op: SendOp, data: Data) -> SendWr<Arc<ferroce_nic::Ah>> {
     SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud: None, remote_srqn: 0 }
 }
 
@@ -95,6 +96,13 @@ pub fn check_many(side: &Side, seed: usize, len: usize, taken: &[Completion]) {
     }
 }
 
+/// A region of the side's memory to which nothing can be written.
+pub fn register_read_only(side: &Side) -> Arc<Mr> {
+    let access = MrAccess { local_write: false, remote_write: false, remote_atomic: false, ..MrAccess::ALL };
+    let init = MrInit { addr: side.addr(), length: MEMORY as u64, iova: side.addr(), access };
+    Mr::register(&side.pd, init).unwrap()
+}
+
 /// All completions of `count` requests: one by one, or as many as there are at once.
 pub fn take_many(side: &Side, count: usize, one_by_one: bool) -> Vec<Completion> {
     let mut taken = Vec::new();
@@ -114,20 +122,31 @@ pub fn take_many(side: &Side, count: usize, one_by_one: bool) -> Vec<Completion>
 }
 
 /// A connected pair over which something has gone both ways: each side knows how to reach the other.
-fn connected() -> (Remote, Side) {
-    let mut remote = Remote::start();
+pub fn connected() -> (Remote, Side) {
     let side = Side::new(&open(), Service::Rc, MEMORY);
+    (connect(&side), side)
+}
+
+/// Connects `side` with another process, and has a message go each way.
+pub fn connect(side: &Side) -> Remote {
+    let mut remote = Remote::start();
+    reconnect(&mut remote, side);
+    remote
+}
+
+/// As `connect`, after RESET.
+pub fn reconnect(remote: &mut Remote, side: &Side) {
     assert_eq!(remote.member.ask(&format!("reconnect {}", side.qp.qpn())), "ok");
+    side.reset();
     side.connect(remote.qpn);
-    receive_many(&side, 1, 8);
+    receive_many(side, 1, 8);
     assert_eq!(remote.member.ask("receive 1 8"), "ok");
-    send_many(&side, 0, 1, 8);
+    assert_eq!(send_many(side, 0, 1, 8), 0, "the first message of a connection goes the general way");
     assert_eq!(remote.member.ask("check 0 1 8"), "ok");
     assert_eq!(side.wait().status, WcStatus::Success);
     remote.member.ask("send 0 1 8");
-    check_many(&side, 0, 8, &[side.wait()]);
+    check_many(side, 0, 8, &[side.wait()]);
     assert_eq!(remote.member.ask("sent 1"), "ok");
-    (remote, side)
 }
 
 fn sends_arrive() {
@@ -165,9 +184,11 @@ fn sends_arrive_in_order_with_all_that_they_carry() {
 fn ping_pong() {
     let (mut remote, side) = connected();
     for round in 0..200 {
-        receive_many(&side, 1, 64);
-        remote.member.tell(&format!("send {round} 1 64"));
-        check_many(&side, round, 64, &[side.wait()]);
+        // Records of one line, and longer ones.
+        let len = [0, 8, 40, 41, 64][round % 5];
+        receive_many(&side, 1, len);
+        remote.member.tell(&format!("send {round} 1 {len}"));
+        check_many(&side, round, len, &[side.wait()]);
         assert_eq!(remote.member.answer(), "1");
         assert_eq!(remote.member.ask("sent 1"), "ok");
     }
@@ -207,29 +228,32 @@ fn sends_without_a_receive_arrive_once_there_is_one() {
 /// rest is flushed.
 fn bad_receives() {
     let (mut remote, side) = connected();
-    for key_is_wrong in [false, true] {
+    let sge = |offset, len| side.sge(INCOMING + 2 * STRIDE + offset, len);
+    let of_key = |lkey, sge| Sge { lkey, ..sge };
+    let (unknown, read_only) = (side.mr.key() ^ 0x77, register_read_only(&side));
+    let bad = [
+        (vec![sge(0, 99)], "LocLenErr", "RemInvReqErr"),
+        (vec![sge(0, 49), sge(49, 50)], "LocLenErr", "RemInvReqErr"),
+        (vec![of_key(unknown, sge(0, 100))], "LocProtErr", "RemOpErr"),
+        (vec![sge(0, 50), of_key(unknown, sge(50, 50))], "LocProtErr", "RemOpErr"),
+        (vec![of_key(read_only.key(), sge(0, 100))], "LocProtErr", "RemOpErr"),
+        (vec![sge(0, 50), of_key(read_only.key(), sge(50, 50))], "LocProtErr", "RemOpErr"),
+    ];
+    for (sges, here, there) in bad {
         receive_many(&side, 2, 100);
-        let sge = side.sge(INCOMING + 2 * STRIDE, if key_is_wrong { 100 } else { 99 });
-        side.recv(2, Sge { lkey: if key_is_wrong { sge.lkey ^ 0x77 } else { sge.lkey }, ..sge });
+        side.qp.post_recv(RecvWqe { wr_id: 2, sges: sges.into_iter().collect() }).unwrap();
         side.recv(3, side.sge(INCOMING + 3 * STRIDE, 100));
         remote.member.ask("send 6 4 100");
         check_many(&side, 6, 100, &take_many(&side, 2, false));
-        let (here, there) =
-            if key_is_wrong { ("LocProtErr", "RemOpErr") } else { ("LocLenErr", "RemInvReqErr") };
         let statuses = take_many(&side, 2, true)
             .iter()
             .map(|wc| (wc.wr_id, format!("{:?}", wc.status)))
             .collect::<Vec<_>>();
         assert_eq!(statuses, [(2, here.to_owned()), (3, "WrFlushErr".to_owned())]);
         assert_eq!(remote.member.ask("statuses 4"), format!("Success Success {there} WrFlushErr"));
-        assert_eq!(remote.member.ask(&format!("reconnect {}", side.qp.qpn())), "ok");
-        side.reset();
-        side.connect(remote.qpn);
-        receive_many(&side, 1, 8);
-        remote.member.ask("send 0 1 8");
-        check_many(&side, 0, 8, &[side.wait()]);
-        assert_eq!(remote.member.ask("sent 1"), "ok");
+        reconnect(&mut remote, &side);
     }
+    read_only.deregister().unwrap();
     side.close();
 }
 

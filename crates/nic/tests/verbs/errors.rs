@@ -2,9 +2,12 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
-use crate::side::Side;
+use crate::side::{QKEY, Side};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{AsyncEvent, Mr, MrAccess, MrInit, Poll as _, QpState, SendOp, Service, Sge, WcStatus};
+use ferroce_nic::{
+    Ah, AsyncEvent, Cq, Data, Mr, MrAccess, MrInit, Poll as _, QpState, RecvWqe, SendOp, SendWr, Service,
+    Sge, Srq, SrqAttr, UdTarget, WcStatus,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -237,6 +240,60 @@ fn posting_respects_state_and_limits() {
     assert_eq!(a.wait().status, WcStatus::WrFlushErr);
 }
 
+/// What a queue pair can't do is refused when it is posted, and posts nothing.
+fn posting_refuses_what_the_queue_pair_cannot_do() {
+    let (a, b) = pair(Service::Rc, 4096);
+    let request = |op, data| SendWr {
+        wr_id: 0,
+        op,
+        data,
+        signaled: false,
+        solicited: false,
+        fence: false,
+        ud: None,
+        remote_srqn: 0,
+    };
+    let elements = |count| Data::Sges(std::iter::repeat_n(a.sge(0, 1), count).collect());
+    let inline = |len| Data::Inline(std::iter::repeat_n(1, len).collect());
+    let read = SendOp::Read { va: b.addr(), rkey: b.mr.key() };
+    let add = SendOp::FetchAdd { va: b.addr(), rkey: b.mr.key(), add: 1 };
+    let post = |wr: SendWr<_>| {
+        let mut wr = Some(wr);
+        a.qp.post_send(|| wr.take().map(Ok))
+    };
+    for data in [elements(5), inline(257)] {
+        assert_eq!(post(request(SendOp::Send, data)).unwrap_err().errno(), libc::EINVAL);
+    }
+    for op in [read, add] {
+        assert_eq!(post(request(op, inline(8))).unwrap_err().errno(), libc::EINVAL);
+    }
+    // Of a list those before the first that is refused are posted.
+    let mut list = [elements(4), elements(5), elements(1)].into_iter();
+    b.recv(0, b.sge(0, 256));
+    let posted = a.qp.post_send(|| list.next().map(|data| Ok(request(SendOp::Send, data))));
+    assert_eq!(posted.unwrap_err().errno(), libc::EINVAL);
+    assert_eq!((a.wait().status, b.wait().byte_len), (WcStatus::Success, 4));
+    b.recv(0, b.sge(0, 256));
+    post(request(SendOp::Send, inline(256))).unwrap();
+    assert_eq!((a.wait().status, b.wait().byte_len), (WcStatus::Success, 256));
+    assert!(a.qp.has_nothing_under_way());
+    b.reset();
+    let receive = RecvWqe { wr_id: 1, sges: [b.sge(0, 8)].into_iter().collect() };
+    assert_eq!(b.qp.post_recv(receive.clone()).unwrap_err().errno(), libc::EINVAL);
+    let srq = Srq::create(&a.pd, SrqAttr { max_wr: 4, max_sge: 1, limit: 0 }, 0).unwrap();
+    let shares = Side::of(&a.pd, Service::Rc, 8, Cq::create(&a.context, 4, None, 0).unwrap(), Some(srq));
+    shares.connect(a.qp.qpn());
+    assert_eq!(shares.qp.post_recv(receive).unwrap_err().errno(), libc::EINVAL);
+    let datagrams = Side::new(&a.context, Service::Ud, 8);
+    datagrams.connect(0);
+    let posted = datagrams.post(0, SendOp::Send, datagrams.sge(0, 8), None);
+    assert_eq!(posted.unwrap_err().errno(), libc::EINVAL);
+    let target = |pd| UdTarget { address: Ah::create(pd, a.av()).unwrap(), qpn: 1, qkey: QKEY };
+    let posted = datagrams.post(0, SendOp::Send, datagrams.sge(0, 8), Some(target(&a.pd)));
+    assert_eq!(posted.unwrap_err().errno(), libc::EINVAL);
+    datagrams.send(0, SendOp::Send, datagrams.sge(0, 8), Some(target(&datagrams.pd)));
+}
+
 macro_rules! on_both_fabrics {
     ($($name:ident;)*) => {
         mod within_a_process {
@@ -266,4 +323,5 @@ on_both_fabrics! {
     a_key_taken_back_in_the_middle_of_a_read_is_named_at_both_sides;
     an_overrun_queue_says_so;
     posting_respects_state_and_limits;
+    posting_refuses_what_the_queue_pair_cannot_do;
 }
