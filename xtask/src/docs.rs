@@ -322,8 +322,8 @@ fn the_book_names_each_variable() {
 /// A setuid program ignores its environment: `ferroce_os::setting` sees to that, and nothing else reads variables in a library.
 #[test]
 fn libraries_read_variables_by_setting_alone() {
-    // What is no part of a library that runs (builds, tests), isn't loaded into setuid programs (preloaded libraries), or asks for the
-    // program's rights itself.
+    // Files outside of a running library (builds, tests), libraries that setuid programs don't load (preloaded ones), and files that
+    // check the program's privileges themselves.
     let others = [
         "crates/os/src/setting.rs",
         "crates/capi/ibverbs/src/log.rs",

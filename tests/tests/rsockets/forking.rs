@@ -169,7 +169,8 @@ fn a_replacement_that_fails_leaves_the_stream_alone() {
     let (server, client) =
         fork_safely(&world, (GREETER, &[]), (GREETED, Some(&[("FERROCE_DEVICES", "none")])));
     assert!(server.contains("by TCP") && client.contains("by TCP"), "{server}{client}");
-    // Nobody answers the request for an rsocket, whatever word has come: that of rdma-core's library may be what the program says.
+    // The server leaves the request for an rsocket unanswered, whatever bytes it has received: the program may send the same bytes as
+    // rdma-core's library does in its request.
     for (word, greeting) in [("send(b'x', socket.MSG_OOB)", ""), ("sendall(bytes(4))", "bytes(4) + ")] {
         let server = "
 listener = socket.create_server(address)

@@ -253,7 +253,7 @@ fn a_python_server_serves_curl() {
             let got = std::fs::read(world.first().path("/tmp/got")).expect("what curl got");
             assert!(got == content, "{} bytes of {}, or others", got.len(), content.len());
         }
-        // Who has an ordinary socket finds nobody.
+        // A connection by an ordinary socket is refused.
         let line = words("curl -sS http://SERVER:8080/page", &world);
         assert!(!world.first().start(&line, &[]).wait(LIMIT).success());
         server.signal(libc::SIGKILL);
