@@ -279,8 +279,7 @@ impl Connection {
 
     /// Tells the peer of room that has become free.
     pub(crate) fn give_credits(&mut self) {
-        let wanted = !self.ends.is_over() && !self.ends.has_peer_finished();
-        while wanted && self.receiver.owes() && self.sender.control() {
+        while !self.ends.is_over() && self.receiver.owes() && self.sender.control() {
             let grant = self.receiver.grant();
             let mut write = request(Sent::Control.id(), IBV_WR_RDMA_WRITE_WITH_IMM);
             write.imm_data = grant.message.emit().to_be();

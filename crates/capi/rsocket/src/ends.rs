@@ -15,23 +15,13 @@ pub struct Ends {
     broken: Option<c_int>,
     /// The program has closed its sending end.
     shut: bool,
-    /// The peer has closed its sending end: everything that it had to send has come.
-    finished: bool,
     /// The program knows what broke the connection.
     told: bool,
 }
 
 impl Default for Ends {
     fn default() -> Self {
-        Self {
-            readable: true,
-            writable: true,
-            disconnected: false,
-            broken: None,
-            shut: false,
-            finished: false,
-            told: false,
-        }
+        Self { readable: true, writable: true, disconnected: false, broken: None, shut: false, told: false }
     }
 }
 
@@ -40,12 +30,6 @@ impl Ends {
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
-    }
-
-    /// Whether the peer has sent everything, so that it needs no more credits.
-    #[must_use]
-    pub fn has_peer_finished(&self) -> bool {
-        self.finished
     }
 
     /// Whether data may be sent.
@@ -89,11 +73,10 @@ impl Ends {
     /// The peer has said so.
     pub fn received(&mut self, control: Control) {
         match control {
-            Control::KeepAlive => return,
+            Control::KeepAlive => {}
             Control::Shutdown if self.writable => self.readable = false,
             Control::Shutdown | Control::Disconnect => self.disconnect(),
         }
-        self.finished = true;
     }
 
     /// Both sides have done, or needn't say so any more.
@@ -103,12 +86,9 @@ impl Ends {
         self.writable = false;
     }
 
-    /// The connection is lost. What comes after its end changes nothing. A peer whose stream has ended may leave without a word, as
-    /// with TCP: that isn't an error to read, and to send is EPIPE.
+    /// The connection is lost. What comes after its end changes nothing.
     pub fn fail(&mut self, errno: c_int) {
-        if self.finished {
-            self.disconnect();
-        } else if !self.is_over() {
+        if !self.is_over() {
             self.broken = Some(errno);
             self.readable = false;
             self.writable = false;
@@ -174,16 +154,6 @@ mod tests {
         ends.fail(libc::ECONNRESET);
         assert_eq!((ends.error(), ends.take_error()), (Some(libc::ECONNRESET), Some(libc::ECONNRESET)));
         assert_eq!((ends.error(), ends.take_error(), ends.broken()), (None, None, Some(libc::ECONNRESET)));
-    }
-
-    #[test]
-    fn a_peer_that_is_lost_after_the_end_of_its_stream_is_no_error() {
-        let mut ends = Ends::default();
-        ends.received(Control::Shutdown);
-        assert!(ends.is_writable() && ends.has_peer_finished());
-        ends.fail(libc::ECONNRESET);
-        assert!(ends.is_over() && !ends.is_writable());
-        assert_eq!((ends.broken(), ends.error()), (None, None));
     }
 
     #[test]
