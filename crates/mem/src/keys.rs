@@ -35,7 +35,7 @@ const RESTING: usize = 512;
 /// Keys that were given back and are remembered, to tell who uses one that it was a key once.
 const REMEMBERED: usize = 256;
 
-/// Who uses a key.
+/// The user of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyUser {
     /// The protection domain's number.
@@ -490,7 +490,7 @@ mod tests {
             table.local(pd.id(), &sge, true, copy).expect("its own address");
             assert_eq!(reached, addr + 16);
         }
-        elsewhere.deregister().expect("nobody uses it");
+        elsewhere.deregister().expect("an idle region");
         let remote = |pd: &Pd, rkey, access| {
             let by = KeyUser { pd: pd.id(), qp: 1 };
             table.remote(by, rkey, addr + 8, 8, access, |at| Ok(at == addr + 8))
@@ -512,10 +512,10 @@ mod tests {
             assert_eq!(remote(&pd, reads.rkey(), access), expected, "{access:?}, a right");
         }
         assert_eq!((table.range(all.rkey()), table.range(all.rkey() ^ 1)), (Some((addr, length)), None));
-        all.deregister().expect("nobody uses it");
+        all.deregister().expect("an idle region");
         assert!(!local(&pd, all.key(), 0, 8, false) && !local(&pd, all.key(), 0, LARGE, false));
         assert_eq!(remote(&pd, all.rkey(), RemoteAccess::Read), Err(RemoteError::Access));
-        reads.deregister().expect("nobody uses it");
+        reads.deregister().expect("an idle region");
     }
 
     #[test]
@@ -530,7 +530,7 @@ mod tests {
         };
         let regions: Vec<_> = (0..=super::REMEMBERED).map(|_| register()).collect();
         assert_eq!(table.regions(0).1, before + regions.len());
-        regions.iter().for_each(|region| region.deregister().expect("nobody uses it"));
+        regions.iter().for_each(|region| region.deregister().expect("an idle region"));
         assert_eq!(table.regions(0).1, before);
         let fault = |mr: &Mr| {
             table.remote_fault(KeyUser { pd: pd.id(), qp: 1 }, mr.key(), (addr, 8), RemoteAccess::Read)
