@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all tests, after installing what they need where that is allowed.
 
 use crate::{dist, packages};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -143,7 +144,7 @@ impl Stage {
         self.0.join("repeated")
     }
 
-    /// The skips that `allowed` doesn't list, once each.
+    /// The skips that `allowed` doesn't list, by reason.
     fn unlisted_skips(&self, allowed: &str) -> Vec<String> {
         unlisted(&fs::read_to_string(self.skip_log()).unwrap_or_default(), allowed)
     }
@@ -165,21 +166,26 @@ impl Drop for Stage {
     }
 }
 
-/// The lines of a log of skips (`skipped TEST: REASON`) whose test and reason aren't a line of `allowed`, without repetitions.
+/// Each reason of a log of skips (`skipped TEST: REASON`), with its tests, without those that are a line of `allowed`.
+/// Long lists of tests are cut.
 fn unlisted(log: &str, allowed: &str) -> Vec<String> {
+    const NAMED: usize = 12;
     let allowed: Vec<_> = allowed.lines().filter_map(|line| line.split_once('\t')).collect();
-    let mut found: Vec<String> = log
-        .lines()
-        .filter_map(|line| line.strip_prefix("skipped "))
-        .filter(|line| {
-            let listed = |&(test, reason): &(&str, &str)| *line == format!("{test}: {reason}");
-            !allowed.iter().any(listed)
-        })
-        .map(str::to_owned)
-        .collect();
-    found.sort();
-    found.dedup();
-    found
+    let mut reasons = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for line in log.lines().filter_map(|line| line.strip_prefix("skipped ")) {
+        let (test, reason) = line.split_once(": ").unwrap_or((line, "no reason"));
+        if !allowed.contains(&(test, reason)) {
+            reasons.entry(reason).or_default().insert(test);
+        }
+    }
+    let describe = |(reason, tests): (&str, BTreeSet<&str>)| {
+        let named = tests.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        match tests.len().saturating_sub(NAMED) {
+            0 => format!("{named} ({reason})"),
+            more => format!("{named} and {more} more, listed above ({reason})"),
+        }
+    };
+    reasons.into_iter().map(describe).collect()
 }
 
 /// The tests that a runner's closing lines (`FLAKY 2/2 [   0.135s] BINARY TEST`) name, without those of `known`.
@@ -208,5 +214,10 @@ fn a_skip_is_let_pass_for_the_listed_reason_alone() {
     let allowed = "# comment\nudp::steers\tno tbf\n";
     assert_eq!(unlisted("skipped udp::steers: no tbf\n", allowed), Vec::<String>::new());
     let log = "skipped udp::steers: no python3\nskipped other: no tbf\nskipped other: no tbf\n";
-    assert_eq!(unlisted(log, allowed), ["other: no tbf", "udp::steers: no python3"]);
+    assert_eq!(unlisted(log, allowed), ["udp::steers (no python3)", "other (no tbf)"]);
+    let many: String = (10..30).map(|n| format!("skipped test_{n}: no namespaces\n")).collect();
+    let [line] = &unlisted(&many, allowed)[..] else { panic!("one reason is one entry") };
+    assert!(
+        line.starts_with("test_10, ") && line.ends_with("test_21 and 8 more, listed above (no namespaces)")
+    );
 }

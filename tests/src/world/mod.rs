@@ -128,6 +128,24 @@ impl Drop for World {
     }
 }
 
+/// Why this machine refuses user and network namespaces with `error`, and the setting that allows them.
+fn why_no_namespaces(error: &std::io::Error) -> String {
+    let refusals = [
+        ("user.max_user_namespaces", "0", "15000"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+        ("kernel.unprivileged_userns_clone", "0", "1"),
+    ];
+    for (setting, refusing, allowing) in refusals {
+        let value = std::fs::read_to_string(format!("/proc/sys/{}", setting.replace('.', "/")));
+        if value.is_ok_and(|value| value.trim() == refusing) {
+            return format!(
+                "no network namespaces: {setting} is {refusing}; allow them: sysctl {setting}={allowing}"
+            );
+        }
+    }
+    format!("no network namespaces: {error}; in a container, allow them: --privileged")
+}
+
 /// A network namespace with a mount namespace, and the process that keeps them.
 pub struct Host {
     keeper: Child,
@@ -146,9 +164,7 @@ impl Host {
         command.arg("infinity").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: `become_keeper` makes system calls only.
         unsafe { command.pre_exec(move || namespace::become_keeper(join, &maps, root)) };
-        let keeper = command
-            .spawn()
-            .map_err(|error| Skip(format!("this machine doesn't let us make network namespaces: {error}")))?;
+        let keeper = command.spawn().map_err(|error| Skip(why_no_namespaces(&error)))?;
         let door = |name| File::open(format!("/proc/{}/ns/{name}", keeper.id())).expect("our own child");
         let user = (!root).then(|| door("user"));
         let host = Self { number, user, net: door("net"), mount: door("mnt"), keeper };
