@@ -2,7 +2,9 @@
 //!
 //! `FERROCE_DIFFERENTIAL_SEEDS=10000 cargo nextest run -p ferroce-tests -E 'binary(differential)'` runs as many programs in all.
 
-use ferroce_tests::{Artifacts, Fabric, Host, World, require};
+use ferroce_tests::{Artifacts, Fabric, Host, Skip, World, require};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How many programs all tests of this suite run together.
@@ -10,7 +12,9 @@ const SEEDS: u64 = 200;
 /// The tests among which they are divided.
 const SHARES: u64 = 4;
 /// Seeds that one process runs: a program that ends or hangs takes the others of its process with it.
-const AT_ONCE: u64 = 25;
+const BATCH: u64 = 10;
+/// Batches of a share that run at the same time. Programs wait for effects to arrive, and use a twentieth of a processor each.
+const AT_ONCE: usize = 5;
 /// What a seed takes at most, with its waits: several times what a busy machine needs.
 const EACH: Duration = Duration::from_secs(8);
 
@@ -72,25 +76,28 @@ fn reference(host: &Host, words: &dyn Fn(Option<&str>) -> Vec<String>, limit: Du
     panic!("TCP differs from TCP {REFERENCES} times, so the program is wrong:\n{}", differences.join("\n"));
 }
 
-/// Runs a share of the seeds.
-fn behaves_as_tcp(share: u64, processes: &str, fabric: Fabric, options: &[&str]) {
-    let program = require!(Artifacts::get().c_program("sockets/differential"));
-    let each = seeds().div_ceil(SHARES);
-    let (first, last) = (share * each + 1, (share + 1) * each);
-    let mut from = first;
-    while from <= last {
-        let to = last.min(from + AT_ONCE - 1);
+/// What all batches of a share have in common.
+struct Share<'a> {
+    program: &'a str,
+    processes: &'a str,
+    fabric: Fabric,
+    options: &'a [&'a str],
+}
+
+impl Share<'_> {
+    /// Runs the seeds `from` to `to`.
+    fn run(&self, from: u64, to: u64) -> Result<(), Skip> {
         let limit = EACH * u32::try_from(to - from + 10).expect("few");
-        let world = require!(World::one_host(1500));
+        let world = World::one_host(1500)?;
         world.may_last((2 + 2 * REFERENCES) * limit);
         let host = world.first();
-        let options = [&["-p", processes], options].concat();
-        let line = |expected: Option<&str>| words(&program, &options, expected, from, to);
+        let options = [&["-p", self.processes], self.options].concat();
+        let line = |expected: Option<&str>| words(self.program, &options, expected, from, to);
         let tcp = reference(host, &line, limit);
         let address = host.ipv4();
-        let settings = match fabric {
-            Fabric::Udp => [fabric.settings(), &[("ADDRESS", &*address)]].concat(),
-            _ => fabric.settings().to_vec(),
+        let settings = match self.fabric {
+            Fabric::Udp => [self.fabric.settings(), &[("ADDRESS", &*address)]].concat(),
+            _ => self.fabric.settings().to_vec(),
         };
         let outcome = host.start_ferroce(&["--sockets"], &line(Some("/tmp/tcp")), &settings).wait(limit);
         if let Some(difference) = difference(&tcp, &outcome.stdout) {
@@ -99,8 +106,33 @@ fn behaves_as_tcp(share: u64, processes: &str, fabric: Fabric, options: &[&str])
         outcome.expect_success().expect_quiet();
         std::fs::remove_file(host.path("/tmp/tcp")).expect("the host's /tmp");
         host.expect_no_traces();
-        from = to + 1;
+        Ok(())
     }
+}
+
+/// Runs a share of the seeds, several batches at a time.
+fn behaves_as_tcp(share: u64, processes: &str, fabric: Fabric, options: &[&str]) {
+    let program = require!(Artifacts::get().c_program("sockets/differential"));
+    let each = seeds().div_ceil(SHARES);
+    let last = (share + 1) * each;
+    let share = Share { program: &program, processes, fabric, options };
+    let next = AtomicU64::new(last - each + 1);
+    let batches = || {
+        loop {
+            let from = next.fetch_add(BATCH, Relaxed);
+            if from > last {
+                return Ok(());
+            }
+            let run = share.run(from, last.min(from + BATCH - 1));
+            // A batch that is skipped ends the others after theirs.
+            run.inspect_err(|_| next.store(u64::MAX / 2, Relaxed))?;
+        }
+    };
+    let outcome = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(batches)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    require!(outcome);
 }
 
 /// What is left out, as the program has it.
