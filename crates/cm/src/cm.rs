@@ -108,6 +108,12 @@ impl Cm {
         self.connections.get(&handle.0).map(|connection| connection.route)
     }
 
+    /// This side's QP of a connection.
+    #[must_use]
+    pub fn own_qpn(&self, handle: Handle) -> Option<u32> {
+        self.connections.get(&handle.0).map(|connection| connection.own_qpn)
+    }
+
     /// Requests that fit `listen` go to it from now on.
     pub fn listen(&mut self, listen: Listen) -> ListenerId {
         let id = ListenerId(self.next_listener);

@@ -126,6 +126,14 @@ impl Connection {
         self.with_cm(|cm, handle| cm.disconnect(now(), handle))
     }
 
+    /// Waits until each receive that the peer has an acknowledgement of is in its completion queue, for a second at most: the thread that has
+    /// acknowledged it may not have completed it yet.
+    pub fn wait_for_receives(&self) {
+        if let Ok(Some(qpn)) = self.manager.with(|state| state.cm.own_qpn(self.handle)) {
+            ferroce_nic::wait_for_work(qpn);
+        }
+    }
+
     /// No event comes any more, but for one that another thread is just telling.
     #[must_use]
     pub fn is_over(&self) -> bool {

@@ -63,7 +63,7 @@ pub use ferroce_queues::{
 pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
-pub use qp::{PlainSender, Qp};
+pub use qp::{PlainSender, Qp, wait_for_work};
 pub use xrc::{XrcTarget, Xrcd};
 
 pub use ferroce_host as host;

@@ -109,6 +109,8 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             // A program that is killed now couldn't agree later, and its peer would wait. What was over already stays so.
             if let Some(connection) = shared.connection() {
                 let _ = connection.disconnect();
+                // A program that polls next finds all that the peer has sent with success.
+                connection.wait_for_receives();
             }
             block.set(RDMA_CM_EVENT_DISCONNECTED, if timed_out { -libc::ETIMEDOUT } else { 0 });
         }

@@ -36,6 +36,7 @@ pub(crate) use env::{Origin, QpEnv};
 use env::{operation_of_request, state_of};
 pub(crate) use fetch::{Budget, Rest};
 pub(crate) use modify::HELD_UP;
+pub use modify::wait_for_work;
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 pub use plain::PlainSender;
 pub(crate) use received::Received;

@@ -2,6 +2,7 @@
 
 use super::unread::Unread;
 use super::{Inner, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
+use crate::adapter;
 use crate::owner::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
 use ferroce_os::sync::{MutexGuard, class};
@@ -17,6 +18,14 @@ use std::time::Duration;
 const CHANGE: Duration = Duration::from_secs(5);
 /// The longest that a call waits for a thread that works for the QP.
 pub(crate) const HELD_UP: Duration = Duration::from_secs(1);
+
+/// Waits until no thread works for the queue pair with this number, for a second at most. What such a thread has acknowledged to the peer
+/// is in the completion queues then.
+pub fn wait_for_work(qpn: u32) {
+    if let Some(qp) = adapter::current().and_then(|adapter| adapter.qp(qpn)) {
+        let _ = qp.lock_in_time();
+    }
+}
 
 impl Qp {
     /// Present attributes (ibv_query_qp(3)).
@@ -265,4 +274,35 @@ fn merge(to: &mut QpAttr, from: &QpAttr, bits: u32) {
     to.rq_psn &= 0xff_ffff;
     to.sq_psn &= 0xff_ffff;
     to.dest_qpn &= 0xff_ffff;
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Service;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    #[test]
+    fn a_wait_for_work_ends_with_the_work() {
+        in_namespace("qp::modify::tests::a_wait_for_work_ends_with_the_work", || {
+            let side = Side::new(&open(), Service::Rc, 64);
+            let qpn = side.qp.qpn();
+            let (end, ended) = channel();
+            let (waiter, ended) = side.qp.while_busy(move || {
+                let waiter = std::thread::spawn(move || {
+                    crate::wait_for_work(qpn);
+                    end.send(()).unwrap();
+                });
+                assert_eq!(ended.recv_timeout(Duration::from_millis(200)), Err(RecvTimeoutError::Timeout));
+                (waiter, ended)
+            });
+            ended.recv().unwrap();
+            waiter.join().unwrap();
+            side.close();
+            // There is none with this number any more.
+            crate::wait_for_work(qpn);
+        });
+    }
 }
