@@ -27,6 +27,7 @@ on_both_fabrics! {
     calls_on_a_region_that_receives_end_though_its_page_does_not_come: "page_that_receives";
     a_sender_whose_page_does_not_come_holds_up_no_other_object: "sender_of_a_page";
     a_thread_that_leaves_a_poll_by_siglongjmp_stops_no_other_queue: "nowhere";
+    a_fork_beside_a_thread_that_waits_for_a_page_holds_up_no_other_thread: "fork_beside_a_page";
 }
 
 #[test]
@@ -49,6 +50,12 @@ fn a_post_returns_though_the_peers_page_does_not_come() {
 #[ignore = "cells: the reader of a link waits for the lock of a queue pair with the link's reader locked (6B)"]
 fn a_message_for_a_sender_of_a_page_holds_up_no_other_queue_pair() {
     run(Fabric::Any, &["record_for_a_sender_of_a_page"]);
+}
+
+#[test]
+#[ignore = "cells: threads that write to one peer by queue pairs of their own write less than one thread alone (D10)"]
+fn two_threads_that_write_to_one_peer_write_as_much_as_one() {
+    run(Fabric::Any, &["writers"]);
 }
 
 /// The thread that reads for all copies into the slow pages.

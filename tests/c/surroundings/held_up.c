@@ -2,250 +2,9 @@
  * isn't there. Whatever a thread waits for then, calls on other objects return, and calls on the same object return within their bound.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <linux/userfaultfd.h>
-#include <pthread.h>
 #include <setjmp.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
 
-#include "common.h"
-
-#define PAGE 4096ul
-/* Longer than the sum of the waits that a call may have, on a busy machine. */
-#define STANDS_MS 15000
-#define EXIT_SKIPPED 77
-
-static struct device device;
-static struct path path;
-
-/* A connected queue pair, its completion queue, its memory, and what the other side has said of itself. */
-struct end {
-	struct ibv_cq *cq;
-	struct ibv_qp *qp;
-	struct ibv_mr *mr;
-	struct address theirs;
-};
-
-static struct ibv_mr *register_new(void *memory, size_t length)
-{
-	return MAKE(ibv_reg_mr(device.pd, memory, length, ALL_ACCESS));
-}
-
-static void meet_again(int fd)
-{
-	char ready = 1, other;
-
-	if (!exchange(fd, &ready, &other, 1))
-		fail("the other side is gone");
-}
-
-/* Makes a queue pair over `mr` and connects it to that which the other side makes at the same time. */
-static struct end connect_to(int fd, struct ibv_mr *mr)
-{
-	struct end end = {.cq = make_cq(&device, 64, NULL), .mr = mr};
-
-	end.qp = make_qp(&device, IBV_QPT_RC, end.cq, NULL, 32);
-	struct address mine = {.qpn = end.qp->qp_num, .psn = 7, .rkey = mr->rkey, .buffer = (uintptr_t)mr->addr,
-			       .gid = device.gid};
-
-	if (!exchange(fd, &mine, &end.theirs, sizeof mine))
-		fail("the other side is gone");
-	MUST(to_init(end.qp, ALL_ACCESS));
-	MUST(to_rtr(end.qp, &device, &path, &end.theirs));
-	MUST(to_rts(end.qp, &path, mine.psn));
-	meet_again(fd);
-	return end;
-}
-
-static struct end connect_new(int fd)
-{
-	return connect_to(fd, register_new(map_apart(PAGE), PAGE));
-}
-
-static void begin(void)
-{
-	device = open_device(1);
-	path = default_path(&device);
-}
-
-/* Posts a WRITE of 8 bytes to page `page` of the other side's memory. */
-static int write_to(const struct end *end, size_t page)
-{
-	struct ibv_sge sge = {(uintptr_t)end->mr->addr, 8, end->mr->lkey};
-	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-				 .send_flags = IBV_SEND_SIGNALED}, *bad;
-
-	set_remote(&wr, end->theirs.buffer + page * PAGE, end->theirs.rkey);
-	return ibv_post_send(end->qp, &wr, &bad);
-}
-
-static void write_and_wait(const struct end *end, size_t page)
-{
-	struct ibv_wc wc;
-
-	MUST(write_to(end, page));
-	MUST_COMPLETE(end->cq, &wc);
-}
-
-static void send_and_wait(const struct end *end)
-{
-	struct ibv_wc wc;
-
-	MUST(post_send(end->qp, end->mr, 0, 8, 1));
-	MUST_COMPLETE(end->cq, &wc);
-}
-
-/* A call in a thread of its own. */
-struct call {
-	int (*function)(void *);
-	void *argument;
-	int result;
-	atomic_bool done;
-};
-
-static void *call_main(void *argument)
-{
-	struct call *call = argument;
-
-	call->result = call->function(call->argument);
-	call->done = true;
-	return NULL;
-}
-
-static struct call *start(int (*function)(void *), void *argument)
-{
-	struct call *call = MAKE(calloc(1, sizeof *call));
-	pthread_t thread;
-
-	call->function = function;
-	call->argument = argument;
-	MUST(pthread_create(&thread, NULL, call_main, call));
-	MUST(pthread_detach(thread));
-	return call;
-}
-
-static bool returns(const struct call *call, unsigned int milliseconds)
-{
-	uint64_t end = now_ms() + milliseconds;
-
-	while (!call->done && now_ms() < end)
-		usleep(1000);
-	return call->done;
-}
-
-static int dereg(void *mr)
-{
-	return ibv_dereg_mr(mr);
-}
-
-static int destroy(void *qp)
-{
-	return ibv_destroy_qp(qp);
-}
-
-/* The call must return, with this errno value. */
-#define RETURNS(expected, function, argument)                                                              \
-	do {                                                                                               \
-		struct call *returns_call = start(function, argument);                                    \
-		if (!returns(returns_call, STANDS_MS))                                                    \
-			fail("%s:%d: %s stands", __FILE__, __LINE__, #function);                          \
-		if (returns_call->result != (expected))                                                   \
-			fail("%s:%d: %s: %s, not %s", __FILE__, __LINE__, #function,                      \
-			     strerror(returns_call->result), strerror(expected));                         \
-	} while (0)
-
-/* Memory without pages: who touches one waits until it is given. */
-static int faults = -1;
-
-static void give_pages(char *memory, size_t length)
-{
-	struct uffdio_zeropage zeros = {.range = {(uintptr_t)memory, length}};
-
-	if (ioctl(faults, UFFDIO_ZEROPAGE, &zeros))
-		fail("UFFDIO_ZEROPAGE: %s", strerror(errno));
-}
-
-static char *map_without_pages(size_t length)
-{
-	struct uffdio_api api = {.api = UFFD_API};
-	char *memory = map_apart(length);
-	struct uffdio_register range = {.range = {(uintptr_t)memory, length}, .mode = UFFDIO_REGISTER_MODE_MISSING};
-
-	faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-	if (faults < 0 && (errno == EPERM || errno == ENOSYS)) {
-		puts("skipped: userfaultfd(2) is refused here");
-		exit(EXIT_SKIPPED);
-	}
-	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) || ioctl(faults, UFFDIO_REGISTER, &range))
-		fail("userfaultfd: %s", strerror(errno));
-	return memory;
-}
-
-static void wait_for_fault(void)
-{
-	struct uffd_msg message;
-
-	if (!is_readable(faults, 10000) || read(faults, &message, sizeof message) != sizeof message)
-		fail("no thread touches the page");
-}
-
-/* A child that plays `play` at the other end of a connection; what is returned is this end. */
-static int start_side(void (*play)(int fd), pid_t *pid)
-{
-	int ends[2];
-
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
-		fail("socketpair: %s", strerror(errno));
-	*pid = fork();
-	if (*pid < 0)
-		fail("fork: %s", strerror(errno));
-	if (!*pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(ends[0]);
-		play(ends[1]);
-		_exit(0);
-	}
-	close(ends[1]);
-	return ends[0];
-}
-
-static void end_side(pid_t pid)
-{
-	kill(pid, SIGKILL);
-	kill(pid, SIGCONT);
-	if (waitpid(pid, NULL, 0) != pid)
-		fail("waitpid: %s", strerror(errno));
-}
-
-/* The other side: connects `ends` queue pairs with receives, and polls until it is killed. */
-static void answer(int fd, int ends)
-{
-	struct end all[8];
-	struct ibv_wc wc;
-
-	begin();
-	for (int i = 0; i < ends; i++) {
-		all[i] = connect_new(fd);
-		for (int n = 0; n < 16; n++)
-			MUST(post_recv(all[i].qp, all[i].mr, 0, 64, 0));
-	}
-	meet_again(fd);
-	for (;;)
-		for (int i = 0; i < ends; i++)
-			if (ibv_poll_cq(all[i].cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS)
-				MUST(post_recv(all[i].qp, all[i].mr, 0, 64, 0));
-}
-
-static void answer_one(int fd)
-{
-	answer(fd, 1);
-}
-
-static void answer_six(int fd)
-{
-	answer(fd, 6);
-}
+#include "surroundings/held_up.h"
 
 /* Writes large messages without end. */
 static void write_without_end(int fd)
@@ -718,13 +477,142 @@ static void slow_pages(void)
 	end_side(peer);
 }
 
+static atomic_bool goes_on = true;
+
+/* Sends messages and returns the longest that one has taken, in milliseconds. */
+static void *send_on(void *end)
+{
+	uintptr_t longest = 0;
+
+	while (goes_on) {
+		uint64_t begun = now_ms();
+
+		send_and_wait(end);
+		if (now_ms() - begun > longest)
+			longest = now_ms() - begun;
+	}
+	return (void *)longest;
+}
+
+/* A fork beside a thread that sends from a page that isn't there returns within its bound, and holds up no other thread. */
+static void fork_beside_a_page(void)
+{
+	pid_t first, second;
+	int to_first = start_side(answer_one, &first), to_second = start_side(answer_one, &second);
+	pthread_t thread;
+	void *longest;
+
+	begin();
+	struct end other = connect_new(to_first);
+
+	meet_again(to_first);
+	held_up = connect_new(to_second);
+	meet_again(to_second);
+	char *page = map_without_pages(PAGE);
+
+	page_of_sender = register_new(page, PAGE);
+	struct call *send = start(send_page, NULL);
+
+	wait_for_fault();
+	MUST(pthread_create(&thread, NULL, send_on, &other));
+	uint64_t begun = now_ms();
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(0);
+	if (child < 0 || waitpid(child, NULL, 0) != child)
+		fail("fork: %s", strerror(errno));
+	if (now_ms() - begun > STANDS_MS)
+		fail("a fork has taken %d ms", (int)(now_ms() - begun));
+	goes_on = false;
+	MUST(pthread_join(thread, &longest));
+	if ((uintptr_t)longest > 2000)
+		fail("a message has taken %d ms beside the fork", (int)(uintptr_t)longest);
+	give_pages(page, PAGE);
+	if (!returns(send, STANDS_MS))
+		fail("the sender stands");
+	end_side(first);
+	end_side(second);
+}
+
+#define AREA (1ul << 20)
+
+/* The other side of `writers`: two areas of memory. */
+static void own_two_areas(int fd)
+{
+	begin();
+	for (int i = 0; i < 2; i++)
+		connect_to(fd, register_new(map_apart(AREA), AREA));
+	meet_again(fd);
+	for (;;)
+		pause();
+}
+
+/* Writes whole areas and returns how many. */
+static void *write_areas(void *argument)
+{
+	const struct end *end = argument;
+	struct ibv_sge sge = {(uintptr_t)end->mr->addr, AREA, end->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				 .send_flags = IBV_SEND_SIGNALED}, *bad;
+	uintptr_t written = 0;
+	struct ibv_wc wc;
+
+	set_remote(&wr, end->theirs.buffer, end->theirs.rkey);
+	for (; goes_on; written++) {
+		MUST(ibv_post_send(end->qp, &wr, &bad));
+		MUST_COMPLETE(end->cq, &wc);
+	}
+	return (void *)written;
+}
+
+/* How many areas so many threads write together in half a second. */
+static unsigned long written_by(struct end *ends, int threads)
+{
+	pthread_t all[2];
+	unsigned long sum = 0;
+	void *written;
+
+	goes_on = true;
+	for (int i = 0; i < threads; i++)
+		MUST(pthread_create(&all[i], NULL, write_areas, &ends[i]));
+	usleep(500000);
+	goes_on = false;
+	for (int i = 0; i < threads; i++) {
+		MUST(pthread_join(all[i], &written));
+		sum += (uintptr_t)written;
+	}
+	return sum;
+}
+
+/* Two threads that write to one peer, each by a queue pair of its own, write as much as one. */
+static void writers(void)
+{
+	unsigned long one = 0, two = 0;
+	pid_t peer;
+	int fd = start_side(own_two_areas, &peer);
+	struct end ends[2];
+
+	begin();
+	for (int i = 0; i < 2; i++)
+		ends[i] = connect_to(fd, register_new(map_apart(AREA), AREA));
+	meet_again(fd);
+	for (int round = 0; round < 6; round++) {
+		one += written_by(ends, 1);
+		two += written_by(ends, 2);
+	}
+	if (two < one)
+		fail("two threads have written %lu areas, one %lu", two, one);
+	end_side(peer);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
 		CASE(stopped_peer),	    CASE(page_that_is_written), CASE(page_that_receives),
 		CASE(sender_of_a_page),	    CASE(write_beside_a_page),	CASE(post_to_a_page),
 		CASE(nowhere),		    CASE(nowhere_at_the_end),	CASE(slow_pages),
-		CASE(record_for_a_sender_of_a_page),
+		CASE(record_for_a_sender_of_a_page), CASE(fork_beside_a_page), CASE(writers),
 	};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -23,6 +23,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// When the log says that a fork waits.
 const SPEAKS_AFTER: Duration = Duration::from_secs(1);
+/// How long the gate stays closed while a thread doesn't come out: what holds that thread up (memory that isn't there, say) holds up the
+/// others no longer.
+const CLOSED_FOR: Duration = Duration::from_millis(200);
+/// How long it is open then, before the fork tries again.
+const OPEN_FOR: Duration = Duration::from_millis(100);
 /// Looks at the others before the fork sleeps in between.
 const YIELDS: u32 = 100;
 const ROUND: Duration = Duration::from_micros(50);
@@ -334,7 +339,7 @@ pub(super) fn freeze() {
     // SAFETY: null, or a place, which is never freed.
     let inside = unsafe { here.place.get().as_ref() }.is_some_and(|place| place.presence.depth() > 0);
     // The handler of a signal forks in the middle of a call. Others may wait for locks that this thread holds.
-    let complete = !inside && close_gate(&here.found) && wait_for_others(here.place.get());
+    let complete = !inside && close_with_all_outside(here);
     if complete {
         here.found.set(Found::Complete);
         return;
@@ -374,11 +379,39 @@ fn open_gate() {
     }
 }
 
-/// False when somebody doesn't come out.
+/// Closes the gate with no other thread inside. False, and the gate may be closed, when a thread doesn't come out for [`PATIENCE`].
+fn close_with_all_outside(here: &Here) -> bool {
+    let since = Instant::now();
+    let mut spoken = false;
+    loop {
+        if !close_gate(&here.found) {
+            return false;
+        }
+        if wait_for_others(here.place.get()) {
+            return true;
+        }
+        let waited = since.elapsed();
+        if waited >= PATIENCE {
+            tracing::error!(
+                "a thread is in a verbs call for more than {PATIENCE:?} (stopped?): the fork goes on, and its child can't use verbs"
+            );
+            return false;
+        }
+        if waited >= SPEAKS_AFTER && !std::mem::replace(&mut spoken, true) {
+            tracing::warn!("a fork waits for a thread in a verbs call that takes more than a second");
+        }
+        here.found.set(Found::Closing);
+        open_gate();
+        // A handler of a signal that forks now closes the gate for itself.
+        here.found.set(Found::NoFork);
+        sys::pause(OPEN_FOR);
+    }
+}
+
+/// Waits until no thread but the one of `own` is inside. False when one doesn't come out for [`CLOSED_FOR`].
 fn wait_for_others(own: *const Place) -> bool {
     let mut rounds = 0;
     let mut since = None;
-    let mut spoken = false;
     for place in places().filter(|&place| !std::ptr::eq(place, own)) {
         while place.presence.depth() > 0 {
             rounds += 1;
@@ -387,14 +420,7 @@ fn wait_for_others(own: *const Place) -> bool {
                 continue;
             }
             sys::pause(ROUND);
-            let waited = since.get_or_insert_with(Instant::now).elapsed();
-            if waited >= SPEAKS_AFTER && !std::mem::replace(&mut spoken, true) {
-                tracing::warn!("a fork waits for a thread in a verbs call that takes more than a second");
-            }
-            if waited >= PATIENCE {
-                tracing::error!(
-                    "a thread is in a verbs call for more than {PATIENCE:?} (stopped?): the fork goes on, and its child can't use verbs"
-                );
+            if since.get_or_insert_with(Instant::now).elapsed() >= CLOSED_FOR {
                 return false;
             }
         }
