@@ -73,10 +73,61 @@ impl Handler for Adapter {
         for existing in contexts().iter().map(|context| existing(context)) {
             for qp in existing.qps {
                 // Sockets are lost, rings aren't. A QP whose lock isn't free is failed all the same.
-                let _ = self.take_what_has_come(&qp, end.saturating_duration_since(time::Instant::now()));
-                self.with_work(|work| qp.fail(work));
+                let left = || end.saturating_duration_since(time::Instant::now());
+                let _ = self.take_what_has_come(&qp, left());
+                qp.fail(left());
             }
             existing.raw_qps.iter().for_each(|qp| qp.give_up());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use crate::{QpState, Service};
+    use ferroce_engine::Handler as _;
+    use ferroce_tests::wait::eventually;
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn queue_pairs_fail_in_a_second_together_though_threads_are_held_up_in_some() {
+        const NAME: &str = "adapter::handler::tests::queue_pairs_fail_in_a_second_together_though_threads_are_held_up_in_some";
+        in_namespace(NAME, || {
+            let context = open();
+            let sides = [(); 5].map(|()| Side::new(&context, Service::Rc, 64));
+            sides.iter().for_each(|side| side.connect(side.qp.qpn()));
+            let (free, held_up) = sides.split_last().unwrap();
+            let (locked, is_locked) = channel();
+            let threads: Vec<_> = held_up
+                .iter()
+                .map(|side| {
+                    let (go_on, goes_on) = channel();
+                    let (qp, locked) = (side.qp.clone(), locked.clone());
+                    let thread = std::thread::spawn(move || {
+                        qp.while_busy(move || {
+                            locked.send(()).unwrap();
+                            goes_on.recv().unwrap();
+                        });
+                    });
+                    is_locked.recv().unwrap();
+                    (thread, go_on)
+                })
+                .collect();
+            let begun = Instant::now();
+            crate::adapter::current().unwrap().descriptors_lost(-1);
+            // A second each would be four.
+            assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+            assert_eq!(free.qp.query().unwrap().state, QpState::Err);
+            for (thread, go_on) in threads {
+                go_on.send(()).unwrap();
+                thread.join().unwrap();
+            }
+            for side in held_up {
+                eventually("the queue pair has failed", || side.qp.query().unwrap().state == QpState::Err);
+            }
+        });
     }
 }

@@ -219,19 +219,30 @@ impl Qp {
     /// has come back. Until then the QP is registered: it fails with the device.
     #[cold]
     fn end_later(self: &Arc<Self>, why: &Error) {
+        tracing::warn!(qpn = self.qpn, %why, "a queue pair of a closed device ends later");
+        self.repeat_in_thread(|qp| {
+            // A fork isn't held up by the queue pair: an attempt begins when the QP's lock is free.
+            let has_ended = qp.inner.try_lock().is_some() && qp.stop_traffic().is_ok();
+            if has_ended {
+                adapter::unregister_qp(qp);
+            }
+            has_ended
+        });
+    }
+
+    /// A thread of its own repeats `end` until it returns true.
+    #[cold]
+    pub(super) fn repeat_in_thread(self: &Arc<Self>, end: impl Fn(&Arc<Self>) -> bool + Send + 'static) {
         const ROUND: Duration = Duration::from_millis(100);
         let qp = self.clone();
-        let end = move || {
+        let repeat = move || {
             let Ok(_inside) = fork::enter_library() else { return };
-            // A fork isn't held up by the queue pair: an attempt begins when the QP's lock is free.
-            while qp.inner.try_lock().is_none() || qp.stop_traffic().is_err() {
+            while !end(&qp) {
                 fork::outside_library(|| sys::pause(ROUND));
             }
-            adapter::unregister_qp(&qp);
         };
-        tracing::warn!(qpn = self.qpn, %why, "a queue pair of a closed device ends later");
-        if let Err(why) = ferroce_engine::start_thread("ferroce-end", end) {
-            tracing::error!(qpn = self.qpn, %why, "a queue pair of a closed device goes on: there is no thread that ends it");
+        if let Err(why) = ferroce_engine::start_thread("ferroce-end", repeat) {
+            tracing::error!(qpn = self.qpn, %why, "a queue pair that was to end goes on: there is no thread that ends it");
         }
     }
 
@@ -297,8 +308,11 @@ mod tests {
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
     use crate::{QpState, Service};
+    use ferroce_os::fork;
+    use ferroce_os::sync::Reader;
     use ferroce_tests::wait::eventually;
     use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     #[test]
     fn a_queue_pair_whose_thread_is_held_up_while_its_context_is_closed_ends_later() {
@@ -325,6 +339,36 @@ mod tests {
             eventually("the queue pair has ended", || existing(&context).qps.is_empty());
             assert_eq!(side.qp.inner.lock().proto.state(), QpState::Reset);
             assert!(side.qp.adapter.qp(side.qp.qpn()).is_none(), "its number is free");
+        });
+    }
+
+    #[test]
+    fn a_queue_pair_is_not_locked_while_its_end_waits_for_readers() {
+        const NAME: &str = "qp::create::tests::a_queue_pair_is_not_locked_while_its_end_waits_for_readers";
+        in_namespace(NAME, || {
+            let context = open();
+            let side = Side::new(&context, Service::Rc, 64);
+            side.connect(side.qp.qpn());
+            let adapter = side.qp.adapter;
+            let qpn = side.qp.qpn();
+            // From here on readers find it without a lock.
+            assert!(adapter.qp(qpn).is_some());
+            let (reads, is_reading) = channel();
+            let (leave, leaves) = channel();
+            let reader = std::thread::spawn(move || {
+                let _inside = fork::enter_library().unwrap();
+                let _reading = Reader::enter().unwrap();
+                reads.send(()).unwrap();
+                leaves.recv().unwrap();
+            });
+            is_reading.recv().unwrap();
+            let qp = side.qp.clone();
+            let destruction = std::thread::spawn(move || qp.destroy());
+            eventually("its number is free", || adapter.qp(qpn).is_none());
+            assert!(side.qp.inner.try_lock_for(Duration::from_millis(500)).is_some());
+            leave.send(()).unwrap();
+            reader.join().unwrap();
+            destruction.join().unwrap().unwrap();
         });
     }
 }

@@ -8,6 +8,7 @@ use crate::ah::Ah;
 use ferroce_proto::{Env, Instant, QpEvent, QpState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Bytes a QP may send in one go before others get their turn.
 const BUDGET: u32 = 64 * 1024;
@@ -36,12 +37,21 @@ impl Qp {
         true
     }
 
-    /// Ends the QP for good: nothing of it gets in or out any more.
-    pub(crate) fn fail(self: &Arc<Self>, work: &mut Work) {
-        let mut inner = self.inner.lock();
-        inner.path = None;
-        let now = ferroce_os::clock::now();
-        self.work_locked(&mut inner, work, now, end);
+    /// Ends the QP for good: nothing of it gets in or out any more. If a thread is held up in its work for the QP for longer than `within`,
+    /// another thread ends the QP later.
+    pub(crate) fn fail(self: &Arc<Self>, within: Duration) {
+        if !self.fail_within(within) {
+            self.repeat_in_thread(|qp| qp.fail_within(Duration::ZERO));
+        }
+    }
+
+    fn fail_within(self: &Arc<Self>, within: Duration) -> bool {
+        self.adapter.with_work(|work| {
+            let Ok(mut inner) = self.lock_within(within) else { return false };
+            inner.path = None;
+            self.work_locked(&mut inner, work, ferroce_os::clock::now(), end);
+            true
+        })
     }
 
     pub(super) fn work_locked(
