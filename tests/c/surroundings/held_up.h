@@ -20,7 +20,7 @@
 static struct device device;
 static struct path path;
 
-/* A connected queue pair, its completion queue, its memory, and what the other side has said of itself. */
+/* A connected queue pair, its completion queue, its memory, and the address of the other side. */
 struct end {
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
@@ -156,7 +156,7 @@ UNUSED static int destroy(void *qp)
 			     strerror(returns_call->result), strerror(expected));                         \
 	} while (0)
 
-/* Memory without pages: who touches one waits until it is given. */
+/* Memory without pages: a thread that touches one waits until the page is given. */
 static int faults = -1;
 
 UNUSED static void give_pages(char *memory, size_t length)

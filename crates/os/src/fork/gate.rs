@@ -18,13 +18,12 @@ use std::ptr::null;
 use std::sync::atomic::AtomicPtr;
 use std::time::{Duration, Instant};
 
-/// How long a fork waits for threads that don't come out (stopped by a debugger, say), and how long threads wait for a fork
+/// How long a fork waits for threads that don't come out (because a debugger has stopped them), and how long threads wait for a fork
 /// (which may itself wait for a lock that one of them holds). The child is unusable then.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// When the log says that a fork waits.
+/// After this long a fork logs that it waits.
 const SPEAKS_AFTER: Duration = Duration::from_secs(1);
-/// How long the gate stays closed while a thread doesn't come out: what holds that thread up (memory that isn't there, say) holds up the
-/// others no longer.
+/// How long the gate stays closed while a thread doesn't come out: whatever holds that thread up, the others stand no longer than this.
 const CLOSED_FOR: Duration = Duration::from_millis(200);
 /// How long it is open then, before the fork tries again.
 const OPEN_FOR: Duration = Duration::from_millis(100);
