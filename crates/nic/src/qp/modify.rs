@@ -23,7 +23,7 @@ pub(crate) const HELD_UP: Duration = Duration::from_secs(1);
 /// is in the completion queues then.
 pub fn wait_for_work(qpn: u32) {
     if let Some(qp) = adapter::current().and_then(|adapter| adapter.qp(qpn)) {
-        let _ = qp.lock_in_time();
+        drop(qp.lock_in_time());
     }
 }
 
