@@ -30,6 +30,14 @@ on_both_fabrics! {
     a_fork_beside_a_thread_that_waits_for_a_page_holds_up_no_other_thread: "fork_beside_a_page";
 }
 
+/// `tests/c/surroundings/stopped_itself.c`.
+#[test]
+fn a_process_that_was_stopped_itself_finds_its_queue_pair_free() {
+    let path = require!(Artifacts::get().c_program("surroundings/stopped_itself"));
+    let world = require!(World::one_host(1500));
+    world.first().start_ferroce(&[], &[path], &[]).wait(LIMIT).expect_ok();
+}
+
 #[test]
 fn a_thread_that_leaves_a_poll_of_many_completions_by_siglongjmp_holds_up_no_fork() {
     run(Fabric::Any, &["nowhere_at_the_end"]);

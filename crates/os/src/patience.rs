@@ -7,27 +7,26 @@ const GAP: u32 = 20;
 /// No shorter round is a gap: processors that are busy with other programs cause those.
 const SHORTEST_GAP: Duration = Duration::from_millis(100);
 
-/// How long to wait for others, which is looked at in rounds with a pause. The clock decides. A round may be a *gap*: the process was
-/// stopped or had no processor, and those that are waited for may have been as well. A wait whose last round is a gap takes one more
-/// round, whatever the length of that.
+/// A bounded wait for other threads or processes, which looks in rounds with a pause. The clock decides. A round may be a *gap*: the
+/// process was stopped or had no processor, and so may have been the threads that the wait is for. A wait that ends with a gap goes on
+/// for the length of the shortest gap, once.
 #[derive(Debug)]
 pub struct Patience {
     end: Instant,
     gap: Duration,
     looked: Instant,
-    /// The round after the last gap has begun.
     is_extended: bool,
 }
 
 impl Patience {
-    /// As long as `limit`, with a `pause` in each round.
+    /// A wait of `limit`, with a `pause` in each round.
     #[must_use]
     pub fn new(limit: Duration, pause: Duration) -> Self {
         let looked = Instant::now();
         Self { end: looked + limit, gap: (pause * GAP).max(SHORTEST_GAP), looked, is_extended: false }
     }
 
-    /// Whether it is at its end, after one more round.
+    /// Whether the wait is over, after one more round.
     #[must_use]
     pub fn has_ended(&mut self) -> bool {
         self.has_ended_at(Instant::now())
@@ -36,7 +35,12 @@ impl Patience {
     fn has_ended_at(&mut self, now: Instant) -> bool {
         let was_gap = now.saturating_duration_since(self.looked) >= self.gap;
         self.looked = now;
-        now >= self.end && (!was_gap || std::mem::replace(&mut self.is_extended, true))
+        let has_ended = now >= self.end;
+        if has_ended && was_gap && !std::mem::replace(&mut self.is_extended, true) {
+            self.end = now + self.gap;
+            return false;
+        }
+        has_ended
     }
 }
 
@@ -74,9 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_of_the_process_leaves_one_more_look() {
+    fn a_stop_of_the_process_leaves_others_the_time_of_a_gap() {
         let hour = Duration::from_secs(3600);
-        assert_eq!(rounds(&[PAUSE * 9, hour, PAUSE, PAUSE]), [false, false, true, true]);
+        let after = SHORTEST_GAP.as_millis() as usize;
+        let ended = rounds(&[&[PAUSE * 9, hour][..], &[PAUSE; 200]].concat());
+        assert_eq!(ended.iter().position(|&ended| ended), Some(1 + after));
         // Before its end a wait isn't longer for it.
         let half = LIMIT / 2;
         assert_eq!(rounds(&[half, half - PAUSE, PAUSE]), [false, false, true]);

@@ -7,6 +7,7 @@
 use super::lock_words::LockWords;
 use super::rank::{self, Class};
 use crate::fork;
+use crate::patience::Patience;
 use parking_lot::lock_api;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,9 +71,9 @@ fn sleep_on_lock(word: &AtomicU32, value: u32, limit: Option<Duration>) {
 }
 
 /// Most locks are held for less than a sleep takes.
-struct Patience(u32);
+struct Spinning(u32);
 
-impl Patience {
+impl Spinning {
     const SPINS: u32 = 3;
     const YIELDS: u32 = 7;
 
@@ -99,22 +100,23 @@ impl Patience {
 pub struct RawLock<C>(LockWords, PhantomData<fn() -> C>);
 
 impl<C> RawLock<C> {
-    /// False: `until` has come before.
+    /// False: `limit` has passed before. A stop of the whole process doesn't count.
     #[cold]
-    fn lock_slowly(&self, until: Option<Instant>) -> bool {
+    fn lock_slowly(&self, limit: Option<Duration>) -> bool {
+        const ROUND: Duration = Duration::from_millis(5);
+        let mut patience = limit.map(|limit| Patience::new(limit, ROUND.min(limit)));
         loop {
-            let mut patience = Patience::new();
-            while patience.goes_on() {
+            let mut spinning = Spinning::new();
+            while spinning.goes_on() {
                 if self.0.is_free() && self.0.try_lock() {
                     return true;
                 }
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            if patience.as_mut().is_some_and(Patience::has_ended) {
                 return false;
             }
             if self.0.about_to_sleep(fork::order_all) {
-                sleep_on_lock(&self.0.asleep, LockWords::ASLEEP, left);
+                sleep_on_lock(&self.0.asleep, LockWords::ASLEEP, patience.as_ref().map(|_| ROUND));
             }
         }
     }
@@ -159,18 +161,18 @@ unsafe impl<C: Class> lock_api::RawMutexTimed for RawLock<C> {
     type Instant = Instant;
 
     fn try_lock_for(&self, limit: Duration) -> bool {
-        self.try_lock_until(Instant::now() + limit)
-    }
-
-    fn try_lock_until(&self, until: Instant) -> bool {
         rank::check::<C>();
         lock_api::RawMutex::try_lock(self) || {
-            let locked = self.lock_slowly(Some(until));
+            let locked = self.lock_slowly(Some(limit));
             if locked {
                 rank::held::<C>();
             }
             locked
         }
+    }
+
+    fn try_lock_until(&self, until: Instant) -> bool {
+        self.try_lock_for(until.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -202,12 +204,12 @@ impl<C> RawGate<C> {
     /// Tries until it works; sleeps in between, having set the bits `waits`.
     #[cold]
     fn acquire(&self, waits: u32, try_it: impl Fn() -> bool) {
-        let mut patience = Patience::new();
+        let mut spinning = Spinning::new();
         loop {
             if try_it() {
                 return;
             }
-            if patience.goes_on() {
+            if spinning.goes_on() {
                 continue;
             }
             let word = self.0.load(Ordering::Relaxed);
