@@ -116,6 +116,68 @@ connection.detach()
     assert!(outcome.stdout.contains("3000000 bytes and the end"), "{outcome}");
 }
 
+/// A close returns though the peer is stopped. The peer gets all bytes and the end in order when it goes on: the closed stream is attended
+/// in the background, and the end of the process waits for it.
+#[test]
+fn a_close_does_not_wait_for_a_stopped_peer() {
+    [Place::OneHost, Place::OneHostUdp].into_iter().for_each(close_before_a_stopped_peer);
+}
+
+fn close_before_a_stopped_peer(place: Place) {
+    let world = require!(place.world());
+    let server = write(
+        world.last(),
+        "server",
+        "
+import os, signal, socket, sys
+listener = socket.create_server((sys.argv[1], 7000))
+streams = [listener.accept()[0] for _ in range(2)]
+for stream in streams:
+    stream.sendall(b'x')
+os.kill(os.getpid(), signal.SIGSTOP)
+for stream in streams:
+    total = 0
+    while data := stream.recv(100000):
+        total += len(data)
+    print(total, 'bytes and the end')
+",
+    );
+    let client = write(
+        world.first(),
+        "client",
+        "
+import os, socket, sys, time
+streams = [socket.create_connection((sys.argv[1], 7000)) for _ in range(2)]
+for stream in streams:
+    stream.recv(1)
+    stream.sendall(bytes(20000))
+time.sleep(0.2)
+streams[0].setblocking(False)
+began = time.monotonic()
+numbers = {stream.fileno() for stream in streams}
+for stream in streams:
+    stream.close()
+took = time.monotonic() - began
+assert took < 20, took
+assert {os.open('/dev/null', os.O_RDONLY) for _ in streams} == numbers
+print('closed', flush=True)
+",
+    );
+    let address = world.last().ipv4();
+    let start = |host: &Host, program: &str| {
+        host.start_ferroce(SOCKETS, &["python3", program, &address], place.settings())
+    };
+    let mut server = start(world.last(), &server);
+    world.last().wait_for_rdma_port(TCP, 7000, &mut server, LIMIT);
+    let mut client = start(world.first(), &client);
+    client.wait_for_output("closed", LIMIT);
+    server.signal(libc::SIGCONT);
+    client.wait(LIMIT).expect_success();
+    let outcome = server.wait(LIMIT);
+    outcome.expect_success();
+    assert_eq!(outcome.stdout.matches("20000 bytes and the end").count(), 2, "{outcome}");
+}
+
 /// A client sends, shuts its end, gets a byte, and exits without `close`. Its server then reads the last of what has come, slowly.
 #[test]
 fn a_stream_that_is_shut_ends_in_order_when_its_program_exits() {

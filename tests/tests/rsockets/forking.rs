@@ -399,3 +399,44 @@ for _ in range(3):
     let address = world.first().ipv4();
     world.first().start_ferroce(SOCKETS, &["python3", &program, &address], &[]).wait(LIMIT).expect_success();
 }
+
+/// A process that has waited for an rsocket forks. Its child listens, and both wait at the same time: neither takes the other's wakeups.
+#[test]
+fn a_child_and_its_parent_are_woken_each_by_its_own_sockets() {
+    let world = require!(World::one_host(9000));
+    let program = write(
+        world.first(),
+        "program",
+        "
+import os, signal, socket, sys
+def serve(port):
+    ready, pipe = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.read(ready, 1)
+        return pid
+    listener = socket.create_server((sys.argv[1], port))
+    os.write(pipe, b'x')
+    while True:
+        stream, _ = listener.accept()
+        stream.sendall(stream.recv(100))
+        stream.recv(1)
+        stream.close()
+def visit(port):
+    stream = socket.create_connection((sys.argv[1], port), timeout=30)
+    stream.sendall(b'word')
+    assert stream.recv(100) == b'word'
+    stream.close()
+children = [serve(7001)]
+visit(7001)
+children.append(serve(7002))
+for _ in range(60):
+    visit(7002)
+for child in children:
+    os.kill(child, signal.SIGKILL)
+print('ok')
+",
+    );
+    let address = world.first().ipv4();
+    world.first().start_ferroce(SOCKETS, &["python3", &program, &address], &[]).wait(2 * LIMIT).expect_ok();
+}

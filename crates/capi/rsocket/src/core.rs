@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -39,11 +39,33 @@ pub(crate) trait State: Send {
 #[derive(Debug)]
 pub(crate) struct Core<S: ?Sized> {
     /// The socket's number, which the kernel can poll once it is shown.
-    number: OwnedFd,
+    number: Number,
     /// What tells of the socket's events.
     pub(crate) set: Set,
     nonblocking: AtomicBool,
     locked: Mutex<Locked<S>>,
+}
+
+/// A descriptor that can be closed before the socket ends.
+#[derive(Debug)]
+struct Number {
+    fd: RawFd,
+    is_open: AtomicBool,
+}
+
+impl Number {
+    fn close(&self) {
+        if self.is_open.swap(false, Ordering::Relaxed) {
+            // SAFETY: this socket's own descriptor, which nothing uses any more.
+            drop(unsafe { OwnedFd::from_raw_fd(self.fd) });
+        }
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 #[derive(Debug)]
@@ -95,6 +117,7 @@ impl<S: State> Core<S> {
     pub(crate) fn new(set: Set, nonblocking: bool, state: S) -> io::Result<Self> {
         let (number, front) = Front::new()?;
         let locked = Mutex::new(Locked { front, shown: false, state });
+        let number = Number { fd: number.into_raw_fd(), is_open: AtomicBool::new(true) };
         Ok(Self { number, set, nonblocking: AtomicBool::new(nonblocking), locked })
     }
 }
@@ -102,7 +125,7 @@ impl<S: State> Core<S> {
 impl<S: State + ?Sized> Core<S> {
     /// The socket's number.
     pub(crate) fn fd(&self) -> RawFd {
-        self.number.as_raw_fd()
+        self.number.fd
     }
 
     pub(crate) fn is_nonblocking(&self) -> bool {
@@ -164,6 +187,11 @@ impl<S: State + ?Sized> Core<S> {
         // First, so that no set of epoll tells of the end. If it fails, the number is closed later.
         let _ = self.put_at_number(self.set.fd());
         state.locked.front.end();
+    }
+
+    /// Closes the number of a hidden socket that goes on without one.
+    pub(crate) fn release_number(&self) {
+        self.number.close();
     }
 
     fn put_at_number(&self, fd: RawFd) -> Outcome<()> {

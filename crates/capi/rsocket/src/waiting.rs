@@ -47,16 +47,18 @@ impl Waker {
     }
 }
 
-/// The calling thread's.
+/// The calling thread's. A child of fork(2) makes one of its own: it shares the event descriptors of its parent, and each of the two
+/// would clear what wakes the other.
 pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
     thread_local! {
-        static OWN: RefCell<Option<Arc<Waker>>> = const { RefCell::new(None) };
+        static OWN: RefCell<Option<(u32, Arc<Waker>)>> = const { RefCell::new(None) };
     }
     OWN.try_with(|own| {
         let mut own = own.borrow_mut();
+        let process = std::process::id();
         match &*own {
-            Some(waker) => Ok(waker.clone()),
-            None => Ok(own.insert(Arc::new(Waker::new()?)).clone()),
+            Some((owner, waker)) if *owner == process => Ok(waker.clone()),
+            _ => Ok(own.insert((process, Arc::new(Waker::new()?))).1.clone()),
         }
     })
     .unwrap_or_else(|_| Err(Refusal::new(libc::EIO, "the thread has ended")))

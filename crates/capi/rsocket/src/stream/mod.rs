@@ -5,6 +5,7 @@
 //! at listeners, what connects without blocking, and what the kernel polls ([`crate::front`]).
 
 mod connecting;
+mod farewell;
 mod listening;
 mod mapping;
 mod state;
@@ -13,7 +14,6 @@ mod transfer;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::address;
@@ -25,9 +25,6 @@ use crate::verbs::Id;
 use crate::waiting::Set;
 
 use state::{Phase, StreamState};
-
-/// How long rclose waits until the peer has everything, unless SO_LINGER says so.
-const FAREWELL: Duration = Duration::from_secs(60);
 
 /// A stream socket.
 #[derive(Debug)]
@@ -125,43 +122,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Tells the peer that all is over, waits until it has everything, and ends the connection. A peer of whose bytes some are unread isn't
-    /// told: for it the connection is lost, as with TCP.
-    pub(crate) fn close(&self) {
-        self.core.hide();
-        let linger = self.lock().ok().and_then(|state| state.options.linger);
-        let patience = linger.unwrap_or(FAREWELL);
-        let until = Instant::now() + patience;
-        if !patience.is_zero()
-            && let Ok(mut state) = self.lock()
-        {
-            state.progress(&self.core.set);
-            let mut leaves_unread = false;
-            if let Phase::Open(connection) = &mut state.phase {
-                leaves_unread = connection.readable() > 0;
-                if !leaves_unread {
-                    connection.shut(true, true);
-                }
-            }
-            drop(state);
-            loop {
-                let over = self.core.wait(false, Some(until), |state| match &state.phase {
-                    Phase::Open(connection) if connection.ends.is_over() => Some(Ok(())),
-                    Phase::Open(connection) => (leaves_unread && connection.has_sent_all()).then_some(Ok(())),
-                    _ => Some(Ok(())),
-                });
-                // A signal doesn't end the farewell.
-                if !matches!(over, Err(refusal) if refusal.errno == libc::EINTR) {
-                    break;
-                }
-            }
-        }
-        service::forget(self.attended_fd());
-        let ended = self.core.lock_to_end().end(&self.core.set);
-        // Objects end without the lock.
-        drop(ended);
-    }
-
     pub(crate) fn local_name(&self) -> Outcome<libc::sockaddr_storage> {
         let state = self.lock()?;
         let mut name = state.id()?.source();
@@ -189,6 +149,10 @@ impl service::Attended for Stream {
                 _ => None,
             };
             state.progress(&self.core.set);
+            if let Some(until) = state.farewell_until {
+                drop(state);
+                return self.go_on_leaving(until);
+            }
             let shown = state.is_shown();
             let next = state.next_attention(shown);
             match state.phase {

@@ -27,6 +27,10 @@ pub(crate) struct StreamState {
     waiters: Waiters,
     /// What SO_ERROR tells next.
     pub(super) error: c_int,
+    /// The program has closed the socket with bytes unread.
+    pub(super) leaves_unread: bool,
+    /// The program has closed the socket, which goes on in the background until then at the latest.
+    pub(super) farewell_until: Option<Instant>,
 }
 
 /// Where a connection comes from that the peer hasn't confirmed.
@@ -142,7 +146,16 @@ impl State for StreamState {
 
 impl StreamState {
     pub(super) fn new(domain: c_int, options: Options, phase: Phase, id: Id) -> Self {
-        Self { domain, options, phase, id: Some(id), waiters: Waiters::default(), error: 0 }
+        Self {
+            domain,
+            options,
+            phase,
+            id: Some(id),
+            waiters: Waiters::default(),
+            error: 0,
+            leaves_unread: false,
+            farewell_until: None,
+        }
     }
 
     fn happened(&mut self, event: &Event, set: &Set) {
