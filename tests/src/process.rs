@@ -97,16 +97,31 @@ impl Process {
 
     /// Waits until standard output contains `text`; panics when the process ends first or `limit` passes.
     pub fn wait_for_output(&mut self, text: &str, limit: Duration) {
+        self.wait_for(text, limit, Self::stdout, |outcome| &outcome.stdout);
+    }
+
+    /// As [`Process::wait_for_output`], of standard error.
+    pub fn wait_for_error(&mut self, text: &str, limit: Duration) {
+        self.wait_for(text, limit, Self::stderr, |outcome| &outcome.stderr);
+    }
+
+    fn wait_for(
+        &mut self,
+        text: &str,
+        limit: Duration,
+        so_far: impl Fn(&Self) -> String,
+        all: impl Fn(&Outcome) -> &String,
+    ) {
         let start = Instant::now();
         loop {
             let ended = self.has_ended();
-            if self.stdout().contains(text) {
+            if so_far(self).contains(text) {
                 return;
             }
             if ended || start.elapsed() > limit {
-                // What it said last may not have been read yet.
+                // Its last output may not have been read yet.
                 let outcome = self.wait(Duration::ZERO);
-                if outcome.stdout.contains(text) {
+                if all(&outcome).contains(text) {
                     return;
                 }
                 panic!("waited {:?} for \"{text}\" in the output of:\n{outcome}", start.elapsed());

@@ -108,8 +108,8 @@ pub const CATALOGUE: &[Entry] = &[
                 path sent an ICMP message: network unreachable, host unreachable, or prohibited. If no host of the \
                 local network has the address, the kernel reports it after three seconds.",
         see: "`ip route get ADDRESS`, `ferroce doctor PEER`. The line names the ICMP message, if there was one.",
-        fix: "Check dgid and sgid_index: both must be of one address family, and of a network that the interface \
-                reaches.",
+        fix: "If the interface is down, bring it up (`ip link set dev INTERFACE up`) or reconnect its cable; otherwise check dgid and \
+                sgid_index: both must be of one address family, and of a network that the interface reaches.",
         statuses: &[RETRY],
     },
     Entry {

@@ -27,6 +27,15 @@ pub struct PeerName {
     pub process: Process,
 }
 
+/// What becomes of a send request.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome {
+    /// It ends with this status.
+    Ends(WcStatus),
+    /// It waits for the peer, without limit.
+    Waits,
+}
+
 /// What has failed.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject {
@@ -40,8 +49,8 @@ pub enum Subject {
         len: u64,
         /// Address and key of the peer's memory.
         remote: Option<(u64, u32)>,
-        /// How it ends.
-        status: WcStatus,
+        /// What becomes of it.
+        outcome: Outcome,
     },
     /// A request of the peer, which this side refuses.
     Refusal {
@@ -122,19 +131,24 @@ impl fmt::Display for Report {
             self.peer.map_or(Ok(()), |peer| write!(f, " {word} {peer}"))
         };
         match self.subject {
-            Subject::Request { wr_id, operation, len, remote, status } => {
+            Subject::Request { wr_id, operation, len, remote, outcome } => {
                 write!(f, ": request {wr_id} (")?;
                 request(f, operation, len, remote)?;
                 peer(f, "to")?;
-                write!(f, ") ended with {}", status_name(status))?;
-                if matches!(self.reason, Reason::Peer { reported, .. } | Reason::NotReady { reported, .. } if reported == number)
-                {
-                    let of_receive = status == WcStatus::RemOpErr && remote.is_none();
-                    f.write_str(if of_receive {
-                        ", reported by the peer for its receive"
-                    } else {
-                        ", reported by the peer"
-                    })?;
+                let by_peer = matches!(
+                    self.reason,
+                    Reason::Peer { reported, .. } | Reason::NotReady { reported, .. } if reported == number
+                );
+                match outcome {
+                    Outcome::Waits => f.write_str(") waits")?,
+                    Outcome::Ends(status) => write!(f, ") ended with {}", status_name(status))?,
+                }
+                match outcome {
+                    Outcome::Ends(WcStatus::RemOpErr) if by_peer && remote.is_none() => {
+                        f.write_str(", reported by the peer for its receive")?;
+                    }
+                    _ if by_peer => f.write_str(", reported by the peer")?,
+                    _ => {}
                 }
             }
             Subject::Refusal { operation, len, remote, receive } => {
@@ -191,7 +205,7 @@ mod tests {
                 operation: "RDMA WRITE",
                 len: 64,
                 remote: Some((0x1000, 0x101)),
-                status: WcStatus::RemAccessErr,
+                outcome: Outcome::Ends(WcStatus::RemAccessErr),
             },
             reason: Reason::Peer { reported: 34, status: WcStatus::RemAccessErr },
             flushed: 17,
@@ -217,6 +231,17 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_waits_is_reported_too() {
+        let subject =
+            Subject::Request { wr_id: 42, operation: "SEND", len: 64, remote: None, outcome: Outcome::Waits };
+        let reason = Reason::StillNotReady { reported: 21, waited: core::time::Duration::from_millis(3010) };
+        let report = Report { qpn: 0x123, peer: Some(PEER), subject, reason, flushed: 0 };
+        let begin = "FC021 QP 0x000123: request 42 (SEND of 64 bytes to QP 0x000456, process 4711) waits: the \
+                     peer's receives are used up (no receive for 3 s; rnr_retry is 7, so it is sent again without limit). ";
+        assert!(report.to_string().starts_with(begin), "{report}");
+    }
+
+    #[test]
     fn a_number_that_the_catalogue_lacks_counts_as_none() {
         let reason = Reason::Peer { reported: 0xffff, status: WcStatus::RemOpErr };
         assert_eq!(reason.number(), 62);
@@ -230,7 +255,13 @@ mod tests {
     #[test]
     fn a_line_names_the_receive_and_the_queue_pair_that_failed() {
         let status = WcStatus::RemOpErr;
-        let subject = Subject::Request { wr_id: 1, operation: "SEND", len: 8, remote: None, status };
+        let subject = Subject::Request {
+            wr_id: 1,
+            operation: "SEND",
+            len: 8,
+            remote: None,
+            outcome: Outcome::Ends(status),
+        };
         let report = Report {
             qpn: 1,
             peer: Some(PEER),

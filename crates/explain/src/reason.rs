@@ -52,6 +52,27 @@ pub struct Rights {
     pub remote_atomic: bool,
 }
 
+/// The name of a network interface, as far as the kernel's 15 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InterfaceName([u8; 15]);
+
+impl InterfaceName {
+    /// The name.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let mut bytes = [0; 15];
+        bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
+        f.write_str(core::str::from_utf8(self.0.get(..end).unwrap_or_default()).unwrap_or("?"))
+    }
+}
+
 /// A reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // The catalogue describes each.
@@ -78,6 +99,10 @@ pub enum Reason {
     NoRoute {
         icmp: Option<Unreachable>,
     },
+    /// As [`Reason::NoRoute`], because the queue pair's own interface is down.
+    InterfaceDown {
+        name: InterfaceName,
+    },
     PortClosed,
     ProcessGone,
     ProcessStopped {
@@ -93,6 +118,11 @@ pub enum Reason {
         reported: u16,
         tries: u8,
         wait: Duration,
+    },
+    /// No receive for `waited`, and rnr_retry 7.
+    StillNotReady {
+        reported: u16,
+        waited: Duration,
     },
     NeverPosted,
     NoneLeft,
@@ -165,7 +195,7 @@ impl Reason {
             Self::NoQp => 11,
             Self::NotReceiving { .. } => 12,
             Self::Psn { .. } => 13,
-            Self::NoRoute { .. } => 14,
+            Self::NoRoute { .. } | Self::InterfaceDown { .. } => 14,
             Self::ProcessGone => 15,
             Self::PortClosed => 18,
             Self::ProcessStopped { .. } => 19,
@@ -173,7 +203,9 @@ impl Reason {
             Self::Ignored { .. } => 17,
             Self::NeverPosted => 20,
             Self::NoneLeft => 21,
-            Self::NotReady { reported, .. } => known(*reported, WcStatus::RnrRetryExcErr).unwrap_or(22),
+            Self::NotReady { reported, .. } | Self::StillNotReady { reported, .. } => {
+                known(*reported, WcStatus::RnrRetryExcErr).unwrap_or(22)
+            }
             Self::Key { fault, .. } => fault.number(),
             Self::QpRights => 37,
             Self::NotInvalidated { .. } => 39,
@@ -235,6 +267,7 @@ impl fmt::Display for Reason {
             Self::NoRoute { icmp: Some(Unreachable::Network) } => f.write_str("ICMP: network unreachable"),
             Self::NoRoute { icmp: Some(Unreachable::Host) } => f.write_str("ICMP: host unreachable"),
             Self::NoRoute { icmp: Some(_) } => f.write_str("ICMP: prohibited"),
+            Self::InterfaceDown { name } => write!(f, "the interface {name} is down"),
             Self::PortClosed => f.write_str("ICMP: port unreachable"),
             Self::ProcessStopped { pid } => write!(f, "process {pid}"),
             Self::NotReceiving { state: Some(state) } => write!(f, "its state is {state}"),
@@ -243,6 +276,13 @@ impl fmt::Display for Reason {
                 write!(f, "PSN sent: {}, expected: {}", number(sent), number(expected))
             }
             Self::NotReady { tries, wait, .. } => write!(f, "{tries} times, after waits of {wait:?}"),
+            Self::StillNotReady { waited, .. } => {
+                write!(
+                    f,
+                    "no receive for {} s; rnr_retry is 7, so it is sent again without limit",
+                    waited.as_secs()
+                )
+            }
             Self::Key { key, fault } => write!(f, "key {key:#x}{fault}"),
             Self::NotInvalidated { key } => write!(f, "key {key:#x}"),
             Self::TooLong { len, room } => write!(f, "{len} bytes into {room}"),

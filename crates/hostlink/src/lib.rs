@@ -38,7 +38,8 @@ pub mod untrusted;
 pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair, own as own_directory};
 pub use link::{
-    CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Wanted,
+    CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Unserved,
+    Wanted,
 };
 pub use links::{Links, RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};

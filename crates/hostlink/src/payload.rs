@@ -54,6 +54,12 @@ impl<'a> ReceivedRecord<'a> {
         Self { link, packet }
     }
 
+    /// The link that it has come by.
+    #[inline]
+    pub fn link(&self) -> &'a Link {
+        self.link
+    }
+
     /// The process it is from.
     #[inline]
     pub fn peer(&self) -> Peer {

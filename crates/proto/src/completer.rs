@@ -230,6 +230,7 @@ impl<A: Clone> Qp<A> {
             }
             self.req.rnr_retries -= 1;
         }
+        self.note_not_ready(now, told, env);
         // The packet got through: what the other counter counts hasn't happened.
         self.req.retries = self.params.retry_cnt;
         self.go_back(now);

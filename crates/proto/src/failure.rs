@@ -1,11 +1,16 @@
 //! Why requests fail and messages are refused, as data: whoever surrounds the QP tells the program, and gives the reason a
 //! number ([`crate::Env::failed`]).
 
-use crate::{Env, Payload, PayloadSource, Qp, QpParams, QpState, RecvWqe, RemoteAccess, SendWr, WcStatus};
+use crate::{
+    Env, Instant, Payload, PayloadSource, Qp, QpParams, QpState, RecvWqe, RemoteAccess, SendWr, WcStatus,
+};
+use core::time::Duration;
 use ferroce_wire::{Headers, Operation};
 
 /// Packets from before the first PSN until that is told.
 const STRANGERS_TOLD: u8 = 3;
+/// How long a request waits for a receive of the peer before that is reported.
+const NOT_READY_TOLD: Duration = Duration::from_secs(3);
 
 /// The first error of a QP, or something that it has dropped.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +56,13 @@ pub enum Cause {
         tries: u8,
         /// The code of the peer's RNR NAK timer.
         timer: u8,
+        /// As in [`Cause::Refused`].
+        told: u16,
+    },
+    /// The peer has had no receive for so long, and `rnr_retry` is 7: the request waits. Reported once.
+    StillNotReady {
+        /// Time since the first RNR NAK.
+        waited: Duration,
         /// As in [`Cause::Refused`].
         told: u16,
     },
@@ -286,7 +298,7 @@ impl<A: Clone> Qp<A> {
     #[cold]
     pub(crate) fn remark<E: Env<Address = A>>(&self, cause: Cause, env: &mut E) -> u16 {
         let params = &self.params;
-        env.failed(&Failure { cause, params, request: None, len: 0, receive: None, flushed: self.sq.len() })
+        env.failed(&Failure { cause, params, request: None, len: 0, receive: None, flushed: 0 })
     }
 
     /// Requests are flushed that were posted after the QP had failed.
@@ -294,16 +306,31 @@ impl<A: Clone> Qp<A> {
     pub(crate) fn remark_posted_after<E: Env<Address = A>>(&mut self, env: &mut E) {
         if self.reason != 0 && !self.told_posted_after {
             self.told_posted_after = true;
-            let front = self.sq.front();
-            let failure = Failure {
-                cause: Cause::PostedAfter { reason: self.reason },
-                params: &self.params,
-                request: front.map(|wqe| &wqe.wr),
-                len: front.map_or(0, |wqe| wqe.len),
-                receive: None,
-                flushed: self.sq.len(),
-            };
-            env.failed(&failure);
+            self.remark_front(Cause::PostedAfter { reason: self.reason }, self.sq.len(), env);
+        }
+    }
+
+    /// Reports something about the oldest send request that doesn't end the QP.
+    #[cold]
+    fn remark_front<E: Env<Address = A>>(&self, cause: Cause, flushed: u32, env: &mut E) {
+        let front = self.sq.front();
+        env.failed(&Failure {
+            cause,
+            params: &self.params,
+            request: front.map(|wqe| &wqe.wr),
+            len: front.map_or(0, |wqe| wqe.len),
+            receive: None,
+            flushed,
+        });
+    }
+
+    /// The peer has no receive for the oldest packet. A wait without limit is reported once.
+    #[cold]
+    pub(crate) fn note_not_ready<E: Env<Address = A>>(&mut self, now: Instant, told: u16, env: &mut E) {
+        let waited = now.since(*self.req.not_ready_since.get_or_insert(now));
+        if waited >= NOT_READY_TOLD && self.params.rnr_retry == 7 && !self.req.told_not_ready {
+            self.req.told_not_ready = true;
+            self.remark_front(Cause::StillNotReady { waited, told }, 0, env);
         }
     }
 

@@ -73,6 +73,8 @@ pub struct Process {
     pub queue_pairs: Vec<QueuePair>,
     /// Queue pairs that aren't told of one by one.
     pub more_queue_pairs: u64,
+    /// Its listeners and connections of librdmacm, once it has used them.
+    pub connection_manager: Option<ConnectionManager>,
     /// The completion queues of its queue pairs.
     #[serde(deserialize_with = "list")]
     pub completion_queues: Vec<CompletionQueue>,
@@ -86,6 +88,56 @@ pub struct Process {
     pub more_regions: u64,
     /// Bytes of all regions.
     pub registered: u64,
+}
+
+/// The communication manager of a process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectionManager {
+    /// It was at work all the while, so the lists are empty.
+    pub busy: bool,
+    /// Its listeners.
+    #[serde(deserialize_with = "list")]
+    pub listeners: Vec<Listener>,
+    /// Listeners beyond [`TOLD`].
+    pub more_listeners: u64,
+    /// Its connections and lookups.
+    #[serde(deserialize_with = "list")]
+    pub connections: Vec<Connection>,
+    /// Connections beyond [`TOLD`].
+    pub more_connections: u64,
+}
+
+/// A listener of librdmacm.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Listener {
+    /// TCP, UDP or IB.
+    pub port_space: Text,
+    /// Its address and port.
+    pub address: Text,
+    /// Requests that the program hasn't fetched.
+    pub waiting: u32,
+    /// Requests that may wait.
+    pub backlog: u32,
+}
+
+/// A connection of librdmacm, or a lookup of a datagram service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connection {
+    /// Its communication ID.
+    pub id: u32,
+    /// Its state as Linux names it: `REQ_SENT`, `ESTABLISHED` …
+    pub state: Text,
+    /// This side's address and port; port 0: unknown.
+    pub local: Text,
+    /// The peer's address and port; port 0: unknown.
+    pub peer: Text,
+    /// The number of its queue pair; 0: none yet.
+    pub queue_pair: u32,
+    /// Milliseconds for which it has waited for the peer or for the process's program; `None`: it doesn't wait.
+    pub waited: Option<u64>,
 }
 
 /// An open device.
@@ -178,8 +230,8 @@ pub struct Request {
     pub length: u64,
     /// Packets of it have left.
     pub started: bool,
-    /// It waits because the peer had no receive.
-    pub waits_for_receive: bool,
+    /// Milliseconds for which the peer has had no receive for it; `None`: it doesn't wait for one.
+    pub waits_for_receive: Option<u64>,
 }
 
 /// A completion queue.

@@ -88,8 +88,10 @@ fn named(request: &Request) -> String {
 fn unanswered(pair: &QueuePair, oldest: &Request, peer: Option<&QueuePair>) -> String {
     let takes_receive = oldest.operation.as_str().starts_with("SEND")
         || oldest.operation.as_str().ends_with("with immediate");
+    if let Some(waited) = oldest.waits_for_receive {
+        return format!("its peer has had no receive posted for {} s", waited / 1000);
+    }
     match peer {
-        _ if oldest.waits_for_receive => "its peer has no receive posted".to_owned(),
         Some(peer) if takes_receive && peer.receive.is_some_and(|receive| receive.outstanding == 0) => {
             "its peer has no receive posted".to_owned()
         }
@@ -165,6 +167,10 @@ pub mod tests {
         let (text, mutual) = says(pair(1, 2, 3, 1), pair(2, 1, 0, 0));
         assert_eq!(text, "waits with request 7 (SEND, 64 bytes): its peer has no receive posted");
         assert!(!mutual);
+        let mut refused = pair(1, 2, 3, 1);
+        refused.oldest = refused.oldest.map(|oldest| Request { waits_for_receive: Some(3999), ..oldest });
+        let (text, _) = says(refused, pair(2, 1, 0, 0));
+        assert_eq!(text, "waits with request 7 (SEND, 64 bytes): its peer has had no receive posted for 3 s");
         let (text, _) = says(pair(1, 2, 0, 0), pair(2, 1, 0, 0));
         assert_eq!(text, "has nothing to do: no request is posted");
     }

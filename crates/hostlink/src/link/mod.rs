@@ -6,12 +6,14 @@ mod executed;
 mod receive;
 mod send;
 mod speeds;
+mod unserved;
 mod views;
 
 pub use executed::{CompactRun, SentPacket};
 pub use receive::{Receive, Single, SinglePacket};
 pub use send::Sent;
 pub use speeds::{LARGE, Wanted};
+pub use unserved::Unserved;
 pub use views::PeerAccess;
 
 use choice::Costs;
@@ -108,6 +110,8 @@ struct Terms {
     compact_atomics: AtomicU64,
     /// What becomes of the link while its maker, this one, hasn't been answered: [`USED`] or [`YIELDED`], whichever is said first.
     fate: AtomicU64,
+    /// The latest packet of the consumer that its reader, the producer of this ring, has dropped ([`Unserved`]).
+    unserved: AtomicU64,
 }
 
 /// The maker uses the link, though the peer hasn't answered.
@@ -133,7 +137,7 @@ const _: () = assert!(
 );
 
 ferroce_access::shared_words!(
-    Terms { fetches, compact, positions, views, ended, sees_exit, compact_atomics, fate }
+    Terms { fetches, compact, positions, views, ended, sees_exit, compact_atomics, fate, unserved }
     RingHead { lines, unused, access, terms }
 );
 

@@ -3,10 +3,12 @@
 use crate::adapter::Adapter;
 use crate::ah::{Path, ResolvedAv};
 use crate::poller::Poller;
-use crate::qp::{Budget, Origin, QpEnv, Rest};
+use crate::qp::{Budget, Origin, Qp, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
-use ferroce_hostlink::{CompactRun, Link, Receive, ReceivedRecord, SentPacket, Single, SinglePacket};
+use ferroce_hostlink::{
+    CompactRun, Link, Receive, ReceivedRecord, SentPacket, Single, SinglePacket, Unserved,
+};
 use ferroce_os::{
     clock,
     sys::{self, InetAddress},
@@ -201,14 +203,23 @@ impl Adapter {
         }
     }
 
+    /// The QP that packets from another process are for. The sender's process learns that there is none.
+    fn receiver(&self, qpn: u32, link: &Link) -> Option<Arc<Qp>> {
+        let qp = self.qp(qpn);
+        if qp.is_none() {
+            link.note_unserved(qpn, Unserved::NoQp);
+        }
+        qp
+    }
+
     /// Packets for one QP.
     fn dispatch_records(&'static self, packets: &[ReceivedRecord<'_>]) {
         for received in packets {
             self.show_received(received);
         }
-        let Some(qp) = packets.first().and_then(|first| self.qp(first.packet.headers.bth.dest_qp)) else {
-            return;
-        };
+        let Some(first) = packets.first() else { return };
+        let Some(qp) = self.receiver(first.packet.headers.bth.dest_qp, first.link()) else { return };
+        qp.note_unserved(first.link());
         let now = clock::now();
         let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
             let ends = (proto.qpn(), proto.params().dest_qpn);
@@ -231,7 +242,7 @@ impl Adapter {
 
     /// Packets of one QP's connection.
     fn dispatch_compact(&'static self, mut run: CompactRun<'_>, mut poller: Option<&mut Poller<'_>>) {
-        let Some(qp) = self.qp(run.dest_qp()) else { return };
+        let Some(qp) = self.receiver(run.dest_qp(), run.link()) else { return };
         let (mut budget, mut goes_on) = (Budget::new(), false);
         loop {
             if qp.take_plain(&mut run, poller.as_deref_mut()) {
@@ -246,6 +257,7 @@ impl Adapter {
         if run.next().is_none() && !goes_on {
             return;
         }
+        qp.note_unserved(run.link());
         let now = clock::now();
         let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
             // The sender has heard from this QP through shared memory: that the QP goes another way now means that the

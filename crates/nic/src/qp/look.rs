@@ -2,6 +2,7 @@
 
 use super::{Inner, Path, Qp, operation_of_request, state_of};
 use crate::watched::named;
+use ferroce_os::clock;
 use ferroce_proto::QpState;
 use ferroce_queues::Cq;
 use ferroce_watch::{Peer, QueuePair, Request, Text, WorkQueue};
@@ -65,7 +66,9 @@ impl Qp {
             operation: operation_of_request(&oldest.wr.op).0.into(),
             length: u64::from(oldest.len),
             started: oldest.started,
-            waits_for_receive: oldest.waits_for_receive,
+            waits_for_receive: oldest
+                .not_ready_since
+                .map(|since| u64::try_from(clock::now().since(since).as_millis()).unwrap_or(u64::MAX)),
         });
         Some(QueuePair {
             state: proto.state().name().into(),

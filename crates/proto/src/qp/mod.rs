@@ -43,8 +43,8 @@ pub struct Oldest<'a, A> {
     pub len: u32,
     /// It has begun to leave.
     pub started: bool,
-    /// It waits because the peer had no receive for it.
-    pub waits_for_receive: bool,
+    /// When the peer first had no receive for it, if it waits for one.
+    pub not_ready_since: Option<Instant>,
 }
 
 impl<A: Clone> Qp<A> {
@@ -143,7 +143,7 @@ impl<A: Clone> Qp<A> {
             wr: &wqe.wr,
             len: wqe.len,
             started: self.sq.head() < self.req.started,
-            waits_for_receive: self.req.rnr_until.is_some(),
+            not_ready_since: self.req.not_ready_since,
         })
     }
 

@@ -44,6 +44,10 @@ pub(crate) struct Requester {
     /// Retries left after RNR NAKs.
     pub(crate) rnr_retries: u8,
     pub(crate) rnr_until: Option<Instant>,
+    /// When the first RNR NAK of the oldest packet came.
+    pub(crate) not_ready_since: Option<Instant>,
+    /// [`crate::Cause::StillNotReady`] has been reported.
+    pub(crate) told_not_ready: bool,
     pub(crate) ack_deadline: Option<Instant>,
     pub(crate) probe_at: Option<Instant>,
     pub(crate) probe_backoff: u8,
@@ -97,6 +101,8 @@ impl Requester {
             retries: params.retry_cnt,
             rnr_retries: params.rnr_retry,
             rnr_until: None,
+            not_ready_since: None,
+            told_not_ready: false,
             ack_deadline: None,
             probe_at: None,
             probe_backoff: 0,
@@ -210,6 +216,7 @@ impl Requester {
         self.unfinished_reads = 0;
         self.in_flight = 0;
         self.rnr_until = None;
+        self.not_ready_since = None;
         self.ack_deadline = None;
         self.probe_at = None;
         self.paced_until = None;
@@ -266,6 +273,7 @@ impl Requester {
         self.retries = params.retry_cnt;
         self.rnr_retries = params.rnr_retry;
         self.rnr_until = None;
+        self.not_ready_since = None;
         self.probe_backoff = 0;
         self.probe_due = false;
         while self.reads.front().is_some_and(|end| *end <= self.una) {

@@ -6,6 +6,7 @@ use ferroce_proto::{
     Access, Asked, Cause, QpParams, QpState, Refusing, RemoteAccess, SendOp, Telling, WcStatus,
 };
 use ferroce_wire::{Operation, Service};
+use std::time::Duration;
 
 /// The peer's refusal, which says its reason.
 fn refused(status: WcStatus) -> Cause {
@@ -164,6 +165,28 @@ fn a_peer_without_receives_says_whether_it_ever_had_one() {
         assert_eq!(causes(&p)[1], [Cause::NoReceive { first }; 2]);
         assert_eq!(p.b.qp.reason(), 0);
     }
+}
+
+#[test]
+fn a_wait_without_limit_for_a_receive_is_reported_once() {
+    let mut p =
+        pair(QpParams { rnr_retry: 7, ..params(1024) }, QpParams { min_rnr_timer: 31, ..params(1024) });
+    for number in [1, 2] {
+        p.a.post(wr(number, SendOp::Send, BASE, 8));
+    }
+    p.run_for(Duration::from_secs(10));
+    let [Cause::StillNotReady { waited, told: REASON }] = causes(&p)[0][..] else {
+        panic!("{:?}", causes(&p)[0])
+    };
+    assert!((3..4).contains(&waited.as_secs()), "{waited:?}");
+    assert_eq!(p.a.host.failures[0].1, Some(1), "the oldest request");
+    assert!(p.a.qp.oldest().is_some_and(|oldest| oldest.not_ready_since.is_some()));
+    for _ in [1, 2] {
+        p.b.host.post_recv(9, THERE, 64);
+    }
+    p.run();
+    assert_eq!((causes(&p)[0].len(), p.a.qp.reason()), (1, 0));
+    assert!(p.a.qp.oldest().is_none());
 }
 
 #[test]

@@ -4,9 +4,11 @@ use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::{Path, Qp};
 use crate::voice::Untold;
-use ferroce_explain::{KeyFault, PeerName, Process, Reason, Report, Subject};
+use ferroce_explain::{InterfaceName, KeyFault, Outcome, PeerName, Process, Reason, Report, Subject};
 use ferroce_host::is_stopped;
+use ferroce_hostlink::{Link, Unserved};
 use ferroce_mem::KeyTable;
+use ferroce_netdev::PortState;
 use ferroce_proto::{
     Asked, Buffer, Cause, Data, Failure, QpParams, QpState, Refusing, SendOp, SendWr, Sge, ack_timeout,
     rnr_delay,
@@ -18,6 +20,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Qp {
+    /// Reports to the process at the link's other end that its packets are dropped, if this QP's state receives nothing.
+    pub(crate) fn note_unserved(&self, link: &Link) {
+        let state = self.state.load(Ordering::Acquire);
+        if matches!(state_of(state), Some(QpState::Reset | QpState::Init | QpState::Err)) {
+            link.note_unserved(self.qpn, Unserved::State(state));
+        }
+    }
+
     /// It begins anew.
     pub(in crate::qp) fn forget_failure(&self) {
         self.reason.store(0, Ordering::Relaxed);
@@ -39,7 +49,10 @@ impl QpEnv<'_> {
             // The sender logs it, if its retries run out.
             Cause::NoReceive { .. } => return number,
             Cause::BeforeFirst { .. } => self.qp.drops_strangers.store(true, Ordering::Relaxed),
-            Cause::PostedAfter { .. } | Cause::QKey { .. } | Cause::NoRoomForGrh { .. } => {}
+            Cause::PostedAfter { .. }
+            | Cause::QKey { .. }
+            | Cause::NoRoomForGrh { .. }
+            | Cause::StillNotReady { .. } => {}
             _ => self.qp.reason.store(number, Ordering::Relaxed),
         }
         let subject = subject(failure);
@@ -68,6 +81,7 @@ impl QpEnv<'_> {
             Cause::NotReady { tries, timer, told } => {
                 Reason::NotReady { reported: told, tries, wait: rnr_delay(timer) }
             }
+            Cause::StillNotReady { waited, told } => Reason::StillNotReady { reported: told, waited },
             Cause::LocalMemory => self.local_fault(failure.request),
             Cause::NoReadDepth => Reason::NoReadDepth,
             Cause::ShortResult => Reason::ShortResult,
@@ -131,15 +145,22 @@ impl QpEnv<'_> {
         let each = ack_timeout(params.timeout).unwrap_or_default();
         let peer = params.dest_qpn;
         let here = match self.path {
-            None => return Reason::NoRoute { icmp: None },
+            None => return self.no_route(None),
             Some(Path::Shm { link, .. }) if link.is_dead() => return Reason::ProcessGone,
             Some(Path::Shm { link, .. }) => {
                 let stopped = link.peer_pid().filter(|&pid| is_stopped(pid));
-                return stopped.map_or(Reason::Ignored { tries, each }, |pid| Reason::ProcessStopped { pid });
+                if let Some(pid) = stopped {
+                    return Reason::ProcessStopped { pid };
+                }
+                return match link.unserved(peer, time_of(tries, each)) {
+                    Some(Unserved::NoQp) => Reason::NoQp,
+                    Some(Unserved::State(state)) => Reason::NotReceiving { state: state_of(state) },
+                    None => Reason::Ignored { tries, each },
+                };
             }
             Some(Path::Local { .. }) => true,
             Some(Path::Udp { dest, .. }) if !dest.endpoint().has_route(dest.peer()) => {
-                return Reason::NoRoute { icmp: None };
+                return self.no_route(None);
             }
             Some(Path::Udp { dest, .. }) => dest.peer().ip() == dest.endpoint().address().ip(),
         };
@@ -148,8 +169,8 @@ impl QpEnv<'_> {
         if !here {
             return match self.said_by_network(tries, each) {
                 Some(Unreachable::Port) => Reason::PortClosed,
-                None => silent,
-                icmp => Reason::NoRoute { icmp },
+                None if self.interface_that_is_down().is_none() => silent,
+                icmp => self.no_route(icmp),
             };
         }
         if !host.owns(peer) {
@@ -171,12 +192,21 @@ impl QpEnv<'_> {
         }
     }
 
+    fn no_route(&self, icmp: Option<Unreachable>) -> Reason {
+        self.interface_that_is_down().map_or(Reason::NoRoute { icmp }, |name| Reason::InterfaceDown { name })
+    }
+
+    /// The interface of the QP's device, if it is down.
+    fn interface_that_is_down(&self) -> Option<InterfaceName> {
+        let context = self.qp.context();
+        let is_down = context.port().state != PortState::Active;
+        is_down.then(|| InterfaceName::new(&context.device().info().netdev.name))
+    }
+
     /// The last ICMP error for the peer's address since the first of the tries.
     fn said_by_network(&self, tries: u8, each: Duration) -> Option<Unreachable> {
-        /// A local ACK timeout lasts up to four times what it says (IBTA 9.7.6.1.3).
-        const LONGEST: u32 = 4;
         let Some(Path::Udp { dest, .. }) = self.path else { return None };
-        dest.unreachable((each * LONGEST * u32::from(tries)).max(Duration::from_secs(1)))
+        dest.unreachable(time_of(tries, each))
     }
 
     /// Who is at the other end.
@@ -200,6 +230,13 @@ impl QpEnv<'_> {
             }
         })
     }
+}
+
+/// How long so many tries have taken at most.
+fn time_of(tries: u8, each: Duration) -> Duration {
+    /// A local ACK timeout lasts up to four times what it says (IBTA 9.7.6.1.3).
+    const LONGEST: u32 = 4;
+    (each * LONGEST * u32::from(tries)).max(Duration::from_secs(1))
 }
 
 /// What is wrong with the first bad element of a list.
@@ -228,7 +265,11 @@ fn subject(failure: &Failure<'_, Arc<Ah>>) -> Subject {
         (Cause::QKey { .. } | Cause::NoRoomForGrh { .. } | Cause::BeforeFirst { .. }, _) => Subject::Dropped,
         (cause, Some(wr)) => {
             let (operation, remote) = operation_of_request(&wr.op);
-            Subject::Request { wr_id: wr.wr_id, operation, len, remote, status: cause.status() }
+            let outcome = match cause {
+                Cause::StillNotReady { .. } => Outcome::Waits,
+                _ => Outcome::Ends(cause.status()),
+            };
+            Subject::Request { wr_id: wr.wr_id, operation, len, remote, outcome }
         }
         _ => Subject::QueuePair,
     }
