@@ -31,7 +31,7 @@
 		made;                                     \
 	})
 
-__attribute__((noreturn, unused)) static void failed(const char *call, int error)
+__attribute__((noreturn)) static inline void failed(const char *call, int error)
 {
 	fprintf(stderr, "%s: %s\n", call, strerror(error > 0 ? error : errno));
 	exit(1);
@@ -43,7 +43,7 @@ __attribute__((noreturn, unused)) static void failed(const char *call, int error
 /* Index 0 is the link-local address, 1 the first IPv4 address. */
 #define GID_INDEX 1
 
-__attribute__((unused)) static struct ibv_context *open_first_device(void)
+static inline struct ibv_context *open_first_device(void)
 {
 	struct ibv_device **list = MAKE(ibv_get_device_list(NULL));
 	struct ibv_context *context;
@@ -60,7 +60,7 @@ __attribute__((unused)) static struct ibv_context *open_first_device(void)
 
 /* ANCHOR: pause */
 /* Waits a hundredth of a second. Returns 0 when the program has waited for ten seconds in all. */
-__attribute__((unused)) static int pause_a_little(void)
+static inline int pause_a_little(void)
 {
 	static int pauses;
 	struct timespec time = {.tv_nsec = 10 * 1000 * 1000};
@@ -74,7 +74,7 @@ __attribute__((unused)) static int pause_a_little(void)
 #define TCP_PORT 18515
 
 /* A TCP connection between the two sides. Without an address this side is the server. */
-__attribute__((unused)) static int meet(const char *server)
+static inline int meet(const char *server)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(TCP_PORT)};
 	int one = 1, listener, peer;
@@ -102,7 +102,7 @@ __attribute__((unused)) static int meet(const char *server)
 }
 
 /* Sends our data to the other side, and waits for the same data of theirs. */
-__attribute__((unused)) static void exchange(int peer, const void *ours, void *theirs, size_t size)
+static inline void exchange(int peer, const void *ours, void *theirs, size_t size)
 {
 	if (send(peer, ours, size, 0) != (ssize_t)size || recv(peer, theirs, size, MSG_WAITALL) != (ssize_t)size) {
 		fprintf(stderr, "the other side has gone\n");
@@ -111,7 +111,7 @@ __attribute__((unused)) static void exchange(int peer, const void *ours, void *t
 }
 
 /* Returns when both sides have got here. */
-__attribute__((unused)) static void wait_for_each_other(int peer)
+static inline void wait_for_each_other(int peer)
 {
 	char ours = 0, theirs;
 
@@ -132,7 +132,7 @@ struct card {
 /* ANCHOR_END: card */
 
 /* ANCHOR: make_qp */
-__attribute__((unused)) static struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, enum ibv_qp_type type)
+static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, enum ibv_qp_type type)
 {
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq,
@@ -146,7 +146,7 @@ __attribute__((unused)) static struct ibv_qp *make_qp(struct ibv_pd *pd, struct 
 /* ANCHOR_END: make_qp */
 
 /* ANCHOR: to_init */
-__attribute__((unused)) static void to_init(struct ibv_qp *qp, int access)
+static inline void to_init(struct ibv_qp *qp, int access)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = PORT, .qp_access_flags = access};
 
@@ -155,7 +155,7 @@ __attribute__((unused)) static void to_init(struct ibv_qp *qp, int access)
 /* ANCHOR_END: to_init */
 
 /* ANCHOR: to_rts */
-__attribute__((unused)) static void to_rts(struct ibv_qp *qp, const struct card *ours, const struct card *theirs)
+static inline void to_rts(struct ibv_qp *qp, const struct card *ours, const struct card *theirs)
 {
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR,
@@ -186,7 +186,7 @@ __attribute__((unused)) static void to_rts(struct ibv_qp *qp, const struct card 
 /* ANCHOR_END: to_rts */
 
 /* ANCHOR: receive */
-__attribute__((unused)) static void post_receive(struct ibv_qp *qp, struct ibv_mr *mr)
+static inline void post_receive(struct ibv_qp *qp, struct ibv_mr *mr)
 {
 	struct ibv_sge sge = {.addr = (uintptr_t)mr->addr, .length = mr->length, .lkey = mr->lkey};
 	struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
@@ -197,7 +197,7 @@ __attribute__((unused)) static void post_receive(struct ibv_qp *qp, struct ibv_m
 
 /* ANCHOR: completion */
 /* The next completion, which must be a success. */
-__attribute__((unused)) static struct ibv_wc next_completion(struct ibv_cq *cq)
+static inline struct ibv_wc next_completion(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 	int count;
@@ -216,7 +216,7 @@ __attribute__((unused)) static struct ibv_wc next_completion(struct ibv_cq *cq)
 
 /* ANCHOR: send */
 /* Carries out one request and waits until it is done. */
-__attribute__((unused)) static void carry_out(struct ibv_qp *qp, struct ibv_send_wr *wr)
+static inline void carry_out(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
