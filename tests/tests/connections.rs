@@ -449,3 +449,20 @@ fn a_connection_that_fails_has_a_line_with_cause_and_fix() {
         assert!(!outcome.success() && outcome.stderr.contains(says), "{outcome}");
     }
 }
+
+#[test]
+fn a_host_without_ferroce_is_named_after_two_seconds() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::two_hosts(1500));
+    let peer = world.last().ipv4();
+    let mut client = world.first().start_ferroce(&[], &["rping", "-c", "-C", "1", "-a", &*peer], &[]);
+    let says = format!(
+        "ferroce: rdma_connect: {peer} rejects packets to UDP port 4791: no process uses Ferroce there; retrying for 9"
+    );
+    client.wait_for_error(&says, LIMIT);
+    assert!(!client.has_ended(), "it goes on");
+    // The request that is sent again finds a server that has started meanwhile.
+    let mut server = world.last().start_ferroce(&[], &["rping", "-s", "-C", "1"], &[]);
+    client.wait(LIMIT).expect_success();
+    server.wait(LIMIT).expect_success();
+}

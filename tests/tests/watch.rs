@@ -60,11 +60,13 @@ fn a_hung_pair(fabric: Fabric, words: &[&str]) {
         true => ["0/16 1/16 1 waits for a message; its peer has none to send"; 2],
         false => [
             "0/16 0/16 1 has nothing to do: no request is posted",
-            "1/16 0/16 1 waits with request 42 (SEND, 64 bytes): its peer has no receive posted",
+            "1/16 0/16 1 waits with request 42 (SEND, 64 bytes): its peer has had no receive posted for # s",
         ],
     };
     let text = shown(&world, &["ps"], |shown| {
-        let ends = |number: &str, says: &str| row(shown, number).is_some_and(|row| row.ends_with(says));
+        let ends = |number: &str, says: &str| {
+            row(shown, number).is_some_and(|row| without_seconds(&row).ends_with(says))
+        };
         ends(&server, of_server) && ends(&client, of_client)
     });
     println!("{text}");
@@ -74,6 +76,14 @@ fn a_hung_pair(fabric: Fabric, words: &[&str]) {
     let last = text.lines().last().unwrap_or_default();
     let both = last.contains(&server) && last.contains(&client);
     assert_eq!(both && last.contains("wait for each other's message"), mutual, "{text}");
+}
+
+/// A row without the number of seconds at its end.
+fn without_seconds(row: &str) -> String {
+    match row.strip_suffix(" s").and_then(|row| row.rsplit_once(' ')) {
+        Some((row, _)) => format!("{row} # s"),
+        None => row.to_owned(),
+    }
 }
 
 /// The lines without what differs from run to run: numbers, and the commands.
@@ -123,6 +133,105 @@ fn a_stopped_process(fabric: Fabric) {
     assert!(row(&shown.stdout, &of_client).is_some_and(|row| row.ends_with(waits)), "{shown}");
     // It goes on, and answers again.
     self::shown(&world, &["ps"], |shown| shown.ends_with("has anything to send.\n"));
+}
+
+fn a_wait_without_limit_is_reported(fabric: Fabric) {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let [server, mut client] = waiting_pair(&world, program, "unposted", fabric);
+    client.wait_for_error(
+        " waits: the first message came before the first receive was posted (no receive for 3 s; ",
+        LIMIT,
+    );
+    let lines = client.stderr();
+    let begin = format!("ferroce: FC020 QP {}: request 42 (SEND of 64 bytes to QP ", number_of(&client));
+    assert!(lines.starts_with(&begin), "{lines}");
+    let number = number_of(&client);
+    let shown = shown(&world, &["ps"], |shown| {
+        row(shown, &number).is_some_and(|row| row.contains("has had no receive posted for 5 s"))
+    });
+    assert_eq!(client.stderr().lines().count(), 1, "once: {}{shown}", client.stderr());
+    assert_eq!(server.stderr(), "");
+}
+
+#[test]
+fn a_wait_without_limit_for_a_receive_is_reported_once() {
+    a_wait_without_limit_is_reported(Fabric::Any);
+}
+
+#[test]
+fn a_wait_without_limit_for_a_receive_is_reported_once_over_udp() {
+    a_wait_without_limit_is_reported(Fabric::Udp);
+}
+
+/// The book's page on differences from adapters has these numbers.
+#[test]
+fn an_idle_process_has_64_sockets_an_address_and_few_other_descriptors() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let sides = waiting_pair(&world, program, "mutual", Fabric::Udp);
+    let addresses = world.first().admin("ip -o address show dev eth0").lines().count();
+    for side in &sides {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", side.id())).expect("a process").count();
+        let others = descriptors.checked_sub(64 * addresses).expect("a group of sockets for each address");
+        assert!((10..=40).contains(&others), "{descriptors} descriptors with {addresses} addresses");
+    }
+}
+
+#[test]
+fn an_interface_that_is_down_is_named() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::two_hosts(1500));
+    let [first, last] = [world.first(), world.last()];
+    let mut server = last.start_ferroce(&[], &[program, "talking"], &[]);
+    last.wait_for_listener(18515, &mut server, LIMIT);
+    let mut client = first.start_ferroce(&[], &[program, "talking", &last.ipv4()], &[]);
+    client.wait_for_output("talks", LIMIT);
+    first.admin("ip link set eth0 down");
+    client.wait_for_error("the peer's address (the interface eth0 is down)", LIMIT);
+    assert!(client.stderr().starts_with("ferroce: FC014 QP "), "{}", client.stderr());
+}
+
+/// A listener, a request that its stopped process doesn't answer, and the connection that follows.
+fn connections_are_shown(fabric: Fabric) {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let address = host.ipv4();
+    // It gives the client its sockets while the server is stopped.
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let mut holder = host.start_ferroce(&[], &[program, "mutual"], fabric.settings());
+    host.wait_for_listener(18515, &mut holder, LIMIT);
+    let mut server = host.start_ferroce(&[], &["rping", "-s", "-C", "100000"], fabric.settings());
+    host.wait_for_rdma_port(0x0106, 7174, &mut server, LIMIT);
+    let server_id = server.id().to_string();
+    shown(&world, &["ps", &server_id], |shown| shown.contains("\n  listens at 0.0.0.0:7174\n"));
+    server.signal(libc::SIGSTOP);
+    let line = ["rping", "-c", "-C", "100000", "-a", &address];
+    let client = host.start_ferroce(&[], &line, fabric.settings());
+    let client_id = client.id().to_string();
+    let waits = format!(" s for the answer of {address}:7174\n");
+    let waits_for = |seconds: u32, shown: &str| {
+        shown.lines().any(|line| format!("{line}\n") == format!("  waits {seconds}{waits}"))
+    };
+    shown(&world, &["ps"], |shown| waits_for(0, shown));
+    shown(&world, &["ps", &client_id], |shown| waits_for(1, shown));
+    let json = shown(&world, &["ps", "--json", &client_id], |shown| shown.contains("\"REQ_SENT\""));
+    assert!(json.contains(&format!("\"peer\": \"{address}:7174\"")), "{json}");
+    server.signal(libc::SIGCONT);
+    let connected = format!("\n  is connected to {address}:7174 (QP 0x");
+    shown(&world, &["ps", &client_id], |shown| shown.contains(&connected));
+    shown(&world, &["ps", &server_id], |shown| shown.contains(&format!("\n  is connected to {address}:")));
+}
+
+#[test]
+fn listeners_and_connections_are_shown() {
+    connections_are_shown(Fabric::Any);
+}
+
+#[test]
+fn listeners_and_connections_are_shown_over_udp() {
+    connections_are_shown(Fabric::Udp);
 }
 
 #[test]

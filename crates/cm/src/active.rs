@@ -6,6 +6,7 @@ use crate::time;
 use crate::types::{Connect, Error, Handle, Happening, Route};
 use ferroce_wire::cm::{
     ConnectPath, IP_HEADER_LEN, IpHeader, Mad, Message, Mra, Reject, RejectReason, Rejected, Reply, Request,
+    ServiceId,
 };
 use std::time::Duration;
 
@@ -29,6 +30,16 @@ pub(crate) fn with_header<const N: usize>(
         data[..IP_HEADER_LEN].copy_from_slice(&header);
     }
     Ok(data)
+}
+
+/// The port of a service ID; 0: it stands for none.
+pub(crate) fn service_port(service_id: ServiceId) -> u16 {
+    service_id.port().map_or(0, |(_, port)| port)
+}
+
+/// The ports of a requester and of the service that it asks for.
+pub(crate) fn ports(header: Option<&IpHeader>, service_id: ServiceId) -> [u16; 2] {
+    [header.map_or(0, |header| header.source.port()), service_port(service_id)]
 }
 
 impl Cm {
@@ -73,7 +84,8 @@ impl Cm {
             interval: time::round_trip(time::PACKET_LIFE, time::RESPONSE_TIMEOUT),
             retries: time::MAX_RETRIES,
             time_wait: time::of_code(qp.ack_timeout),
-            ..Connection::new(State::RequestSent, id, route, u64::from(id), wanted.service_id)
+            ports: ports(wanted.header.as_ref(), wanted.service_id),
+            ..Connection::new(State::RequestSent, now, id, route, u64::from(id), wanted.service_id)
         };
         let mad = connection.mad(Message::Request(request));
         let handle = self.add(connection);
@@ -97,7 +109,7 @@ impl Cm {
                 connection.remote = reply.local_comm_id;
                 connection.peer_qpn = reply.qpn;
                 connection.peer = Some(peer);
-                connection.state = State::ReplyReceived;
+                connection.wait(State::ReplyReceived, now);
                 self.answered(id);
                 self.replace_stale(now, (peer, reply.qpn), id);
                 self.tell(id, Happening::Reply(Box::new(*reply)));

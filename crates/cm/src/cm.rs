@@ -3,10 +3,11 @@
 use crate::connection::{Connection, Peer, Repeated, State};
 use crate::stray;
 use crate::time;
-use crate::types::{Error, Event, Handle, Happening, Listen, ListenerId, Route, Transmit};
+use crate::types::{Error, Event, Handle, Happening, Listen, ListenerId, Route, Status, Transmit};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{MAD_LEN, Mad, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What a communication manager is made with.
@@ -96,6 +97,27 @@ impl Cm {
         self.connections.len()
     }
 
+    /// The peer's address and port, and the time after which the request is given up, of a connection or lookup that waits for the answer
+    /// to its request.
+    #[must_use]
+    pub fn unanswered(&self, now: Duration, handle: Handle) -> Option<(SocketAddr, Duration)> {
+        let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
+        let connection = self.connections.get(&handle.0).filter(asks)?;
+        let (repeated, timer) = (connection.repeated.as_ref()?, connection.timer?);
+        let rest = timer.saturating_sub(now) + u32::from(repeated.left) * repeated.interval;
+        Some((connection.status().peer, rest.min(repeated.until.saturating_sub(now))))
+    }
+
+    /// The connections and lookups that aren't over.
+    pub fn statuses(&self) -> impl Iterator<Item = Status> {
+        self.connections.values().filter(|c| c.state != State::Closed).map(Connection::status)
+    }
+
+    /// The listeners, each with the number of requests in its backlog.
+    pub fn listeners(&self) -> impl Iterator<Item = (Listen, u32)> {
+        self.listeners.values().map(|listener| (listener.listen, listener.waiting))
+    }
+
     /// Nothing will be told of a connection any more.
     #[must_use]
     pub fn is_over(&self, handle: Handle) -> bool {
@@ -147,7 +169,7 @@ impl Cm {
             Message::ReadyToUse(ids) => self.ready_to_use(way, *ids),
             Message::DisconnectRequest(request) => self.disconnect_request(now, way, &mad, request),
             Message::DisconnectReply(ids) => self.disconnect_reply(now, way, *ids),
-            Message::SidrRequest(request) => self.sidr_request(way, mad.transaction, request),
+            Message::SidrRequest(request) => self.sidr_request(now, way, mad.transaction, request),
             Message::SidrReply(reply) => self.sidr_reply(way, reply),
         }
     }

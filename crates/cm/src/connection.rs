@@ -1,6 +1,6 @@
 //! A connection or lookup as the communication manager knows it.
 
-use crate::types::{ListenerId, Route};
+use crate::types::{ListenerId, Route, Status};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{CommIds, MAD_LEN, Mad, Message, ServiceId};
 use std::time::Duration;
@@ -33,6 +33,28 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// As Linux names it (`enum ib_cm_state`).
+    pub(crate) const fn short_name(self) -> &'static str {
+        match self {
+            Self::RequestSent => "REQ_SENT",
+            Self::ReplyReceived => "REP_RCVD",
+            Self::RequestReceived => "REQ_RCVD",
+            Self::ReplySent => "REP_SENT",
+            Self::Established => "ESTABLISHED",
+            Self::DisconnectSent => "DREQ_SENT",
+            Self::DisconnectReceived => "DREQ_RCVD",
+            Self::TimeWait => "TIMEWAIT",
+            Self::LookupSent => "SIDR_REQ_SENT",
+            Self::LookupReceived => "SIDR_REQ_RCVD",
+            Self::Closed => "IDLE",
+        }
+    }
+
+    /// The peer or this side's program has to act.
+    pub(crate) const fn waits(self) -> bool {
+        !matches!(self, Self::Established | Self::TimeWait | Self::Closed)
+    }
+
     /// As a program's log says it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -83,6 +105,10 @@ pub(crate) struct Connection {
     pub(crate) transaction: u64,
     /// What it was asked for.
     pub(crate) service_id: ServiceId,
+    /// The ports of this side and of the peer, as the programs know them; 0: unknown.
+    pub(crate) ports: [u16; 2],
+    /// When a state began that [waits](State::waits).
+    pub(crate) since: Duration,
     /// The peer, once it is known.
     pub(crate) peer: Option<Peer>,
     pub(crate) peer_qpn: u32,
@@ -102,9 +128,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// One that nothing is known of but how it begins.
+    /// A connection in its first state, at `since`.
     pub(crate) const fn new(
         state: State,
+        since: Duration,
         local: u32,
         route: Route,
         transaction: u64,
@@ -117,6 +144,8 @@ impl Connection {
             route,
             transaction,
             service_id,
+            ports: [0; 2],
+            since,
             peer: None,
             peer_qpn: 0,
             own_qpn: 0,
@@ -128,6 +157,24 @@ impl Connection {
             retries: 0,
             time_wait: Duration::ZERO,
             orphan: false,
+        }
+    }
+
+    /// Enters a state that [waits](State::waits).
+    pub(crate) const fn wait(&mut self, state: State, now: Duration) {
+        (self.state, self.since) = (state, now);
+    }
+
+    /// What is shown of it.
+    pub(crate) fn status(&self) -> Status {
+        let [own, peer] = self.ports;
+        Status {
+            id: self.local,
+            state: self.state.short_name(),
+            local: self.route.from.with_port(own),
+            peer: self.route.to.with_port(peer),
+            qpn: self.own_qpn,
+            since: self.state.waits().then_some(self.since),
         }
     }
 

@@ -20,7 +20,7 @@ impl Cm {
                 return Err(Error::State { state: connection.state.name() });
             }
             State::ReplySent | State::Established => {
-                connection.state = State::DisconnectSent;
+                connection.wait(State::DisconnectSent, now);
                 let mad = disconnect_request(connection);
                 self.send_repeatedly(now, handle.0, mad);
             }
@@ -60,7 +60,7 @@ impl Cm {
                 }
                 let Some(connection) = self.connections.get_mut(&id) else { return };
                 connection.transaction = mad.transaction;
-                connection.state = State::DisconnectReceived;
+                connection.wait(State::DisconnectReceived, now);
                 self.answered(id);
                 self.tell(id, Happening::Disconnected { timed_out: false });
                 if self.connections.get(&id).is_some_and(|c| c.orphan) {

@@ -23,5 +23,5 @@ pub use cm::{Cm, Config};
 pub use stray::answer_for_nobody;
 pub use types::{
     Accept, Answer, Connect, Error, Event, Handle, Happening, Listen, ListenerId, Lookup, QpParams, Route,
-    Transmit,
+    Status, Transmit,
 };

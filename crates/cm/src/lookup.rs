@@ -1,6 +1,6 @@
 //! Lookups of datagram services (SIDR, IBTA 12.11).
 
-use crate::active::with_header;
+use crate::active::{ports, service_port, with_header};
 use crate::cm::{Cm, Way};
 use crate::connection::{Connection, State};
 use crate::passive::{DEFAULT_PKEY, NoListener, private_data};
@@ -20,7 +20,8 @@ impl Cm {
         let connection = Connection {
             interval: time::of_code(time::RESPONSE_TIMEOUT),
             retries: time::MAX_RETRIES,
-            ..Connection::new(State::LookupSent, id, wanted.route, u64::from(id), wanted.service_id)
+            ports: ports(wanted.header.as_ref(), wanted.service_id),
+            ..Connection::new(State::LookupSent, now, id, wanted.route, u64::from(id), wanted.service_id)
         };
         let request =
             SidrRequest { request_id: id, pkey: wanted.pkey, service_id: wanted.service_id, private_data };
@@ -31,7 +32,7 @@ impl Cm {
     }
 
     /// A SIDR_REQ has come.
-    pub(crate) fn sidr_request(&mut self, way: Way, transaction: u64, request: &SidrRequest) {
+    pub(crate) fn sidr_request(&mut self, now: Duration, way: Way, transaction: u64, request: &SidrRequest) {
         let name = (way.from, request.request_id);
         if self.lookups.contains_key(&name) {
             return;
@@ -59,7 +60,8 @@ impl Cm {
         let handle = self.add(Connection {
             remote: request.request_id,
             backlog_of: Some(listener),
-            ..Connection::new(State::LookupReceived, id, route, transaction, request.service_id)
+            ports: [service_port(request.service_id), header.source.port()],
+            ..Connection::new(State::LookupReceived, now, id, route, transaction, request.service_id)
         });
         self.lookups.insert(name, id);
         self.raise(Event::Lookup { listener, handle, request: Box::new(*request), header, route });

@@ -1,5 +1,6 @@
 //! The side that is asked for a connection.
 
+use crate::active::service_port;
 use crate::cm::{Cm, Way};
 use crate::connection::{Connection, Peer, State};
 use crate::stray::refusal;
@@ -86,7 +87,8 @@ impl Cm {
             interval: time::granted(request.local_response_timeout),
             retries: request.max_cm_retries,
             time_wait: time::granted(path.ack_timeout),
-            ..Connection::new(State::RequestReceived, id, route, transaction, request.service_id)
+            ports: [service_port(request.service_id), header.source.port()],
+            ..Connection::new(State::RequestReceived, now, id, route, transaction, request.service_id)
         });
         self.by_peer_id.insert(name, id);
         self.by_peer_qpn.insert((peer, request.qpn), id);
@@ -135,7 +137,7 @@ impl Cm {
         if connection.state != State::RequestReceived {
             return Err(Error::State { state: connection.state.name() });
         }
-        connection.state = State::ReplySent;
+        connection.wait(State::ReplySent, now);
         connection.own_qpn = answer.qpn;
         connection.own_guid = answer.ca_guid;
         let mad = connection.mad(Message::Reply(Reply {

@@ -5,7 +5,8 @@ use ferroce_wire::cm::{
     Ece, IpHeader, MAD_LEN, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
     Transport,
 };
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// A connection or lookup: its communication ID on this side.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -154,6 +155,23 @@ pub struct Listen {
     pub transport: Option<Transport>,
     /// So many requests may wait for [`Cm::take`](crate::Cm::take); further ones are dropped, and come again.
     pub backlog: u32,
+}
+
+/// What is shown of a connection or lookup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Its communication ID on this side.
+    pub id: u32,
+    /// Its state by the kernel's name (`enum ib_cm_state`), as "REQ_SENT".
+    pub state: &'static str,
+    /// This side's address and port; port 0: unknown.
+    pub local: SocketAddr,
+    /// The peer's address and port; port 0: unknown.
+    pub peer: SocketAddr,
+    /// The QPN of this side; 0: none yet.
+    pub qpn: u32,
+    /// When it began to wait for the peer or for this side's program; `None`: it doesn't wait.
+    pub since: Option<Duration>,
 }
 
 /// A MAD that is to be sent.

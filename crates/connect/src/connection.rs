@@ -1,6 +1,6 @@
 //! Connections and lookups of this process.
 
-use crate::manager::{Manager, manager, now, refused};
+use crate::manager::{IN_DOUBT, Manager, manager, now, refused};
 use crate::{Accept, Answer, Connect, Lookup, RejectReason, Sink};
 use ferroce_cm::Handle;
 use ferroce_types::Result;
@@ -42,6 +42,7 @@ fn begin(
     let handle = manager.with(|state| {
         let handle = ask(&mut state.cm)?;
         state.sinks.insert(handle, sink);
+        state.asked.push_back((now() + IN_DOUBT, handle));
         Ok(handle)
     })?;
     handle.map(|handle| Connection::new(manager, handle)).map_err(refused)

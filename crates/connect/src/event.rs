@@ -3,6 +3,8 @@
 use crate::Connection;
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{IpHeader, Reject, Reply, Request, SidrReply, SidrRequest};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Whom events are told: an id of librdmacm.
 pub trait Sink: Send + Sync {
@@ -26,6 +28,13 @@ pub enum Event {
     Rejected(Box<Reject>),
     /// The peer hasn't answered: -ETIMEDOUT.
     Unreachable,
+    /// The request hasn't been answered for two seconds, and the peer's host rejects its packets (ICMP). It is sent again meanwhile.
+    PortClosed {
+        /// The peer.
+        peer: SocketAddr,
+        /// After this time the request is given up.
+        rest: Duration,
+    },
     /// The connection has ended.
     Disconnected {
         /// The peer hasn't answered this side's request for the end: -ETIMEDOUT.

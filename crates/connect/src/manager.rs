@@ -2,18 +2,24 @@
 
 use crate::Connection;
 use crate::event::{Event, Incoming, IncomingLookup, Sink};
-use ferroce_cm::{Cm, Config, Handle, Happening, ListenerId, Route, Transmit};
+use ferroce_cm::{Cm, Config, Handle, Happening, Listen, ListenerId, Route, Status, Transmit};
 use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, CommunicationManager, Gsi, SentMad, slot_of_id};
+use ferroce_nic::watch::{self, ConnectionManager, TOLD};
 use ferroce_nic::{clock, sys};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
 use ferroce_types::{Error, HostAddr, Result};
-use std::collections::BTreeMap;
+use ferroce_wire::cm::PortSpace;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Connections and lookups that a process may have, those included that are over and not forgotten.
 const MOST_CONNECTIONS: usize = 1 << 17;
+/// How long the answer to a request may take before the network is asked for the cause.
+pub(crate) const IN_DOUBT: Duration = Duration::from_secs(2);
+
 /// The communication manager of a process. It is never freed.
 pub(crate) struct Manager {
     state: Mutex<class::Connections, State>,
@@ -31,6 +37,8 @@ pub(crate) struct State {
     pub(crate) cm: Cm,
     pub(crate) sinks: BTreeMap<Handle, Arc<dyn Sink>>,
     pub(crate) listeners: BTreeMap<ListenerId, Arc<dyn Sink>>,
+    /// Requests of this side, the oldest first, and when to look why they aren't answered.
+    pub(crate) asked: VecDeque<(Duration, Handle)>,
 }
 
 static CURRENT: Mutex<class::ConnectManager, Option<&'static Manager>> = Mutex::new(None);
@@ -51,7 +59,12 @@ pub(crate) fn manager() -> Result<&'static Manager> {
             first_id: sys::random() as u32,
             max_connections: MOST_CONNECTIONS,
         };
-        let state = State { cm: Cm::new(config), sinks: BTreeMap::new(), listeners: BTreeMap::new() };
+        let state = State {
+            cm: Cm::new(config),
+            sinks: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            asked: VecDeque::new(),
+        };
         let manager: &'static Manager =
             Box::leak(Box::new(Manager { state: Mutex::new(state), gsi: OnceLock::new() }));
         let _ = manager.gsi.set(gsi);
@@ -138,13 +151,31 @@ impl Manager {
     }
 
     fn set_alarm(&self, gsi: Gsi, state: MutexGuard<'_, class::Connections, State>) -> bool {
-        let next = state.cm.poll_timeout();
+        let asked = state.asked.front().map(|&(at, _)| at);
+        let next = state.cm.poll_timeout().into_iter().chain(asked).min();
         let has_events = state.cm.has_events();
         drop(state);
         if let Some(at) = next {
             gsi.set_alarm(Instant(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
         }
         has_events
+    }
+
+    /// Reports requests that wait for hosts whose ICMP messages explain the silence.
+    fn look_for_closed_ports(&self, gsi: Gsi) {
+        loop {
+            let mut state = self.state.lock();
+            let now = now();
+            let Some((at, handle)) = state.asked.pop_front_if(|(at, _)| *at <= now) else { return };
+            let (route, unanswered) = (state.cm.route(handle), state.cm.unanswered(now, handle));
+            let sink = state.sinks.get(&handle).cloned();
+            drop(state);
+            let (Some(route), Some((peer, rest)), Some(sink)) = (route, unanswered, sink) else { continue };
+            let waited = IN_DOUBT + now.saturating_sub(at);
+            if !gsi.is_of_this_host(route.to) && gsi.is_port_closed(&route, waited + IN_DOUBT) {
+                sink.event(Event::PortClosed { peer, rest });
+            }
+        }
     }
 
     /// Hands out the events.
@@ -232,6 +263,32 @@ impl State {
     }
 }
 
+/// A listener as it is shown.
+fn listener((listen, waiting): (Listen, u32)) -> watch::Listener {
+    let Listen { space, port, address, backlog, .. } = listen;
+    let port_space = match space {
+        PortSpace::Tcp => "TCP",
+        PortSpace::Udp => "UDP",
+        PortSpace::Ib => "IB",
+    };
+    let address = SocketAddr::new(address, port).to_string();
+    watch::Listener { port_space: port_space.into(), address: address.as_str().into(), waiting, backlog }
+}
+
+/// A connection as it is shown.
+fn connection(status: Status, now: Duration) -> watch::Connection {
+    let Status { id, state, local, peer, qpn, since } = status;
+    let waited = since.map(|since| now.saturating_sub(since).as_millis());
+    watch::Connection {
+        id,
+        state: state.into(),
+        local: local.to_string().as_str().into(),
+        peer: peer.to_string().as_str().into(),
+        queue_pair: qpn,
+        waited: waited.map(|waited| u64::try_from(waited).unwrap_or(u64::MAX)),
+    }
+}
+
 /// What [`Gsi`] tells of MADs.
 struct Worker(&'static Manager);
 
@@ -243,8 +300,28 @@ impl CommunicationManager for Worker {
             manager.state.lock().arrived(&mad);
         }
         manager.state.lock().cm.handle_timeout(now());
+        manager.look_for_closed_ports(gsi);
         manager.send_all(gsi);
         manager.tell(gsi);
+    }
+
+    fn try_look(&self) -> Option<ConnectionManager> {
+        let state = self.0.state.try_lock()?;
+        let mut statuses = state.cm.statuses();
+        let connections: Vec<_> = statuses.by_ref().take(TOLD).collect();
+        let more_connections = statuses.count() as u64;
+        let mut listening = state.cm.listeners();
+        let listeners: Vec<_> = listening.by_ref().take(TOLD).collect();
+        let more_listeners = listening.count() as u64;
+        drop(state);
+        let now = now();
+        Some(ConnectionManager {
+            busy: false,
+            listeners: listeners.into_iter().map(listener).collect(),
+            more_listeners,
+            connections: connections.into_iter().map(|status| connection(status, now)).collect(),
+            more_connections,
+        })
     }
 
     fn gone(&self, slot: u16) {

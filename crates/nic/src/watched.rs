@@ -14,7 +14,8 @@ use ferroce_netdev::PortState;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_watch::{
-    CompletionQueue, Counters, Device, Process, QueuePair, Region, SharedReceiveQueue, TOLD, Wish, WorkQueue,
+    CompletionQueue, ConnectionManager, Counters, Device, Process, QueuePair, Region, SharedReceiveQueue,
+    TOLD, Wish, WorkQueue,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -92,6 +93,7 @@ fn account(adapter: &Adapter, wish: Wish) -> Process {
         account.context(&context, wish);
     }
     if wish == Wish::Everything {
+        account.connection_manager(adapter);
         account.regions();
     }
     PAST.lock().told = Some(Arc::new(account.told));
@@ -203,6 +205,12 @@ impl Account {
                 access: rights(&init).as_str().into(),
             });
         }
+    }
+
+    fn connection_manager(&mut self, adapter: &Adapter) {
+        let busy = || ConnectionManager { busy: true, ..ConnectionManager::default() };
+        self.process.connection_manager =
+            adapter.manager().map(|manager| self.look(|| manager.try_look()).unwrap_or_else(busy));
     }
 
     /// What `look` sees. It is called again while the object is busy and there is time.

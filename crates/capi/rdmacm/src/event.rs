@@ -11,6 +11,7 @@ use ferroce_ibverbs::entry;
 use crate::abi::*;
 use crate::agreed::Agreed;
 use crate::connect;
+use crate::explained;
 use crate::id::{Id, IdBlock};
 use crate::multicast;
 
@@ -63,6 +64,7 @@ pub(crate) fn told(id: &Arc<Id>, event: Event) {
             id.state.lock().agreed = Agreed::Over;
             news
         }
+        Event::PortClosed { peer, rest } => return explained::port_closed(peer, rest),
         Event::Unreachable => {
             id.state.lock().agreed = Agreed::Over;
             News::Unreachable

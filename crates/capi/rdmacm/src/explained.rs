@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
 
 use ferroce_connect::RejectReason;
 use ferroce_ibverbs::call::explained;
@@ -29,6 +30,18 @@ pub(crate) unsafe fn rejected(id: *mut rdma_cm_id, reason: RejectReason) {
             "rdma_connect: {peer} rejects the connection. `ferroce explain {number}` describes the status \
              (RDMA_CM_EVENT_REJECTED, status {number})."
         )),
+    }
+}
+
+/// The peer hasn't answered for a while, and its host rejects the packets.
+pub(crate) fn port_closed(peer: SocketAddr, rest: Duration) {
+    if is_wanted() {
+        explained(&format!(
+            "rdma_connect: {} rejects packets to UDP port 4791: no process uses Ferroce there; retrying for {} s. Start the \
+             server there under `ferroce run`.",
+            peer.ip(),
+            rest.as_secs()
+        ));
     }
 }
 
@@ -66,13 +79,18 @@ pub(crate) unsafe fn unresolved(id: *mut rdma_cm_id, status: i32) {
     ));
 }
 
-/// The peer of the id's connection; none under `ferroce run --sockets`, where a call of the program returns the error as TCP's does.
+/// Whether lines are printed: not under `ferroce run --sockets`, where a call of the program returns the error as TCP's does.
+fn is_wanted() -> bool {
+    let preloaded = ferroce_os::setting("LD_PRELOAD").unwrap_or_default();
+    !preloaded.as_bytes().windows(SOCKETS.len()).any(|part| part == SOCKETS)
+}
+
+/// The peer of the id's connection, if lines are printed.
 ///
 /// # Safety
 /// As of [`rejected`].
 unsafe fn destination(id: *mut rdma_cm_id) -> Option<SocketAddr> {
-    let preloaded = ferroce_os::setting("LD_PRELOAD").unwrap_or_default();
-    if id.is_null() || preloaded.as_bytes().windows(SOCKETS.len()).any(|part| part == SOCKETS) {
+    if id.is_null() || !is_wanted() {
         return None;
     }
     // SAFETY: the caller's promise.

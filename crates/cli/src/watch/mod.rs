@@ -3,6 +3,7 @@
 //! In here: the choice of processes, and the texts about their accounts. Not here: the requests (`ferroce_host`), and the validation of
 //! answers (`ferroce_watch`).
 
+mod connections;
 pub mod ps;
 pub mod rates;
 pub mod stats;

@@ -1,5 +1,6 @@
 //! `ferroce ps`: the processes of this host that use Ferroce, and what their queue pairs wait for.
 
+use super::connections;
 use super::waits::Pairs;
 use super::{Answer, Seen, processes};
 use crate::output;
@@ -135,6 +136,9 @@ fn process(
         line(text, &format!("  and {} more queue pairs", account.more_queue_pairs));
     }
     queues(text, account);
+    if let Some(manager) = &account.connection_manager {
+        indent(text, &connections::lines(manager));
+    }
     if regions || account.regions.len() <= FEW {
         let heads = ["REGION", "ADDRESS", "BYTES", "ACCESS"].map(str::to_owned);
         let each = account.regions.iter().map(|region| {

@@ -8,6 +8,35 @@ use ferroce_wire::cm::{
 use std::time::Duration;
 
 #[test]
+fn what_is_shown_of_connections_is_their_states_and_how_long_they_wait() {
+    let mut pair = Pair::listening();
+    let begin = pair.now;
+    let mine = pair.connect(0x11);
+    let shown = |pair: &Pair, side: usize| {
+        let status = pair.cms[side].statuses().next().expect("a connection");
+        (status.state, status.peer.ip(), status.qpn, status.since.map(|since| since - begin))
+    };
+    assert_eq!(shown(&pair, 0), ("REQ_SENT", ip(1), 0x11, Some(ms(0))));
+    // It is sent again 15 times, each time after 6,144 ms.
+    let (peer, rest) = pair.cms[0].unanswered(pair.now, mine).expect("a request");
+    assert_eq!((peer.port(), rest), (super::pair::PORT, 16 * ms(6144)));
+    pair.run(ms(10));
+    let (theirs, _) = pair.request_and_what();
+    assert_eq!(shown(&pair, 1), ("REQ_RCVD", ip(0), 0, Some(ms(1))));
+    assert_eq!(pair.cms[1].listeners().map(|(_, waiting)| waiting).collect::<Vec<_>>(), [1]);
+    pair.accept(theirs);
+    pair.run(ms(10));
+    assert_eq!(shown(&pair, 0).0, "REP_RCVD");
+    assert_eq!(pair.cms[0].unanswered(pair.now, mine), None);
+    pair.establish(mine);
+    pair.run(ms(10));
+    for side in [0, 1] {
+        let (state, _, _, since) = shown(&pair, side);
+        assert_eq!((state, since), ("ESTABLISHED", None));
+    }
+}
+
+#[test]
 fn a_connection_is_made_by_three_messages() {
     let mut pair = Pair::listening();
     let mine = pair.connect(0x11);

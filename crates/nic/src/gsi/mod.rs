@@ -18,15 +18,16 @@ pub(crate) use lifelines::register;
 use crate::adapter::{self, Adapter};
 use crate::ah::{Path, ResolvedAv};
 use crate::fabric::is_of_this_host;
-use ferroce_cm::answer_for_nobody;
+use ferroce_cm::{Route, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::throttle::{OncePerSecond, Rate};
 use ferroce_proto::Instant;
-use ferroce_types::{Datagram, HostAddr, Result, slot_of};
+use ferroce_types::{Datagram, HostAddr, Result, Unreachable, slot_of};
 use ferroce_udp::{OutgoingTap as _, send_alone};
+use ferroce_watch::ConnectionManager;
 use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, RejectReason, ServiceId};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
@@ -72,6 +73,9 @@ pub trait CommunicationManager: Send + Sync {
     /// MADs have come, or the time has that [`Gsi::set_alarm`] was told of. One call at a time, by a thread that makes progress and
     /// holds no lock.
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
+
+    /// What is shown of its listeners and connections; `None` while another thread is at work there.
+    fn try_look(&self) -> Option<ConnectionManager>;
 
     /// The process of this host is gone that had a slot, and that was [followed](Gsi::follow).
     fn gone(&self, slot: u16);
@@ -258,6 +262,18 @@ impl Gsi {
         }
     }
 
+    /// Whether the peer's host has rejected packets of this route in the time `within`, because no process there has the RoCE port. Nothing may
+    /// be decided by it: any host can send such an ICMP message.
+    #[must_use]
+    pub fn is_port_closed(&self, route: &Route, within: Duration) -> bool {
+        let Route { from, to, traffic_class: tos, .. } = *route;
+        let route = ResolvedAv { from, to, tos, ttl: 64, flow_label: 0 };
+        match self.0.udp_path(&route, GSI_QPN) {
+            Ok(Path::Udp { dest, .. }) => dest.unreachable(within) == Some(Unreachable::Port),
+            _ => false,
+        }
+    }
+
     /// Sends a MAD. The caller holds no lock.
     pub fn send(&self, mad: &AddressedMad) -> SentMad {
         let Self(adapter) = self;
@@ -283,6 +299,11 @@ impl Gsi {
 }
 
 impl Adapter {
+    /// The communication manager, once the process has one.
+    pub(crate) fn manager(&self) -> Option<&Arc<dyn CommunicationManager>> {
+        self.gsi.manager.get()
+    }
+
     /// The packet of a MAD, without its ICRC.
     fn gsi_packet(&self, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
         let psn = self.gsi.psn.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;

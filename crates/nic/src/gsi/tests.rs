@@ -32,6 +32,10 @@ impl CommunicationManager for Manager {
         }
     }
 
+    fn try_look(&self) -> Option<ConnectionManager> {
+        None
+    }
+
     fn gone(&self, slot: u16) {
         self.0.send(Event::Gone(slot)).unwrap();
     }

@@ -5,6 +5,7 @@ use super::namespace::in_namespace;
 use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, CommunicationManager, Gsi};
 use ferroce_nic::host::frame;
 use ferroce_nic::sys::{self, AbstractName, EngineFd};
+use ferroce_nic::watch::ConnectionManager;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -19,6 +20,10 @@ struct Manager(Sender<u16>);
 impl CommunicationManager for Manager {
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
         mads.for_each(drop);
+    }
+
+    fn try_look(&self) -> Option<ConnectionManager> {
+        None
     }
 
     fn gone(&self, slot: u16) {
