@@ -166,7 +166,8 @@ impl Manager {
         loop {
             let mut state = self.state.lock();
             let now = now();
-            let Some((at, handle)) = state.asked.pop_front_if(|(at, _)| *at <= now) else { return };
+            let Some(&(at, handle)) = state.asked.front().filter(|(at, _)| *at <= now) else { return };
+            state.asked.pop_front();
             let (route, unanswered) = (state.cm.route(handle), state.cm.unanswered(now, handle));
             let sink = state.sinks.get(&handle).cloned();
             drop(state);

@@ -23,7 +23,8 @@ fn what_is_shown_of_connections_is_their_states_and_how_long_they_wait() {
     pair.run(ms(10));
     let (theirs, _) = pair.request_and_what();
     assert_eq!(shown(&pair, 1), ("REQ_RCVD", ip(0), 0, Some(ms(1))));
-    assert_eq!(pair.cms[1].listeners().map(|(_, waiting)| waiting).collect::<Vec<_>>(), [1]);
+    let listeners = pair.cms[1].listeners().map(|(listen, _)| listen.port);
+    assert_eq!(listeners.collect::<Vec<_>>(), [super::pair::PORT]);
     pair.accept(theirs);
     pair.run(ms(10));
     assert_eq!(shown(&pair, 0).0, "REP_RCVD");

@@ -23,7 +23,7 @@ const QPN_MASK: u64 = 0xff_ffff;
 const NO_QP: u8 = 0xff;
 
 fn milliseconds() -> u64 {
-    clock::now().0 / 1_000_000 & MILLISECONDS
+    (clock::now().0 / 1_000_000) & MILLISECONDS
 }
 
 fn word(qpn: u32, why: Unserved, now: u64) -> u64 {
@@ -31,7 +31,7 @@ fn word(qpn: u32, why: Unserved, now: u64) -> u64 {
         Unserved::NoQp => NO_QP,
         Unserved::State(state) => state,
     };
-    (u64::from(qpn) & QPN_MASK) << QPN | u64::from(state) << STATE | now
+    ((u64::from(qpn) & QPN_MASK) << QPN) | (u64::from(state) << STATE) | now
 }
 
 fn read(word: u64, qpn: u32, now: u64, within: Duration) -> Option<Unserved> {
@@ -66,9 +66,9 @@ mod tests {
         for why in [Unserved::NoQp, Unserved::State(1)] {
             for at in [7, MILLISECONDS - 100] {
                 let word = word(0x12_3456, why, at);
-                let now = at + 1000 & MILLISECONDS;
+                let now = (at + 1000) & MILLISECONDS;
                 assert_eq!(read(word, 0x12_3456, now, second), Some(why));
-                assert_eq!(read(word, 0x12_3456, now + 1 & MILLISECONDS, second), None);
+                assert_eq!(read(word, 0x12_3456, (now + 1) & MILLISECONDS, second), None);
                 assert_eq!(read(word, 0x12_3457, now, second), None);
             }
         }
