@@ -146,7 +146,7 @@ for stream in streams:
         world.first(),
         "client",
         "
-import os, socket, sys, time
+import socket, sys, time
 streams = [socket.create_connection((sys.argv[1], 7000)) for _ in range(2)]
 for stream in streams:
     stream.recv(1)
@@ -154,12 +154,10 @@ for stream in streams:
 time.sleep(0.2)
 streams[0].setblocking(False)
 began = time.monotonic()
-numbers = {stream.fileno() for stream in streams}
 for stream in streams:
     stream.close()
 took = time.monotonic() - began
 assert took < 20, took
-assert {os.open('/dev/null', os.O_RDONLY) for _ in streams} == numbers
 print('closed', flush=True)
 ",
     );
