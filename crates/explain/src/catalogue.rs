@@ -137,12 +137,10 @@ pub const CATALOGUE: &[Entry] = &[
         number: 17,
         title: "the peer's process receives the packets and doesn't answer",
         means: "The other process of this host has read the packets, and the queue pair with this number didn't \
-                answer. Possible causes: the queue pair doesn't exist, is in RESET, INIT or ERR, is connected to \
-                another queue pair, or expects other PSNs.",
+                answer. Possible causes: the queue pair is connected to another queue pair, or expects other PSNs.",
         see: "ibv_query_qp at the peer. If the queue pair has failed or receives unexpected PSNs, the peer's log \
                 contains a line.",
-        fix: "Check that dest_qp_num is the peer's qp_num, that the peer is in RTR or RTS before the first request, and that \
-               its rq_psn is this side's sq_psn.",
+        fix: "Check that dest_qp_num of each side is the other's qp_num, and that rq_psn of each side is the other's sq_psn.",
         statuses: &[RETRY],
     },
     Entry {

@@ -12,7 +12,7 @@ const PROGRAMS: &[Program] = &[
     (14, "misuse/connection", "no_route", ""),
     (15, "misuse/connection", "peer_ends", ""),
     (16, "misuse/connection", "packets_missing", "--fault reorder=50%,seed=1"),
-    (17, "misuse/connection", "unknown_qpn", ""),
+    (17, "misuse/connection", "psn_behind", ""),
     (18, "misuse/connection", "peer_ends", ""),
     (19, "misuse/connection", "peer_stopped", ""),
     (20, "misuse/receives", "never_posted", ""),
