@@ -8,11 +8,26 @@
 static void say(struct ibv_qp *qp, struct ibv_mr *mr, const char *text)
 {
 	struct ibv_sge sge = {.addr = (uintptr_t)mr->addr, .length = strlen(text) + 1, .lkey = mr->lkey};
-	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND};
+	struct ibv_send_wr *bad, wr = {
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED,
+	};
 
 	strcpy(mr->addr, text);
-	carry_out(qp, &wr);
+	MUST(ibv_post_send(qp, &wr, &bad));
 }
+
+/* ANCHOR: both */
+/* Waits for a send request and a receive, whose completions come in either order. Returns that of the receive. */
+static struct ibv_wc both_completions(struct ibv_cq *cq)
+{
+	struct ibv_wc first = next_completion(cq), second = next_completion(cq);
+
+	return first.opcode & IBV_WC_RECV ? first : second;
+}
+/* ANCHOR_END: both */
 
 int main(int argc, char **argv)
 {
@@ -44,12 +59,13 @@ int main(int argc, char **argv)
 	/* ANCHOR: talk */
 	if (server) {
 		say(qp, out, "a ping from the client");
-		wc = next_completion(cq);
+		wc = both_completions(cq);
 		printf("client: received \"%s\" (%u bytes)\n", incoming, wc.byte_len);
 	} else {
 		wc = next_completion(cq);
 		printf("server: received \"%s\" (%u bytes)\n", incoming, wc.byte_len);
 		say(qp, out, "a pong from the server");
+		next_completion(cq);
 	}
 	/* ANCHOR_END: talk */
 
