@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// The build fails, a process fails or doesn't end, or the output isn't what a successful run prints.
 pub fn demo() -> io::Result<()> {
-    println!("Building Ferroce (the first time takes a minute or two) ...");
+    println!("Building Ferroce (the first time takes minutes) ...");
     let dist = dist::dist("release")?;
     let ferroce = dist.join("bin/ferroce");
     if !packages::on_path("ibv_rc_pingpong") {

@@ -1,9 +1,10 @@
 //! `cargo xtask dist`: everything a user needs, under `dist/` of the target directory.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, io};
+use std::{env, fs};
 
 #[path = "../../crates/capi/ibverbs/link/mod.rs"]
 pub mod ibverbs;
@@ -156,7 +157,11 @@ impl Cargo<'_> {
     fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> io::Result<()> {
         let Some((what, others)) = arguments.split_first() else { return Ok(()) };
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(workspace()).arg(what).args(["--quiet", "--profile", self.profile]);
+        cargo.current_dir(workspace()).arg(what).args(["--profile", self.profile]);
+        // A person sees the progress of a build that takes minutes.
+        if !io::stderr().is_terminal() {
+            cargo.arg("--quiet");
+        }
         cargo.arg("--target-dir").arg(self.target);
         if let Some(target) = foreign_target(self.machine) {
             let setting = |what| format!("CARGO_TARGET_{}_{what}", target.to_uppercase().replace('-', "_"));

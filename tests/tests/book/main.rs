@@ -93,12 +93,17 @@ fn the_readme_types_commands_that_work() {
     let world = require!(World::one_host(1500));
     let host = world.first();
     page::lay_out(&book().join("programs"), &host.path(DIRECTORY));
+    std::os::unix::fs::symlink(".", host.path(DIRECTORY).join("programs")).expect("the reader's directory");
+    std::os::unix::fs::symlink(".", host.path(DIRECTORY).join("book")).expect("the reader's directory");
     let bin = Artifacts::get().ferroce().with_file_name("");
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
     let compiled = PROGRAMS.map(|program| format!("cc -o {program} device.c -libverbs\n")).concat();
     let script =
         format!("cd {DIRECTORY}\n{compiled}{}\nwait\ntest -s a.pcapng && test -s a.html", typed.join("\n"));
-    host.start(&["bash", "-e", "-c", &script], &[("PATH", path.as_str())]).wait(LIMIT).expect_success();
+    let outcome = host.start(&["bash", "-e", "-c", &script], &[("PATH", path.as_str())]).wait(LIMIT);
+    outcome.expect_success();
+    let failure = page.transcripts.last().expect("a failure, explained");
+    failure.compare_wrapped(&outcome).unwrap_or_else(|says| panic!("{says}\n{outcome}"));
     std::fs::remove_dir_all(host.path(DIRECTORY)).expect("the reader's directory");
     host.expect_no_traces();
 }

@@ -84,6 +84,15 @@ impl Transcript {
         format!("{}\nfor job in $(jobs -p); do wait $job; done", typed.join("\n"))
     }
 
+    /// The promised lines are parts of the output in this order, and one line of output may be several lines of the page.
+    pub fn compare_wrapped(&self, outcome: &Outcome) -> Result<(), String> {
+        let promised: Vec<&str> =
+            self.lines.iter().map(|line| &**line).filter(|line| !line.starts_with("$ ")).collect();
+        let promised = format!("{ANYTHING}{}{ANYTHING}", promised.join(" "));
+        let said = format!("{} {}", outcome.stdout, outcome.stderr).lines().collect::<Vec<_>>().join(" ");
+        if matches(&promised, &said) { Ok(()) } else { Err(format!("\"{promised}\" wasn't said")) }
+    }
+
     /// Two programs may speak at once: the lines are compared without regard to their order.
     pub fn compare(&self, outcome: &Outcome) -> Result<(), String> {
         let promised: Vec<&str> =

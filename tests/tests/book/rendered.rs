@@ -2,6 +2,7 @@
 
 use super::book;
 use ferroce_tests::{Browser, Skip, require, tool};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,54 @@ fn mdbook() -> Result<PathBuf, Skip> {
         .map_err(|_| Skip("mdBook isn't installed; `cargo xtask book` installs it".into()))
 }
 
+/// The book as a site in a directory.
+fn build(mdbook: &Path, directory: &Path) -> PathBuf {
+    let site = directory.join("book");
+    let built = Command::new(mdbook).arg("build").arg("--dest-dir").arg(&site).arg(book()).output();
+    let built = built.expect("mdBook starts");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    site
+}
+
+/// The values of an attribute in a page.
+fn values<'a>(text: &'a str, attribute: &str) -> impl Iterator<Item = &'a str> {
+    let mark = format!(" {attribute}=\"");
+    let parts: Vec<&str> = text.split(&*mark).skip(1).collect();
+    parts.into_iter().filter_map(|rest| rest.split_once('"').map(|(value, _)| value))
+}
+
+/// mdBook turns `NAME.md` into `NAME.html`, and `README.md` into `index.html`: links of the sources can exist while those of the site don't.
+#[test]
+fn links_and_pictures_of_the_site_exist() {
+    let mdbook = require!(mdbook());
+    let directory = ferroce_tests::new_stage("links").expect("/var/tmp");
+    let site = build(&mdbook, &directory);
+    let mut names = Vec::new();
+    pages(&site, "", &mut names);
+    let texts: BTreeMap<&str, String> =
+        names.iter().map(|name| (&**name, fs::read_to_string(site.join(name)).expect("a page"))).collect();
+    let mut dead = BTreeSet::new();
+    let mut followed = 0;
+    // Paths of the page for missing pages begin at the root of a server.
+    for (name, text) in texts.iter().filter(|(name, _)| **name != "404.html") {
+        for link in values(text, "href").chain(values(text, "src")).filter(|link| !link.contains(':')) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let folder = Path::new(name).parent().expect("a directory");
+            let target = if file.is_empty() { site.join(name) } else { site.join(folder).join(file) };
+            let target = target.canonicalize().ok();
+            let page = target.as_deref().and_then(|target| target.strip_prefix(&site).ok()?.to_str());
+            let has_anchor = || values(&texts[page.unwrap_or(name)], "id").any(|id| id == anchor);
+            if target.is_none() || !anchor.is_empty() && !has_anchor() {
+                dead.insert(format!("{name}: {link}"));
+            }
+            followed += 1;
+        }
+    }
+    fs::remove_dir_all(directory).expect("our own directory");
+    assert!(dead.is_empty(), "{dead:#?}");
+    assert!(followed > 200, "{followed}");
+}
+
 /// The pages below a directory, relative to it.
 fn pages(site: &Path, folder: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(site.join(folder)).expect("a directory of the site") {
@@ -49,7 +98,7 @@ fn pages(site: &Path, folder: &str, found: &mut Vec<String>) {
         let name = format!("{folder}{name}");
         if site.join(&name).is_dir() {
             pages(site, &format!("{name}/"), found);
-        } else if name.ends_with(".html") && !["404.html", "toc.html", "print.html"].contains(&&*name) {
+        } else if name.ends_with(".html") {
             found.push(name);
         }
     }
@@ -60,12 +109,10 @@ fn pages(site: &Path, folder: &str, found: &mut Vec<String>) {
 fn pages_show_no_markdown_fit_the_screen_and_have_their_pictures() {
     let (browser, mdbook) = (require!(Browser::new()), require!(mdbook()));
     let directory = ferroce_tests::new_stage("rendered").expect("/var/tmp");
-    let site = directory.join("book");
-    let built = Command::new(mdbook).arg("build").arg("--dest-dir").arg(&site).arg(book()).output();
-    let built = built.expect("mdBook starts");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let site = build(&mdbook, &directory);
     let mut names = Vec::new();
     pages(&site, "", &mut names);
+    names.retain(|name| !["404.html", "toc.html", "print.html"].contains(&&**name));
     let mut frames = String::new();
     for name in &names {
         let text = fs::read_to_string(site.join(name)).expect("a page");
