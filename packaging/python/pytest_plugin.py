@@ -130,7 +130,9 @@ class _Runner:
         first = self.start(0, server)
         while port is not None and not _listens(port, self.sides[0][1]) and first.process.poll() is None:
             if time.monotonic() > deadline:
-                first.outcome(deadline)
+                first.end()
+                why = "the server doesn't listen at TCP port {} after {} s, so the client wasn't started: pass port=…, or port=None"
+                pytest.fail("{}\nserver: {}".format(why.format(port, timeout), first.said()), pytrace=False)
             time.sleep(0.02)
         sides = (first, self.start(1, client))
         # A side that has failed leaves the other one waiting: that gets a grace period, and both are reported.
