@@ -200,7 +200,8 @@ pub const CATALOGUE: &[Entry] = &[
         means: "This process has never assigned the key. Usual causes: an rkey of another process or another \
                 connection, a key that was byte-swapped or truncated when it was exchanged, memory that is \
                 registered with another device or not at all, lkey 0.",
-        see: "Print lkey and rkey where the region is registered, and where they are used.",
+        see: "Print lkey and rkey where the region is registered, and where they are used. For a byte-swapped key, the line \
+              contains the valid key.",
         fix: "Use mr->lkey for local elements and the peer's mr->rkey for its memory, in the byte order in which it \
                 was sent.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
@@ -255,8 +256,8 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 36,
         title: "the address was byte-swapped or truncated when it was exchanged",
-        means: "The key is valid, and the address is not. The address would lie in the region if its bytes were \
-                reversed, or if its upper half, which is missing, were restored.",
+        means: "The key is valid, and the address is not. The address lies in the region after a byte swap, or with the \
+                upper 32 bits of the region's address.",
         see: "Print the address before it is sent and after it was received.",
         fix: "Send 64-bit addresses with htobe64 and be64toh (htonl keeps 32 bits only), and keep them in a uint64_t.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
@@ -273,7 +274,7 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 38,
         title: "the memory behind the key is gone",
-        means: "The region is registered, but its memory was freed, unmapped, truncated or protected since. An \
+        means: "The region is registered, but its memory has since been freed, unmapped, truncated or protected. An \
                 adapter keeps registered pages: it would read and write pages that the program no longer has.",
         see: "Look for free, munmap, ftruncate and mprotect before ibv_dereg_mr.",
         fix: "Deregister a region before its memory is freed.",
@@ -294,7 +295,7 @@ pub const CATALOGUE: &[Entry] = &[
         means: "A SEND uses one receive, the oldest one, which must have room for the whole message. Receives are \
                 used in order, whatever their sizes.",
         see: "The line contains both lengths, and wr_id of the receive.",
-        fix: "Post receives as long as the longest message, or send less.",
+        fix: "Post receives of at least the length of the longest message, or send shorter messages.",
         statuses: &[INVALID, LENGTH],
     },
     Entry {

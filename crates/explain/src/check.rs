@@ -42,7 +42,7 @@ impl FromStr for Check {
                     let meant = nearest(word, ["on", "fatal", "memory"]);
                     let meant = meant.map_or_else(String::new, |meant| format!(" (did you mean {meant}?)"));
                     return Err(format!(
-                        "{word:?} is none of on, fatal, memory, and -FC102 to leave out a finding{meant}"
+                        "{word:?} isn't on, fatal, memory, or -FC102 to leave out a finding{meant}"
                     ));
                 }
             }

@@ -100,27 +100,27 @@ pub const FINDINGS: &[Entry] = &[
     Entry {
         number: 108,
         title: "a send buffer was written before the request's completion was polled",
-        means: "From ibv_post_send until the request's completion was polled, the memory belongs to the adapter. The \
+        means: "From ibv_post_send until the request's completion is polled, the memory belongs to the adapter. The \
                 adapter may read it at any time, and again for a retransmission. The peer receives the old bytes, \
                 the new ones, or a mixture. `--check=memory` finds this: it compares the first 64 KiB of each \
                 element.",
         see: "The line contains the request and the first and last bytes that differ. A watchpoint there (`watch` in \
                 gdb) stops at the write.",
         fix: "Write to a send buffer only after its completion, or the completion of a later request of the queue \
-                pair, was polled.",
+                pair, is polled.",
         statuses: &[],
     },
     Entry {
         number: 109,
         title: "the program writes to a buffer that the adapter fills",
-        means: "From ibv_post_recv, or from posting an RDMA READ or an atomic, until the completion was polled, the \
+        means: "From ibv_post_recv, or from posting an RDMA READ or an atomic, until the completion is polled, the \
                 adapter may write the buffer at any time. Bytes that the program writes there in this time are lost, \
                 or overwrite received data. `--check=memory` finds this: it compares the first 64 KiB of each \
                 element. In a program that was built with AddressSanitizer, the sanitizer reports the first \
                 instrumented access to these bytes (use-after-poison) and ends the program.",
         see: "The line contains the request and the first and last bytes that differ. Often one buffer is posted \
                 several times, or is also used for sending.",
-        fix: "Don't access the buffer until its completion was polled, and use a separate buffer for each receive.",
+        fix: "Don't access the buffer until its completion is polled, and use a separate buffer for each receive.",
         statuses: &[],
     },
     Entry {

@@ -228,6 +228,14 @@ mod tests {
             Report { reason: Reason::Key { key: 0x101, fault }, subject, flushed: 0, ..report }.to_string();
         assert!(refusal.starts_with("FC034 QP 0x000123 refuses RDMA WRITE of 64 bytes from QP 0x000456"));
         assert!(refusal.contains("(key 0x101 needs REMOTE_WRITE, it has LOCAL_WRITE)"), "{refusal}");
+        let fault = KeyFault::ByteSwapped { meant: 0x101 };
+        let subject = Subject::Refusal { operation: "RDMA WRITE", len: 64, remote: None, receive: None };
+        let refusal =
+            Report { reason: Reason::Key { key: 0x0101_0000, fault }, subject, flushed: 0, ..report };
+        assert!(
+            refusal.to_string().contains("(key 0x1010000, byte-swapped, is the valid key 0x101)"),
+            "{refusal}"
+        );
     }
 
     #[test]

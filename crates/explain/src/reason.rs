@@ -10,6 +10,11 @@ use ferroce_types::Unreachable;
 pub enum KeyFault {
     /// It was never given out.
     Unknown,
+    /// It was never given out, and is the key of a region in the other byte order.
+    ByteSwapped {
+        /// The key of the region.
+        meant: u32,
+    },
     /// An lkey stands where an rkey belongs, or the other way round.
     OtherKind,
     /// Its region or window was deregistered.
@@ -173,7 +178,7 @@ pub enum Reason {
 impl KeyFault {
     const fn number(&self) -> u16 {
         match self {
-            Self::Unknown | Self::OtherKind => 30,
+            Self::Unknown | Self::ByteSwapped { .. } | Self::OtherKind => 30,
             Self::Deregistered { .. } => 31,
             Self::OtherDomain => 32,
             Self::Unbound => 33,
@@ -299,6 +304,7 @@ impl fmt::Display for Reason {
 impl fmt::Display for KeyFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::ByteSwapped { meant } => write!(f, ", byte-swapped, is the valid key {meant:#x}"),
             Self::OtherKind => f.write_str(": lkey and rkey are mixed up"),
             Self::Deregistered { ago } => write!(f, ", {ago:.1?} ago"),
             Self::Rights { needs, has } => write!(f, " needs {needs}, it has {has}"),

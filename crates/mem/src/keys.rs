@@ -406,8 +406,15 @@ impl KeyTable {
     fn unknown(&self, key: u32) -> KeyFault {
         let slots = self.slots.read();
         match slots.returned.iter().rev().find(|(returned, _)| *returned == key) {
-            Some((_, at)) => KeyFault::Deregistered { ago: clock::now().since(*at) },
-            None => KeyFault::Unknown,
+            Some((_, at)) => return KeyFault::Deregistered { ago: clock::now().since(*at) },
+            None => drop(slots),
+        }
+        let meant = key.swap_bytes();
+        match self.at(meant) {
+            Some(Keyed::Region(mr)) if [mr.key(), mr.rkey()].contains(&meant) => {
+                KeyFault::ByteSwapped { meant }
+            }
+            _ => KeyFault::Unknown,
         }
     }
 }

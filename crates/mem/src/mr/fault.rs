@@ -95,6 +95,8 @@ mod tests {
         for odd in [addr.swap_bytes(), addr & 0xffff_ffff, u64::from((addr as u32).swap_bytes())] {
             assert_eq!(fault(odd, 8, RemoteAccess::Read), KeyFault::OddAddress { meant: addr }, "{odd:#x}");
         }
+        let swapped = table.remote_fault(by, mr.key().swap_bytes(), (addr, 8), RemoteAccess::Read);
+        assert_eq!(swapped, KeyFault::ByteSwapped { meant: mr.key() });
         let stranger = KeyUser { pd: other.id(), qp: 1 };
         let theirs = table.remote_fault(stranger, mr.key(), (addr, 8), RemoteAccess::Read);
         assert_eq!(theirs, KeyFault::OtherDomain);
