@@ -24,7 +24,7 @@ addEventListener("load", () => setTimeout(() => {
   for (const mark of ["```", "{{#", "](", "**", "<!--"])
     if (shown.textContent.includes(mark)) found.push("raw markdown " + mark);
   if (root.scrollWidth > root.clientWidth) found.push("the page is " + root.scrollWidth + " wide");
-  for (const block of main.querySelectorAll("pre > code"))
+  for (const block of main.querySelectorAll("pre > code:not(.language-console, .language-text)"))
     if (innerWidth >= 1000 && block.scrollWidth > block.clientWidth) found.push("code is wider than the page: " + block.textContent.slice(0, 40));
   for (const picture of main.querySelectorAll("img")) {
     if (!picture.complete || !picture.naturalWidth) found.push("not drawn: " + picture.getAttribute("src"));
