@@ -202,7 +202,7 @@ static void notifying(void)
 	is(ibv_req_notify_cq(heard.pair.cq_b, 0), 0, "ibv_req_notify_cq(3): 0 on success");
 	check(!event_comes(&heard, QUIET_MS), "ibv_req_notify_cq(3): the request alone makes no event in an empty CQ");
 	messages(&heard.pair, 3);
-	check(event_comes(&heard, PATIENCE_MS), "ibv_get_cq_event(3): the event tells the CQ and its context");
+	check(event_comes(&heard, PATIENCE_MS), "ibv_get_cq_event(3): the event names the CQ and its context");
 	check(!event_comes(&heard, QUIET_MS), "ibv_req_notify_cq(3): one event for a request, however many completions come");
 	for (int i = 0; i < 3; i++)
 		next(heard.pair.cq_a);

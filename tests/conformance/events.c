@@ -31,7 +31,7 @@ static void communication_established(void)
 	is_status(next(cq_a), IBV_WC_SUCCESS, "ibv_modify_qp(3): and acknowledges");
 	told = wait_event(IBV_EVENT_COMM_EST, &event);
 	check(told, "ibv_get_async_event(3): COMM_EST when a QP in RTR receives its first packet");
-	check(told && event.element.qp == b, "ibv_get_async_event(3): COMM_EST tells the QP");
+	check(told && event.element.qp == b, "ibv_get_async_event(3): COMM_EST names the QP");
 	if (told)
 		ibv_ack_async_event(&event);
 	MUST(ibv_destroy_qp(a));

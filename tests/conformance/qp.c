@@ -150,14 +150,14 @@ static void querying(void)
 	if (!check(attr.cap.max_send_wr == init.cap.max_send_wr && attr.cap.max_recv_wr == init.cap.max_recv_wr &&
 		      attr.cap.max_send_sge == init.cap.max_send_sge && attr.cap.max_recv_sge == init.cap.max_recv_sge &&
 		      attr.cap.max_inline_data == init.cap.max_inline_data,
-		   "ibv_query_qp(3): the capabilities are those that ibv_create_qp told"))
+		   "ibv_query_qp(3): the capabilities are those that ibv_create_qp returned"))
 		printf("# created: %u %u %u %u %u, queried: %u %u %u %u %u\n", init.cap.max_send_wr, init.cap.max_recv_wr,
 	       init.cap.max_send_sge, init.cap.max_recv_sge, init.cap.max_inline_data, attr.cap.max_send_wr, attr.cap.max_recv_wr,
 	       attr.cap.max_send_sge, attr.cap.max_recv_sge, attr.cap.max_inline_data);
 	check(told.qp_type == IBV_QPT_RC && told.send_cq == cq && told.recv_cq == cq && !told.srq &&
 		      told.cap.max_send_wr == init.cap.max_send_wr,
-	      "ibv_query_qp(3): init_attr tells what the QP was made of");
-	is(told.sq_sig_all != 0, 1, "ibv_query_qp(3): init_attr tells sq_sig_all");
+	      "ibv_query_qp(3): init_attr contains what the QP was made of");
+	is(told.sq_sig_all != 0, 1, "ibv_query_qp(3): init_attr contains sq_sig_all");
 	int in_order = ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0);
 
 	check(in_order == 0 || in_order == 1, "ibv_query_qp_data_in_order(3): 1 or 0 for WRITE");

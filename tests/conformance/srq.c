@@ -30,7 +30,7 @@ static void creating(void)
 	check(srq->srq_context == &mark && srq->pd == pd && srq->context == ctx, "ibv_create_srq(3): the SRQ tells its context and PD");
 	is(ibv_query_srq(srq, &attr), 0, "ibv_query_srq(3): 0 on success");
 	if (!check(attr.max_wr == init.attr.max_wr && attr.max_sge == init.attr.max_sge,
-		   "ibv_query_srq(3): the attributes that ibv_create_srq told"))
+		   "ibv_query_srq(3): the attributes that ibv_create_srq returned"))
 		printf("# created: %u %u, queried: %u %u\n", init.attr.max_wr, init.attr.max_sge, attr.max_wr, attr.max_sge);
 	is(attr.srq_limit, 0, "ibv_query_srq(3): a new SRQ's limit is 0, not armed");
 	is(ibv_destroy_srq(srq), 0, "ibv_destroy_srq(3): 0 on success");
@@ -159,7 +159,7 @@ static void receiving(void)
 	bool told_event = readable(ctx->async_fd, PATIENCE_MS) && !ibv_get_async_event(ctx, &event);
 
 	is(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED, "ibv_modify_srq(3): below the limit the event SRQ_LIMIT_REACHED comes");
-	check(event.element.srq == srq, "ibv_get_async_event(3): the event tells its SRQ");
+	check(event.element.srq == srq, "ibv_get_async_event(3): the event names its SRQ");
 	if (told_event)
 		ibv_ack_async_event(&event);
 	MUST(ibv_query_srq(srq, &told));
@@ -173,7 +173,7 @@ static void receiving(void)
 	event.event_type = IBV_EVENT_DEVICE_FATAL;
 	told_event = readable(ctx->async_fd, PATIENCE_MS) && !ibv_get_async_event(ctx, &event);
 	is(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED, "ibv_get_async_event(3): LAST_WQE_REACHED when a QP with an SRQ goes to ERR");
-	check(event.element.qp == b[0], "ibv_get_async_event(3): the event tells its QP");
+	check(event.element.qp == b[0], "ibv_get_async_event(3): the event names its QP");
 	if (told_event)
 		ibv_ack_async_event(&event);
 	check(silent(cq_b), "ibv_post_srq_recv(3): a QP in ERR doesn't flush the SRQ's requests");

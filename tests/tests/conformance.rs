@@ -389,7 +389,8 @@ fn page(ours: &BTreeMap<String, Report>, kernels: &[Rxe]) -> String {
          `tests/conformance` holds plain C programs that check what the man pages of libibverbs and librdmacm promise, with data that really\n\
          moves. They run on any device (`PROGRAM -d DEVICE -g GIDINDEX`, output like TAP). `cargo xtask test conformance` runs them on Ferroce,\n\
          by default and with `FERROCE_FABRIC=udp`, where no check may fail, and on the kernel's `rdma_rxe` and `rdma_cm` in a guest, where those\n\
-         fail that are listed below for its version. The two sides of `cm_sides` run on two hosts, too. This page is written by `cargo xtask conformance`. [MATRIX.md](MATRIX.md) says which program checks which function.\n\n\
+         fail that are listed below for its version. The two sides of `cm_sides` run on two hosts, too. This page is written by `cargo xtask conformance`. [MATRIX.md](MATRIX.md) lists the program that checks each function.\n\
+         *skipped* counts once for the remaining checks of a program that needs what the device doesn't have.\n\n\
          | program | checks | Ferroce: passed | skipped |",
     );
     for Rxe { kernel, .. } in kernels {
@@ -415,7 +416,7 @@ fn page(ours: &BTreeMap<String, Report>, kernels: &[Rxe]) -> String {
     }
     page.push_str(
         "\n## Where the kernel differs\n\nSeen on Debian's kernels of the versions named. The specification wins.\n\n\
-         | check | Linux | what the kernel does | why the check says otherwise |\n|---|---|---|---|\n",
+         | check | Linux | what the kernel does | why the check expects otherwise |\n|---|---|---|---|\n",
     );
     for Difference { check, kernels, does, why } in differences() {
         writeln!(page, "| {check} | {} | {does} | {why} |", kernels.replace(' ', ", "))

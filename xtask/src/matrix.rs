@@ -56,7 +56,7 @@ fn section(facts: &[Fact]) -> String {
     }
     let mut section = String::from(
         "\nWhat the man pages of rdma-core document (of libibverbs: v65; of librdmacm: v44, and of the calls that are newer): return values, errnos, completion statuses and events, flags, limits and other \
-         rules.\nEach has a row in `tests/conformance/pages.tsv` that names its check, or says why it doesn't apply. The suite's tests see to it \
+         rules.\nEach has a row in `tests/conformance/pages.tsv` that names its check, or contains the reason why it doesn't apply. The suite's tests see to it \
          that\nthese checks are there and are run, and that every public function has its rows. Functions without a page are last.\n\n\
          | page | documented | checked | doesn't apply |\n|---|---|---|---|\n",
     );

@@ -255,7 +255,7 @@ const NOT_THERE: &str = "
 
 Looked for in Debian 12 and on PyPI:
 
-- **qperf's `uc_*` and `ud_*`** make addresses without a GRH, which RoCE needs; they fail with any RoCE adapter.
+- **qperf's `uc_*` and `ud_*`** make addresses without a GRH, which RoCE needs: they fail on RoCE, and run with `--link-layer infiniband`.
 - **valkey** isn't in Debian 12, and its PyPI packages are clients without RDMA. Debian's redis 7.0 is built without RDMA.
 - **SPDK** isn't in Debian; `spdk` on PyPI has Python bindings only.
 - **GlusterFS** 10.3 has the socket transport only.
