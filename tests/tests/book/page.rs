@@ -16,7 +16,7 @@ pub struct Page {
     pub pictures: Vec<String>,
 }
 
-/// A block of `console`: lines that begin with `$ ` are typed, the others are what is then said.
+/// A block of `console`: lines that begin with `$ ` are typed, the others are the output.
 pub struct Transcript {
     lines: Vec<String>,
 }
@@ -90,7 +90,7 @@ impl Transcript {
             self.lines.iter().map(|line| &**line).filter(|line| !line.starts_with("$ ")).collect();
         let promised = format!("{ANYTHING}{}{ANYTHING}", promised.join(&ANYTHING.to_string()));
         let said = format!("{} {}", outcome.stdout, outcome.stderr).lines().collect::<Vec<_>>().join(" ");
-        if matches(&promised, &said) { Ok(()) } else { Err(format!("\"{promised}\" wasn't said")) }
+        if matches(&promised, &said) { Ok(()) } else { Err(format!("\"{promised}\" isn't in the output")) }
     }
 
     /// Two programs may speak at once: the lines are compared without regard to their order.
@@ -102,11 +102,11 @@ impl Transcript {
         let anything = ANYTHING.to_string();
         for line in promised.iter().filter(|line| !line.is_empty() && **line != anything) {
             if !said.iter().any(|said| matches(line, said)) {
-                return Err(format!("\"{line}\" wasn't said"));
+                return Err(format!("\"{line}\" isn't in the output"));
             }
         }
         match said.iter().find(|said| !promised.iter().any(|line| matches(line, said))) {
-            Some(more) => Err(format!("\"{more}\" was said, too")),
+            Some(more) => Err(format!("\"{more}\" is in the output, too")),
             None => Ok(()),
         }
     }
