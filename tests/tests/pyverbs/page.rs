@@ -47,7 +47,7 @@ impl Page {
             let rows = self.skipped.iter().filter(|(of, ..)| of == user);
             writeln!(
                 page,
-                "\n## Skipped as {}\n\n| test | the suite says | because |\n|---|---|---|",
+                "\n## Skipped as {}\n\n| test | the suite's reason | because |\n|---|---|---|",
                 title(*user)
             )
             .expect("a string");
