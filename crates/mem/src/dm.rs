@@ -231,7 +231,7 @@ impl Dm {
     /// # Errors
     /// [`Error::Busy`] while a memory region is registered on it.
     pub fn free(&self) -> Result<()> {
-        self.users.check_none("memory regions are still registered on this device memory")?;
+        self.users.check_none("the device memory still has memory regions")?;
         if self.counted > 0 {
             self.owner.remove(self.handle);
         }
@@ -268,7 +268,7 @@ fn open(path: &str, len: u64) -> Result<(KeptFd, Mapping)> {
     let whole = len.checked_next_multiple_of(sys::page_size());
     let (seals, size) = (sys::seals(fd.as_raw_fd()), sys::file_size(fd.as_raw_fd()).map_err(os)?);
     if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || Some(size) != whole {
-        return invalid!("{path} is no device memory of {len} bytes");
+        return invalid!("{path} isn't device memory of {len} bytes");
     }
     let base = Mapping::new(fd.as_raw_fd(), size as usize, 1, true).map_err(os)?;
     Ok((fd, base))

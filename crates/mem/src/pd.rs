@@ -143,7 +143,7 @@ impl Pd {
     /// # Errors
     /// [`ferroce_types::Error::Busy`] while a region, QP, SRQ, address handle or parent domain belongs to it.
     pub fn check_unused(&self) -> Result<()> {
-        self.users.check_none("objects still belong to this protection domain")
+        self.users.check_none("the protection domain still has objects")
     }
 }
 

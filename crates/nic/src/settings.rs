@@ -118,7 +118,7 @@ fn log_mistake(filter: &str) -> Option<String> {
     let wrong =
         filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).find(means_nothing)?;
     Some(format!(
-        "{wrong:?} is none of error, warn, info, debug and trace, nor TARGET=LEVEL as in ferroce_nic=debug"
+        "{wrong:?} isn't a level (off, error, warn, info, debug, trace) or TARGET=LEVEL, as in ferroce_nic=debug"
     ))
 }
 

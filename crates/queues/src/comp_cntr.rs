@@ -123,7 +123,7 @@ impl CompCntr {
     /// # Errors
     /// [`Error::Busy`] while it is attached to a QP.
     pub fn check_unused(&self) -> Result<()> {
-        self.users.check_none("operations of queue pairs still count with this counter")
+        self.users.check_none("the counter still counts operations of queue pairs")
     }
 }
 

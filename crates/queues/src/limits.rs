@@ -104,7 +104,7 @@ impl FromStr for LimitsOf {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|adapter| adapter.name == name).ok_or_else(|| {
             let names = Self::ALL.map(|adapter| adapter.name).join(", ");
-            format!("{name:?} is none of the adapters whose limits are known: {names}")
+            format!("the limits of {name:?} aren't known; there are: {names}")
         })
     }
 }
@@ -133,7 +133,7 @@ mod tests {
         let error = "connectx".parse::<LimitsOf>().unwrap_err();
         assert_eq!(
             error,
-            "\"connectx\" is none of the adapters whose limits are known: connectx-6, e810, fastlinq, rxe"
+            "the limits of \"connectx\" aren't known; there are: connectx-6, e810, fastlinq, rxe"
         );
     }
 }

@@ -24,14 +24,14 @@ impl Users {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// May the object end? `what` is what its users do, in the plural: "flows steer to this queue pair".
+    /// May the object end? `what` names the object and its users: "the queue pair still has flows".
     ///
     /// # Errors
     /// [`Error::Busy`] while there are users.
     pub fn check_none(&self, what: &str) -> Result<()> {
         match self.0.load(Ordering::Acquire) {
             0 => Ok(()),
-            n => Err(Error::Busy(format!("{n} {what}"))),
+            n => Err(Error::Busy(format!("{what} ({n})"))),
         }
     }
 }
@@ -46,9 +46,9 @@ mod tests {
         users.hold();
         users.hold();
         users.release();
-        let why = users.check_none("flows steer to this queue pair").unwrap_err();
-        assert_eq!((why.errno(), why.to_string().contains("1 flows steer")), (libc::EBUSY, true));
+        let why = users.check_none("the queue pair still has flows").unwrap_err();
+        assert_eq!((why.errno(), why.to_string().contains("still has flows (1)")), (libc::EBUSY, true));
         users.release();
-        assert!(users.check_none("flows steer to this queue pair").is_ok());
+        assert!(users.check_none("the queue pair still has flows").is_ok());
     }
 }

@@ -171,7 +171,7 @@ unsafe fn address_of_sender(
     };
     if header.destination.is_group() {
         return Err(Refusal::invalid(
-            "the message went to a multicast group, which is no address to answer from",
+            "the message went to a multicast group, which can't be the source of an answer",
         ));
     }
     let sgid_index = context.gids().into_iter().find(|(_, entry)| entry.ip == header.destination.ip());

@@ -72,7 +72,7 @@ unsafe fn post_list<T>(
 }
 
 /// Why a request isn't taken.
-const FULL: &str = "the queue is full until completions are polled that tell of the end of its requests";
+const FULL: &str = "the queue is full; poll completions to free its entries";
 
 /// Posts the first `room` elements of a longer list, one by one, and refuses the next: no room. Says how many it has taken.
 ///

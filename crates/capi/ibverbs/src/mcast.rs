@@ -11,7 +11,7 @@ use crate::qp::QpBlock;
 fn check_mlid(lid: u16) -> Outcome<()> {
     if LinkLayer::current().is_infiniband() && !MULTICAST_LIDS.contains(&lid) {
         return Err(Refusal::invalid(format!(
-            "lid {lid:#x} is no multicast LID: those are 0xc000 to 0xfffe"
+            "lid {lid:#x} isn't a multicast LID: those are 0xc000 to 0xfffe"
         )));
     }
     Ok(())

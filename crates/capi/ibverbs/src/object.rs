@@ -80,7 +80,7 @@ pub(crate) unsafe trait Headed: Sized {
                     "its context or handle aren't those that it was made with, or it was destroyed before";
                 return Err(Refusal::new(
                     otherwise,
-                    format!("{} is no object of the device: {why}", Self::WHAT),
+                    format!("{} isn't an object of the device: {why}", Self::WHAT),
                 ));
             }
             Ok(block)

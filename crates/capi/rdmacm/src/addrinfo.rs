@@ -162,7 +162,7 @@ unsafe fn find(
         if node.is_none() && service.is_none() {
             let Some(hints) = hints else {
                 return Err(Refusal::invalid(
-                    "node, service and hints are NULL: one of them says what is asked",
+                    "node, service and hints are NULL: at least one of them must be set",
                 )
                 .into());
             };

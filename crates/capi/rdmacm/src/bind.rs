@@ -59,11 +59,13 @@ pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>>
         return Ok(None);
     }
     if matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()) && scope_id == 0 {
-        return Err(Refusal::invalid(format!("{ip} is an address of a link: sin6_scope_id says which")));
+        return Err(Refusal::invalid(format!(
+            "{ip} is link-local: set sin6_scope_id to the index of the interface"
+        )));
     }
     let local = LocalAddresses::read().map_err(|why| Refusal::new(libc::EIO, why.to_string()))?;
     if !local.contains(ip, scope_id) {
-        return Err(Refusal::new(libc::EADDRNOTAVAIL, format!("{ip} is no address of this host")));
+        return Err(Refusal::new(libc::EADDRNOTAVAIL, format!("{ip} isn't an address of this host")));
     }
     match devices::with_address(ip, scope_id)? {
         Some(device) => Ok(Some(device)),

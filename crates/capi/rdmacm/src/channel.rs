@@ -62,7 +62,7 @@ pub(crate) fn no_channel(channel: *mut rdma_event_channel) -> Refusal {
     if channel.is_null() {
         return Refusal::invalid("channel is NULL");
     }
-    Refusal::new(libc::EBADF, "channel is no event channel; it may be destroyed")
+    Refusal::new(libc::EBADF, "channel isn't an event channel; it may have been destroyed")
 }
 
 /// Adds an event.
@@ -107,7 +107,7 @@ entry! {
 entry! {
     fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) -> value () = (), {
         if !channel.is_null() && !free(channel) {
-            tracing::warn!("rdma_destroy_event_channel: channel is no event channel; it may be destroyed already");
+            tracing::warn!("rdma_destroy_event_channel: channel isn't an event channel; it may have been destroyed");
         }
     }
 }

@@ -129,7 +129,7 @@ unsafe fn ask(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u8])
     // SAFETY: the caller's promise.
     if param.is_none() && unsafe { (*id).qp.is_null() } {
         return Err(Refusal::invalid(
-            "conn_param is NULL, and the id has no queue pair: one of them has to say qp_num",
+            "conn_param is NULL, and the id has no queue pair: set conn_param->qp_num, or create the id's queue pair",
         ));
     }
     let (header, service_id, way) = header_of(&shared)?;

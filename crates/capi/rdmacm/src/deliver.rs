@@ -239,8 +239,9 @@ fn place_of(
     let found = device.and_then(|device| {
         device.gid_of(route.from.ip(), route.from.scope_id()).map(|(index, _)| (device, index as u8))
     });
-    let (device, sgid_index) =
-        found.ok_or_else(|| Refusal::new(libc::ENODEV, format!("{} is no device's any more", route.from)))?;
+    let (device, sgid_index) = found.ok_or_else(|| {
+        Refusal::new(libc::ENODEV, format!("{} is no longer the address of a device", route.from))
+    })?;
     let port = listener.state.lock().place.source.map_or(0, |source| source.port());
     Ok(bind::Place {
         source: Some((header.destination, port).into()),

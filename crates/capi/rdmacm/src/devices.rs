@@ -190,7 +190,7 @@ pub(crate) fn need_one() -> Outcome<()> {
     if listed()?.is_empty() {
         return Err(Refusal::new(
             libc::ENODEV,
-            "there is no network interface that could be a device; `ferroce doctor` says why",
+            "there is no network interface that could be a device; `ferroce doctor` prints the reason",
         ));
     }
     Ok(())

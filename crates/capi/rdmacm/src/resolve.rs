@@ -55,7 +55,7 @@ const LOCAL_MTU: u32 = 65_535;
 fn no_way(destination: IpAddr) -> Refusal {
     Refusal::new(
         libc::ENETUNREACH,
-        format!("no route leads to {destination}; `ip route get {destination}` says so too"),
+        format!("no route leads to {destination}; check with `ip route get {destination}`"),
     )
 }
 

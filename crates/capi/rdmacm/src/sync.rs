@@ -37,11 +37,11 @@ pub(crate) unsafe fn done(id: *mut rdma_cm_id, call: &'static str) -> Outcome<()
     // SAFETY: the caller's promise.
     match unsafe { complete(id, call) }? {
         0 => Ok(()),
-        _ => Err(Refusal::new(libc::EAGAIN, "the descriptor of the id's channel says not to wait")),
+        _ => Err(Refusal::new(libc::EAGAIN, "the id's channel is non-blocking, and no event is pending")),
     }
 }
 
-/// Waits for the next event of a synchronous id. False, with errno EAGAIN: there is none, and the descriptor says not to wait.
+/// Waits for the next event of a synchronous id. False, with errno EAGAIN: the channel is non-blocking, and no event is pending.
 ///
 /// # Safety
 /// `id` is a synchronous id.

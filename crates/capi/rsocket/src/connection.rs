@@ -222,7 +222,7 @@ impl Connection {
             if let Err(Violation(why)) = self.arrived(completion) {
                 crate::log::refused(
                     "rsocket",
-                    &Refusal::new(libc::EPROTO, format!("the peer is no rsocket: {why}")),
+                    &Refusal::new(libc::EPROTO, format!("the peer isn't an rsocket: {why}")),
                 );
                 self.ends.fail(libc::EPROTO);
             }

@@ -381,6 +381,6 @@ impl Mr {
     }
 
     fn check_unbound(&self) -> Result<()> {
-        self.windows.check_none("memory windows are bound to the region")
+        self.windows.check_none("the region still has bound memory windows")
     }
 }

@@ -309,7 +309,7 @@ impl Adapter {
             IpAddr::V6(ip) => ip.is_unspecified(),
         };
         if none {
-            return invalid!("the destination GID {to} is no address");
+            return invalid!("the destination GID {to} isn't an address");
         }
         self.check_loopback(from, to)?;
         self.await_address(from)?;
@@ -393,7 +393,7 @@ impl Adapter {
     /// What kept a sending socket from being made.
     pub(crate) fn udp_path(&self, route: &ResolvedAv, qpn: u32) -> Result<Path> {
         let Some(endpoint) = self.addresses.endpoint(route.from) else {
-            return invalid!("{} is no address of an open device", route.from);
+            return invalid!("{} isn't an address of an open device", route.from);
         };
         let dest =
             endpoint.dest(route.to, route.tos, route.ttl, qpn).map_err(Error::os("a sending socket"))?;

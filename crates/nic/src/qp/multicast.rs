@@ -61,7 +61,7 @@ impl Qp {
         let group =
             HostAddr::new(ferroce_netdev::ip_of(mgid), self.pd.context().device().info().netdev.ifindex);
         if !group.is_group() {
-            return invalid!("{group} is no multicast address");
+            return invalid!("{group} isn't a multicast address");
         }
         Ok(group)
     }

@@ -57,7 +57,7 @@ impl Counters {
     /// # Errors
     /// [`ferroce_types::Error::Busy`] while a flow counts here.
     pub fn check_unused(&self) -> Result<()> {
-        self.flows.check_none("flows count with these counters")
+        self.flows.check_none("the counters still count flows")
     }
 
     pub(super) fn hold(&self) {

@@ -290,7 +290,7 @@ impl RawQp {
     /// # Errors
     /// [`Error::Busy`] while a flow steers to it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        self.flows.check_none("flows steer to this queue pair")?;
+        self.flows.check_none("the queue pair still has flows")?;
         self.reset(&mut self.send.lock());
         match &self.receive {
             Receive::Queue(wq) => wq.end(),

@@ -78,7 +78,7 @@ impl IndTable {
     /// # Errors
     /// [`ferroce_types::Error::Busy`] while a QP uses it.
     pub fn destroy(&self) -> Result<()> {
-        self.users.check_none("queue pairs use this indirection table")?;
+        self.users.check_none("the indirection table still has queue pairs")?;
         self.wqs.iter().for_each(|wq| wq.release());
         Ok(())
     }

@@ -297,7 +297,7 @@ impl Wq {
     /// # Errors
     /// [`ferroce_types::Error::Busy`] while an indirection table names it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        self.users.check_none("entries of indirection tables name this work queue")?;
+        self.users.check_none("the work queue is still in entries of indirection tables")?;
         self.end();
         Ok(())
     }

@@ -81,7 +81,7 @@ impl Xrcd {
     /// # Errors
     /// [`Error::Busy`] while an SRQ or a QP belongs to the domain by this handle.
     pub fn check_unused(&self) -> Result<()> {
-        self.users.check_none("objects still belong to this XRC domain")
+        self.users.check_none("the XRC domain still has objects")
     }
 
     /// The device context it belongs to.

@@ -376,7 +376,7 @@ fn a_refused_destruction_says_how_many_queues_complete_there() {
     let side = Side::new(&open(), Service::Rc, 4096);
     let error = side.cq.destroy().unwrap_err();
     assert_eq!(error.errno(), libc::EBUSY);
-    assert_eq!(error.to_string(), "2 send and receive queues still use this completion queue");
+    assert_eq!(error.to_string(), "the completion queue still has send and receive queues (2)");
 }
 
 macro_rules! on_both_fabrics {

@@ -46,6 +46,6 @@ impl CompChannel {
     /// # Errors
     /// [`ferroce_types::Error::Busy`] while a completion queue uses it.
     pub fn check_unused(&self) -> Result<()> {
-        self.users.check_none("completion queues still use this channel")
+        self.users.check_none("the channel still has completion queues")
     }
 }

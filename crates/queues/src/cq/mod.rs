@@ -470,7 +470,7 @@ impl Cq {
     /// # Errors
     /// [`ferroce_types::Error::Busy`] while a QP or SRQ uses it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        self.users.check_none("send and receive queues still use this completion queue")?;
+        self.users.check_none("the completion queue still has send and receive queues")?;
         let mut queue = self.queue.lock();
         // No event that was put off comes from here on. What an XRC target still completes for a queue that has gone goes nowhere.
         queue.armed = Armed::No;

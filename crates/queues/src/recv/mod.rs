@@ -387,7 +387,7 @@ impl Srq {
     /// # Errors
     /// [`Error::Busy`] while a QP uses it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        self.users.check_none("queue pairs still use this shared receive queue")?;
+        self.users.check_none("the shared receive queue still has queue pairs")?;
         if let Some((_, registration)) = &self.registration {
             registration.end();
         }

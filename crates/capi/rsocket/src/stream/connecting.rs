@@ -80,7 +80,7 @@ impl Connecting {
             RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(id, options, set)?,
             RDMA_CM_EVENT_ESTABLISHED => {
                 let peer = ConnectionData::parse(event.data())
-                    .ok_or_else(|| Refusal::new(libc::ENOTSUP, "the peer is no rsocket of version 1"))?;
+                    .ok_or_else(|| Refusal::new(libc::ENOTSUP, "the peer isn't an rsocket of version 1"))?;
                 let prepared = self.prepared.take().ok_or_else(|| Refusal::plain(libc::EIO))?;
                 return Ok(Some(Box::new(Connection::new(prepared, peer))));
             }

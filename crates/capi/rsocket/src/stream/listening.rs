@@ -87,7 +87,7 @@ impl Listening {
         let Some(peer) = ConnectionData::parse(event.data()) else {
             // SAFETY: a live id.
             unsafe { rdma_reject(id.raw(), std::ptr::null(), 0) };
-            return Err(Refusal::new(libc::EPROTO, "a peer that is no rsocket wants to connect"));
+            return Err(Refusal::new(libc::EPROTO, "a peer that isn't an rsocket wants to connect"));
         };
         let prepared = Prepared::new(&id, &options.choices)?;
         let data = prepared.data();

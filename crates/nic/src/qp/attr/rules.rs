@@ -144,7 +144,7 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)
 /// the transition doesn't take, or a value out of range.
 pub fn check(rules: impl Into<Rules>, now: QpState, attr: &QpAttr, bits: u32) -> Result<QpState> {
     if bits & mask::CUR_STATE != 0 && attr.cur_state != now {
-        return invalid!("IBV_QP_CUR_STATE says {:?}, the QP is in {now:?}", attr.cur_state);
+        return invalid!("cur_qp_state is {:?}, but the QP is in {now:?}", attr.cur_state);
     }
     let to = if bits & mask::STATE != 0 { attr.state } else { now };
     let rules = rules.into();
