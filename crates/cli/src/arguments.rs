@@ -56,7 +56,7 @@ pub enum Command {
         /// Print the variables that CMD would get, as lines for a shell, and run nothing
         #[arg(long)]
         print_env: bool,
-        /// The command and its arguments
+        /// The command and its arguments; may be left out with --print-env
         #[arg(trailing_var_arg = true, required_unless_present = "print_env", value_name = "CMD")]
         command: Vec<OsString>,
     },
@@ -133,7 +133,7 @@ pub enum Command {
     },
     /// Show the processes that use Ferroce here, their queue pairs, and what each of these waits for
     ///
-    /// Those of this user (for root: of every user) in this network namespace. Processes answer without being interrupted;
+    /// Shows the processes of this user (for root: of every user) in this network namespace. They answer without being interrupted;
     /// a stopped process is shown as stopped.
     #[command(after_help = examples!["ferroce ps", "ferroce ps --json 1234"])]
     Ps {
@@ -189,9 +189,10 @@ pub enum Command {
     },
     /// Print the messages of a running process, or of a capture, one line each
     ///
-    /// A process reports what its requests and receives ended with: at most 512 messages per 100 ms, with the length of any
-    /// gap. One-sided operations appear at the initiator. A capture is a file of `ferroce run --capture`, tcpdump or
-    /// Wireshark; acknowledgements are left out unless they refuse something.
+    /// Of a process, each line is a completed request or receive, with its status: at most 512 lines per 100 ms, with the
+    /// length of any gap. One-sided operations appear at the initiator. Of a capture (a file of `ferroce run --capture`,
+    /// tcpdump or Wireshark), each line is a message; its QP is the destination. Acknowledgements are left out unless they
+    /// refuse something.
     #[command(after_help = examples!["ferroce trace --pid 1234", "ferroce trace --errors out.pcapng", "ferroce trace --follow --json out.pcapng"])]
     Trace {
         /// The running process

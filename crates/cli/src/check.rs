@@ -28,10 +28,9 @@ pub struct Checking {
     /// Write the findings to FILE too: as JSON if it ends in .json, as SARIF if in .sarif, else as text
     #[arg(long, value_name = "FILE", requires = "check")]
     check_report: Option<std::path::PathBuf>,
-    /// Be as strict as an adapter may be: what only some adapters forgive fails here
+    /// Permit only what every adapter permits; with an adapter's name, apply that adapter's limits too
     ///
-    /// Processes of one host exchange packets too, as over a wire. With the name of an adapter
-    /// queues, requests and depths are at most as large as there. docs/STRICT.md lists the differences.
+    /// Processes of one host exchange packets, as over a wire. docs/STRICT.md lists the differences.
     #[arg(
         long, value_name = "ADAPTER", num_args = 0..=1, require_equals = true, default_missing_value = "1",
         value_parser = adapters()

@@ -50,6 +50,10 @@ pub fn run(options: &Options<'_>) -> ExitCode {
         Ok(mut command) => {
             let error = command.exec();
             let (status, says) = explain(&options.command[0], &error);
+            // It contains a header only.
+            if let Some(capture) = options.capture.filter(|capture| capture.is_file()) {
+                let _ = std::fs::remove_file(capture);
+            }
             eprintln!("ferroce run: {says}");
             ExitCode::from(status)
         }

@@ -229,6 +229,14 @@ fn capture_file_exists_with_its_header_before_the_command_starts() {
 }
 
 #[test]
+fn a_command_that_cannot_run_leaves_no_capture() {
+    let ferroce = Installation::new();
+    let file = ferroce.path("none.pcapng");
+    let outcome = run(&mut ferroce.ferroce(&["run", "--capture", file.to_str().unwrap(), "./no/such/file"]));
+    assert!(outcome.status == Some(127) && !file.exists(), "{outcome:?}");
+}
+
+#[test]
 fn a_report_is_a_regular_file_or_nothing_starts() {
     let ferroce = Installation::new();
     let pipe = ferroce.path("pipe");

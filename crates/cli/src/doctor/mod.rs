@@ -124,8 +124,8 @@ fn report(findings: &[Finding]) -> String {
     text.push('\n');
     text.push_str(&match errors {
         0 => "Nothing found that would stop a verbs program here.\n".to_owned(),
-        1 => "1 error: it would stop a verbs program here.\n".to_owned(),
-        _ => format!("{errors} errors: they would stop a verbs program here.\n"),
+        1 => "1 error: a program that depends on it fails here.\n".to_owned(),
+        _ => format!("{errors} errors: a program that depends on them fails here.\n"),
     });
     text
 }
@@ -162,7 +162,7 @@ mod tests {
         let network = Finding::error("network", "No network.", "plug it in");
         let bad = plain(&[network, Finding::error("power", "No power.", "switch it on")]);
         assert!(bad.starts_with("error[network]: No network.\n  fix: plug it in\n"), "{bad}");
-        assert!(bad.ends_with("\n2 errors: they would stop a verbs program here.\n"), "{bad}");
+        assert!(bad.ends_with("\n2 errors: a program that depends on them fails here.\n"), "{bad}");
     }
 
     #[test]
