@@ -265,7 +265,7 @@ impl State {
 }
 
 /// A listener as it is shown.
-fn listener((listen, waiting): (Listen, u32)) -> watch::Listener {
+fn listener((listen, waiting): (Listen, u32)) -> watch::ListenerAccount {
     let Listen { space, port, address, backlog, .. } = listen;
     let port_space = match space {
         PortSpace::Tcp => "TCP",
@@ -273,14 +273,19 @@ fn listener((listen, waiting): (Listen, u32)) -> watch::Listener {
         PortSpace::Ib => "IB",
     };
     let address = SocketAddr::new(address, port).to_string();
-    watch::Listener { port_space: port_space.into(), address: address.as_str().into(), waiting, backlog }
+    watch::ListenerAccount {
+        port_space: port_space.into(),
+        address: address.as_str().into(),
+        waiting,
+        backlog,
+    }
 }
 
 /// A connection as it is shown.
-fn connection(status: Status, now: Duration) -> watch::Connection {
+fn connection(status: Status, now: Duration) -> watch::ConnectionAccount {
     let Status { id, state, local, peer, qpn, since } = status;
     let waited = since.map(|since| now.saturating_sub(since).as_millis());
-    watch::Connection {
+    watch::ConnectionAccount {
         id,
         state: state.into(),
         local: local.to_string().as_str().into(),

@@ -23,7 +23,7 @@ pub use check::Check;
 pub use events::{ASYNC_EVENTS, CM_EVENTS, REJECTIONS};
 pub use finding::{Finding, Place, ReportFormat};
 pub use findings::FINDINGS;
-pub use line::{Outcome, PeerName, Process, Report, Subject};
+pub use line::{PeerName, Process, Report, RequestOutcome, Subject};
 pub use page::page;
 pub use reason::{InterfaceName, KeyFault, Reason, Rights};
 pub use statuses::{ERRNOS, STATUSES, Word};

@@ -29,7 +29,7 @@ pub struct PeerName {
 
 /// What becomes of a send request.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// It ends with this status.
     Ends(WcStatus),
     /// It waits for the peer, without limit.
@@ -50,7 +50,7 @@ pub enum Subject {
         /// Address and key of the peer's memory.
         remote: Option<(u64, u32)>,
         /// What becomes of it.
-        outcome: Outcome,
+        outcome: RequestOutcome,
     },
     /// A request of the peer, which this side refuses.
     Refusal {
@@ -140,11 +140,11 @@ impl fmt::Display for Report {
                     Reason::Peer { reported, .. } | Reason::NotReady { reported, .. } if reported == number
                 );
                 match outcome {
-                    Outcome::Waits => f.write_str(") waits")?,
-                    Outcome::Ends(status) => write!(f, ") ended with {}", status_name(status))?,
+                    RequestOutcome::Waits => f.write_str(") waits")?,
+                    RequestOutcome::Ends(status) => write!(f, ") ended with {}", status_name(status))?,
                 }
                 match outcome {
-                    Outcome::Ends(WcStatus::RemOpErr) if by_peer && remote.is_none() => {
+                    RequestOutcome::Ends(WcStatus::RemOpErr) if by_peer && remote.is_none() => {
                         f.write_str(", reported by the peer for its receive")?;
                     }
                     _ if by_peer => f.write_str(", reported by the peer")?,
@@ -205,7 +205,7 @@ mod tests {
                 operation: "RDMA WRITE",
                 len: 64,
                 remote: Some((0x1000, 0x101)),
-                outcome: Outcome::Ends(WcStatus::RemAccessErr),
+                outcome: RequestOutcome::Ends(WcStatus::RemAccessErr),
             },
             reason: Reason::Peer { reported: 34, status: WcStatus::RemAccessErr },
             flushed: 17,
@@ -240,8 +240,13 @@ mod tests {
 
     #[test]
     fn a_request_that_waits_is_reported_too() {
-        let subject =
-            Subject::Request { wr_id: 42, operation: "SEND", len: 64, remote: None, outcome: Outcome::Waits };
+        let subject = Subject::Request {
+            wr_id: 42,
+            operation: "SEND",
+            len: 64,
+            remote: None,
+            outcome: RequestOutcome::Waits,
+        };
         let reason = Reason::StillNotReady { reported: 21, waited: core::time::Duration::from_millis(3010) };
         let report = Report { qpn: 0x123, peer: Some(PEER), subject, reason, flushed: 0 };
         let begin = "FC021 QP 0x000123: request 42 (SEND of 64 bytes to QP 0x000456, process 4711) waits: the \
@@ -268,7 +273,7 @@ mod tests {
             operation: "SEND",
             len: 8,
             remote: None,
-            outcome: Outcome::Ends(status),
+            outcome: RequestOutcome::Ends(status),
         };
         let report = Report {
             qpn: 1,

@@ -98,12 +98,12 @@ pub struct ConnectionManager {
     pub busy: bool,
     /// Its listeners.
     #[serde(deserialize_with = "list")]
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<ListenerAccount>,
     /// Listeners beyond [`TOLD`].
     pub more_listeners: u64,
     /// Its connections and lookups.
     #[serde(deserialize_with = "list")]
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ConnectionAccount>,
     /// Connections beyond [`TOLD`].
     pub more_connections: u64,
 }
@@ -111,7 +111,7 @@ pub struct ConnectionManager {
 /// A listener of librdmacm.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Listener {
+pub struct ListenerAccount {
     /// TCP, UDP or IB.
     pub port_space: Text,
     /// Its address and port.
@@ -125,7 +125,7 @@ pub struct Listener {
 /// A connection of librdmacm, or a lookup of a datagram service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Connection {
+pub struct ConnectionAccount {
     /// Its communication ID.
     pub id: u32,
     /// Its state as Linux names it: `REQ_SENT`, `ESTABLISHED` …

@@ -39,7 +39,7 @@ pub(crate) trait State: Send {
 #[derive(Debug)]
 pub(crate) struct Core<S: ?Sized> {
     /// The socket's number, which the kernel can poll once it is shown.
-    number: Number,
+    number: SocketNumber,
     /// What tells of the socket's events.
     pub(crate) set: Set,
     nonblocking: AtomicBool,
@@ -48,12 +48,12 @@ pub(crate) struct Core<S: ?Sized> {
 
 /// A descriptor that can be closed before the socket ends.
 #[derive(Debug)]
-struct Number {
+struct SocketNumber {
     fd: RawFd,
     is_open: AtomicBool,
 }
 
-impl Number {
+impl SocketNumber {
     fn close(&self) {
         if self.is_open.swap(false, Ordering::Relaxed) {
             // SAFETY: this socket's own descriptor, which nothing uses any more.
@@ -62,7 +62,7 @@ impl Number {
     }
 }
 
-impl Drop for Number {
+impl Drop for SocketNumber {
     fn drop(&mut self) {
         self.close();
     }
@@ -117,7 +117,7 @@ impl<S: State> Core<S> {
     pub(crate) fn new(set: Set, nonblocking: bool, state: S) -> io::Result<Self> {
         let (number, front) = Front::new()?;
         let locked = Mutex::new(Locked { front, shown: false, state });
-        let number = Number { fd: number.into_raw_fd(), is_open: AtomicBool::new(true) };
+        let number = SocketNumber { fd: number.into_raw_fd(), is_open: AtomicBool::new(true) };
         Ok(Self { number, set, nonblocking: AtomicBool::new(nonblocking), locked })
     }
 }

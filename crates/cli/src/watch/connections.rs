@@ -1,6 +1,6 @@
 //! The listeners and connections of librdmacm, in words.
 
-use ferroce_nic::watch::{Connection, ConnectionManager, Listener};
+use ferroce_nic::watch::{ConnectionAccount, ConnectionManager, ListenerAccount};
 use std::fmt::Write as _;
 
 /// Established connections that are shown one by one.
@@ -19,7 +19,7 @@ pub fn lines(manager: &ConnectionManager) -> String {
     if manager.more_listeners > 0 {
         line(format!("and {} more listeners", manager.more_listeners));
     }
-    let is_established = |connection: &&Connection| connection.state.as_str() == "ESTABLISHED";
+    let is_established = |connection: &&ConnectionAccount| connection.state.as_str() == "ESTABLISHED";
     let established = manager.connections.iter().filter(is_established).count();
     let shown =
         manager.connections.iter().filter(|connection| established <= FEW || !is_established(connection));
@@ -33,7 +33,7 @@ pub fn lines(manager: &ConnectionManager) -> String {
     text
 }
 
-fn listening(listener: &Listener) -> String {
+fn listening(listener: &ListenerAccount) -> String {
     let kind = match listener.port_space.as_str() {
         "TCP" => String::new(),
         space => format!(" (port space {space})"),
@@ -46,7 +46,7 @@ fn listening(listener: &Listener) -> String {
 }
 
 /// What a connection waits for.
-fn connected(connection: &Connection) -> String {
+fn connected(connection: &ConnectionAccount) -> String {
     let seconds = connection.waited.unwrap_or(0) / 1000;
     let peer = &connection.peer;
     match connection.state.as_str() {
@@ -72,21 +72,24 @@ fn connected(connection: &Connection) -> String {
 mod tests {
     use super::*;
 
-    fn connection(state: &str, waited: Option<u64>) -> Connection {
-        Connection {
+    fn connection(state: &str, waited: Option<u64>) -> ConnectionAccount {
+        ConnectionAccount {
             state: state.into(),
             peer: "10.5.0.2:7174".into(),
             queue_pair: 0x12_3456,
             waited,
-            ..Connection::default()
+            ..ConnectionAccount::default()
         }
     }
 
     #[test]
     fn each_listener_and_connection_has_a_line() {
-        let listener =
-            Listener { port_space: "TCP".into(), address: "0.0.0.0:8765".into(), ..Listener::default() };
-        let lookup = Listener { port_space: "UDP".into(), waiting: 2, backlog: 8, ..listener.clone() };
+        let listener = ListenerAccount {
+            port_space: "TCP".into(),
+            address: "0.0.0.0:8765".into(),
+            ..ListenerAccount::default()
+        };
+        let lookup = ListenerAccount { port_space: "UDP".into(), waiting: 2, backlog: 8, ..listener.clone() };
         let manager = ConnectionManager {
             listeners: vec![listener, lookup],
             connections: vec![connection("REQ_SENT", Some(4999)), connection("ESTABLISHED", None)],

@@ -108,6 +108,7 @@ impl Sink for Ear {
             Event::Rejected(reject) => {
                 format!("rejected {name} {} {}", reject.reason.0, text(&reject.private_data))
             }
+            Event::PortClosed { .. } => format!("port-closed {name}"),
             Event::Unreachable => format!("unreachable {name}"),
             Event::Disconnected { timed_out: false } => format!("disconnected {name}"),
             Event::Disconnected { timed_out: true } => format!("given-up {name}"),

@@ -4,7 +4,7 @@ use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::{Path, Qp};
 use crate::voice::Untold;
-use ferroce_explain::{InterfaceName, KeyFault, Outcome, PeerName, Process, Reason, Report, Subject};
+use ferroce_explain::{InterfaceName, KeyFault, PeerName, Process, Reason, Report, RequestOutcome, Subject};
 use ferroce_host::is_stopped;
 use ferroce_hostlink::{Link, Unserved};
 use ferroce_mem::KeyTable;
@@ -266,8 +266,8 @@ fn subject(failure: &Failure<'_, Arc<Ah>>) -> Subject {
         (cause, Some(wr)) => {
             let (operation, remote) = operation_of_request(&wr.op);
             let outcome = match cause {
-                Cause::StillNotReady { .. } => Outcome::Waits,
-                _ => Outcome::Ends(cause.status()),
+                Cause::StillNotReady { .. } => RequestOutcome::Waits,
+                _ => RequestOutcome::Ends(cause.status()),
             };
             Subject::Request { wr_id: wr.wr_id, operation, len, remote, outcome }
         }
