@@ -298,7 +298,7 @@ fn who_takes_all_names_of_a_user_is_found() {
     let host = world.first();
     let as_user = |user: &'static str| ["setpriv", "--reuid", user, "--clear-groups"];
     for (listen, by_library) in
-        [("False", "4094 by sockets at which nobody listens"), ("True", "of user 5555")]
+        [("False", "4094 by sockets of user 5555 at which no process listens"), ("True", "of user 5555")]
     {
         let script = format!("LISTEN={listen}{SQUAT}");
         let words = [&as_user("5555")[..], &["python3", "-c", &script]].concat();

@@ -2,7 +2,7 @@
 //! from opening devices, and should be found.
 
 use super::handover;
-use super::names::{Name, slots_with_inodes};
+use super::names::{Name, taken_slots};
 use super::user::User;
 use ferroce_os::sys;
 use std::collections::BTreeMap;
@@ -13,15 +13,16 @@ use std::fmt;
 pub struct ForeignHolders {
     /// User id and process ID (0: not visible) of those that listen there, with how many slots.
     pub listening: BTreeMap<(u32, i32), usize>,
-    /// Inodes of the sockets of slots at which no process listens: no process of Ferroce leaves them so for long.
-    pub silent: Vec<u64>,
+    /// By user id (`None`: the kernel doesn't list it), the sockets of slots at which no process listens: no process of Ferroce leaves
+    /// them so for long. Of each socket the number in `/proc/PID/fd`, if the kernel lists it.
+    pub silent: BTreeMap<Option<u32>, Vec<Option<u32>>>,
 }
 
 impl ForeignHolders {
     /// How many slots they hold.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.listening.values().sum::<usize>() + self.silent.len()
+        self.listening.values().sum::<usize>() + self.silent.values().map(Vec::len).sum::<usize>()
     }
 }
 
@@ -29,22 +30,27 @@ impl fmt::Display for ForeignHolders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for ((uid, pid), slots) in &self.listening {
-            write!(f, "{separator}{slots} by process {pid} of user {uid}")?;
+            match pid {
+                0 => write!(f, "{separator}{slots} by processes of user {uid}")?,
+                _ => write!(f, "{separator}{slots} by process {pid} of user {uid}")?,
+            }
             separator = ", ";
         }
-        if !self.silent.is_empty() {
-            write!(f, "{separator}{} by sockets at which nobody listens", self.silent.len())?;
+        for (uid, sockets) in &self.silent {
+            let of = uid.map(|uid| format!(" of user {uid}")).unwrap_or_default();
+            write!(f, "{separator}{} by sockets{of} at which no process listens", sockets.len())?;
+            separator = ", ";
         }
         Ok(())
     }
 }
 
-/// Looks at the names of all taken slots. Empty where `/proc` can't be read.
+/// Looks at the names of all taken slots. Empty where they can't be read.
 #[must_use]
 pub fn foreign_holders() -> ForeignHolders {
     let user = User::current();
     let mut found = ForeignHolders::default();
-    for (slot, inode) in slots_with_inodes().unwrap_or_default() {
+    for (slot, owner) in taken_slots().unwrap_or_default() {
         match handover::connect(&Name::slot(slot)) {
             Ok(socket) if user.check_peer(socket.raw()).is_ok() => {}
             Ok(socket) => {
@@ -52,9 +58,15 @@ pub fn foreign_holders() -> ForeignHolders {
                     *found.listening.entry((peer.uid, peer.pid)).or_default() += 1;
                 }
             }
-            Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => found.silent.push(inode),
+            Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {
+                found.silent.entry(owner.uid).or_default().push(owner.inode);
+            }
             // Its queue of connections is full: stopped, or very busy.
-            Err(_) => {}
+            Err(_) => {
+                if let Some(uid) = owner.uid.filter(|&uid| uid != user.uid()) {
+                    *found.listening.entry((uid, 0)).or_default() += 1;
+                }
+            }
         }
     }
     found

@@ -62,7 +62,7 @@ fn ask_for_table(interface: u32) -> Option<GidTable> {
     if let Some(table) = question.answer(LEADER_PATIENCE) {
         return Some(table);
     }
-    for slot in names::slots_of(user.uid())? {
+    for slot in names::slots_of(user.uid())?.into_keys() {
         if question.asked.len() >= ASKED {
             break;
         }

@@ -62,11 +62,15 @@ struct Guest {
     silence: u32,
 }
 
+/// The process that has a slot, if it is one of user `holder`.
+fn peer_at(slot: u16, holder: u32) -> Option<libc::ucred> {
+    let connection = handover::connect(&Name::slot(slot)).ok()?;
+    sys::peer_credentials(connection.raw()).ok().filter(|peer| peer.uid == holder)
+}
+
 /// A process of user `holder` that has a slot can be seen, and isn't stopped.
 fn is_running(slot: u16, holder: u32) -> bool {
-    let connection = handover::connect(&Name::slot(slot));
-    let peer = connection.and_then(|connection| sys::peer_credentials(connection.raw()));
-    peer.is_ok_and(|peer| peer.uid == holder && peer.pid != 0 && !watch::is_stopped(peer.pid))
+    peer_at(slot, holder).is_some_and(|peer| peer.pid != 0 && !watch::is_stopped(peer.pid))
 }
 
 impl Guests {
@@ -95,9 +99,7 @@ impl Host {
         let mut patience = PATIENCE;
         while !self.is_attended(address) {
             if begun.elapsed() >= patience {
-                if patience == BUSY_PATIENCE
-                    || !candidates.iter().take(CROWD).any(|&slot| is_running(slot, holder))
-                {
+                if patience == BUSY_PATIENCE || !candidates.iter().any(|&slot| is_running(slot, holder)) {
                     break;
                 }
                 patience = BUSY_PATIENCE;
@@ -154,13 +156,18 @@ impl Host {
         }
     }
 
-    /// Slots of other processes, first those that may be the holder's by their names: it may have another number there.
+    /// Slots of the holder's processes, in random order. The kernel says whose they are: in its list or, where that has no users, of
+    /// the other end of a connection.
     fn possible_attendants(&self, holder: u32) -> Vec<u16> {
         let (own, seed) = (self.slots(), sys::random());
-        let listed = names::slots_of(holder).unwrap_or_default();
-        let mut slots = names::taken_slots().unwrap_or_default();
-        slots.retain(|slot| !own.contains(slot));
-        slots.sort_unstable_by_key(|slot| (!listed.contains(slot), shuffled(seed, *slot)));
+        let mut taken = names::taken_slots().unwrap_or_default();
+        taken.retain(|slot, owner| {
+            let is_holders =
+                || owner.uid.map_or_else(|| peer_at(*slot, holder).is_some(), |uid| uid == holder);
+            !own.contains(slot) && is_holders()
+        });
+        let mut slots: Vec<u16> = taken.into_keys().collect();
+        slots.sort_unstable_by_key(|slot| shuffled(seed, *slot));
         slots
     }
 

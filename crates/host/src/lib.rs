@@ -59,6 +59,7 @@ pub use forward::ForwardStats;
 pub use gids::gid_table;
 pub use gids::{GidTables, KIND_GIDS};
 pub use group::OpenSocket;
+pub use names::{Listing, listings};
 pub use ports::{Delivery, Destination, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
 pub use tracer::{KIND_TRACE, Tracer};
@@ -354,8 +355,9 @@ impl Host {
     /// Whom to ask: the leader, then everybody in random order.
     fn others(&self) -> Vec<Name> {
         let own = self.slots();
-        // Without /proc every name there can be is tried: a few milliseconds.
-        let mut slots = names::slots_of(self.user.uid()).unwrap_or_else(|| USABLE.collect());
+        // Where the names can't be read, every name there can be is tried: a few milliseconds.
+        let slots = names::slots_of(self.user.uid());
+        let mut slots: Vec<u16> = slots.map_or_else(|| USABLE.collect(), |slots| slots.into_keys().collect());
         slots.retain(|slot| !own.contains(slot));
         let seed = sys::random();
         slots.sort_unstable_by_key(|&slot| shuffled(seed, slot));
@@ -463,7 +465,7 @@ impl Host {
         let is_it = |connection: &EngineFd| {
             pid != 0 && sys::peer_credentials(connection.raw()).is_ok_and(|peer| peer.pid == pid)
         };
-        slots.into_iter().filter_map(|slot| self.dial(slot)).find(is_it)
+        slots.into_keys().filter_map(|slot| self.dial(slot)).find(is_it)
     }
 
     /// No process has a slot, of whichever user.
@@ -481,9 +483,8 @@ impl Host {
     /// The slots of other processes, of whichever user, in no order; none where the names can't be read.
     pub fn other_slots(&self) -> Vec<u16> {
         let own = self.slots();
-        let mut slots = names::taken_slots().unwrap_or_default();
-        slots.retain(|slot| !own.contains(slot));
-        slots
+        let slots = names::taken_slots().unwrap_or_default().into_keys();
+        slots.filter(|slot| !own.contains(slot)).collect()
     }
 
     /// All who ask, whether it shows or not; for a thread that waits for others itself.

@@ -7,8 +7,9 @@
 //!
 //! [`User::check_peer`]: super::user::User::check_peer
 
+use ferroce_netdev::named_sockets;
 use ferroce_os::sys::{self, AbstractName, EngineFd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// Version of names, handover and forwarding. Frozen: a change gets a new number, and processes of different numbers
@@ -92,111 +93,251 @@ fn port_prefix() -> String {
     format!("ferroce-{VERSION}-port-")
 }
 
+/// The number of a slot or a user as names have it: without a sign, and without zeros before it.
+fn number<T: std::str::FromStr + ToString>(digits: &str) -> Option<T> {
+    digits.parse::<T>().ok().filter(|number| number.to_string() == digits)
+}
+
+fn usable_slot(digits: &str) -> Option<u16> {
+    number(digits).filter(|slot| USABLE.contains(slot))
+}
+
+/// A socket with a name of Ferroce's.
+struct Socket {
+    name: String,
+    /// It isn't one of datagrams.
+    seqpacket: bool,
+    /// Its number in `/proc/PID/fd`, and the user who made it, as far as the kernel lists them.
+    inode: Option<u32>,
+    uid: Option<u32>,
+}
+
+/// The sockets whose names begin with `prefix`. `None` where they can't be read (a container without sock_diag and /proc).
+fn sockets(prefix: &str) -> Option<Vec<Socket>> {
+    if let Ok(found) = named_sockets(prefix.as_bytes()) {
+        let known = found.into_iter().filter_map(|socket| {
+            let name = String::from_utf8(socket.name).ok()?;
+            Some(Socket { name, seqpacket: socket.seqpacket, inode: Some(socket.inode), uid: socket.uid })
+        });
+        return Some(known.collect());
+    }
+    let table = sys::read_file(c"/proc/thread-self/net/unix", PROC_LIMIT).ok()?;
+    Some(sockets_in(&table, prefix))
+}
+
+/// The sockets in the text of `/proc/net/unix`. The kernel prints names as they are, with their blanks and newlines, so any user can
+/// add rows, one for each name. Such a row is believed as far as its name goes: its inode may be that of another process.
+fn sockets_in(table: &[u8], prefix: &str) -> Vec<Socket> {
+    let lines = table.split(|&byte| byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    lines.filter_map(row).filter(|socket| socket.name.starts_with(prefix)).collect()
+}
+
+/// Address, references, protocol, flags, type, state, inode, and the name.
+fn row(line: &str) -> Option<Socket> {
+    let (head, name) = line.split_once(" @")?;
+    let fields: Vec<&str> = head.split(' ').filter(|field| !field.is_empty()).collect();
+    let [address, references, protocol, flags, kind, state, inode] = fields[..] else { return None };
+    let is_hex =
+        |text: &str, length: usize| text.len() >= length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_right = is_hex(address.strip_suffix(':')?, 8)
+        && [references, protocol, flags].iter().all(|field| is_hex(field, 8))
+        && inode.bytes().all(|byte| byte.is_ascii_digit());
+    // DGRAM, or SEQPACKET that isn't a connection.
+    let seqpacket = match (kind, state) {
+        ("0002", _) => false,
+        ("0005", "01") => true,
+        _ => return None,
+    };
+    is_right.then(|| Socket { name: name.to_owned(), seqpacket, inode: None, uid: None })
+}
+
 /// Ports at addresses, as their names say them, of all users; the number of a port alone is none. `None` where the names
 /// can't be read.
 pub(super) fn taken_ports() -> Option<Vec<String>> {
-    let prefix = format!("@{}", port_prefix());
-    let name_of = |line: &[u8]| {
-        let name = line.rsplit(|&b| b == b' ').next()?.strip_prefix(prefix.as_bytes())?;
-        std::str::from_utf8(name).ok().map(str::to_owned)
-    };
-    Some(table()?.split(|&b| b == b'\n').filter_map(name_of).collect())
+    let prefix = port_prefix();
+    let name_of = |socket: Socket| socket.name.strip_prefix(&prefix).map(str::to_owned);
+    Some(sockets(&prefix)?.into_iter().filter_map(name_of).collect())
 }
 
-/// Slots that may be a user's, in order: those that are listed as its own, and those that no user lists. `None` where the
-/// names can't be read (a container without /proc).
-pub(super) fn slots_of(uid: u32) -> Option<Vec<u16>> {
-    Some(slots_of_in(&table()?, uid))
+/// The user of the SEQPACKET socket that has a name, as the kernel lists it.
+pub(super) fn user_of(name: &Name) -> Option<u32> {
+    let text = name.address().text();
+    let all = named_sockets(&text).ok()?;
+    all.into_iter().find(|socket| socket.seqpacket && socket.name == text)?.uid
 }
 
-fn slots_of_in(table: &[u8], uid: u32) -> Vec<u16> {
-    let listed = listed_slots(table);
-    let may_be_its = |slot: &u16| {
-        let mut listings = listed.iter().filter(|(_, listed)| listed == slot).map(|(uid, _)| *uid).peekable();
-        listings.peek().is_none() || listings.any(|of| of == uid)
-    };
-    let mut slots = slots_in(table);
-    slots.retain(may_be_its);
-    slots
+/// The process that has a slot, as far as the kernel lists it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    /// Its user.
+    pub(super) uid: Option<u32>,
+    /// A socket of it.
+    pub(super) inode: Option<u32>,
 }
 
-/// Slots that some process has, of any user, in order. `None` where the names can't be read.
-pub(super) fn taken_slots() -> Option<Vec<u16>> {
-    Some(slots_in(&table()?))
+/// The slots that some process has, of any user. `None` where the names can't be read.
+pub(super) fn taken_slots() -> Option<BTreeMap<u16, Owner>> {
+    Some(taken_among(&sockets(&slot_prefix())?))
 }
 
-/// Taken slots in order, each with the inode of one of its sockets.
-pub(super) fn slots_with_inodes() -> Option<BTreeMap<u16, u64>> {
-    Some(entries(&table()?).collect())
+fn taken_among(sockets: &[Socket]) -> BTreeMap<u16, Owner> {
+    let prefix = slot_prefix();
+    let mut taken = BTreeMap::new();
+    for socket in sockets {
+        let Some(slot) = socket.name.strip_prefix(&prefix).and_then(usable_slot) else { continue };
+        // The listener names the process, where it has both.
+        if socket.seqpacket || !taken.contains_key(&slot) {
+            taken.insert(slot, Owner { uid: socket.uid, inode: socket.inode });
+        }
+    }
+    taken
 }
 
-/// Users and slots, as the users list them.
-fn listed_slots(table: &[u8]) -> Vec<(u32, u16)> {
-    let prefix = format!("@ferroce-{VERSION}-u");
-    let slot_of = |line: &[u8]| {
-        let name = line.rsplit(|&b| b == b' ').next()?.strip_prefix(prefix.as_bytes())?;
-        let (uid, slot) = std::str::from_utf8(name).ok()?.split_once("-slot-")?;
-        let slot = slot.parse().ok().filter(|slot| USABLE.contains(slot))?;
-        Some((uid.parse().ok()?, slot))
-    };
-    table.split(|&b| b == b'\n').filter_map(slot_of).collect()
+/// Slots of a user. Where the kernel lists no users: slots that may be the user's, which are those that are listed as its own, and
+/// those that no user lists. `None` where the names can't be read.
+pub(super) fn slots_of(uid: u32) -> Option<BTreeMap<u16, Owner>> {
+    Some(slots_among(&sockets(&format!("ferroce-{VERSION}-"))?, uid))
 }
 
-fn table() -> Option<Vec<u8>> {
-    sys::read_file(c"/proc/thread-self/net/unix", PROC_LIMIT).ok()
+fn slots_among(sockets: &[Socket], uid: u32) -> BTreeMap<u16, Owner> {
+    let listings: Vec<Listing> = sockets.iter().filter_map(Listing::of).collect();
+    let listed: BTreeSet<u16> = listings.iter().map(|listing| listing.slot).collect();
+    let as_its: BTreeSet<u16> =
+        listings.iter().filter(|listing| listing.uid == uid).map(|listing| listing.slot).collect();
+    let mut taken = taken_among(sockets);
+    taken.retain(|slot, owner| match owner.uid {
+        Some(of) => of == uid,
+        None => as_its.contains(slot) || !listed.contains(slot),
+    });
+    taken
 }
 
-fn slots_in(table: &[u8]) -> Vec<u16> {
-    let mut slots: Vec<u16> = entries(table).map(|(slot, _)| slot).collect();
-    slots.sort_unstable();
-    slots.dedup();
-    slots
+/// A name that lists a slot as a user's, of whichever version of the names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Listing {
+    /// The version of the protocol between processes.
+    pub version: u32,
+    /// The user who has made it; where the kernel lists no users, the one that it names.
+    pub uid: u32,
+    /// The part of the QPN space.
+    pub slot: u16,
 }
 
-/// Slot and inode of each socket with a slot's common name.
-fn entries(table: &[u8]) -> impl Iterator<Item = (u16, u64)> + use<'_> {
-    let prefix = format!("@{}", slot_prefix());
-    table.split(|&b| b == b'\n').filter_map(move |line| {
-        let mut from_the_end = line.rsplit(|&b| b == b' ');
-        let digits = std::str::from_utf8(from_the_end.next()?.strip_prefix(prefix.as_bytes())?).ok()?;
-        let slot = digits.parse().ok().filter(|slot| USABLE.contains(slot))?;
-        Some((slot, std::str::from_utf8(from_the_end.next()?).ok()?.parse().ok()?))
-    })
+impl Listing {
+    /// `ferroce-VERSION-uUID-slot-N`
+    fn of(socket: &Socket) -> Option<Self> {
+        let (version, rest) = socket.name.strip_prefix("ferroce-")?.split_once("-u")?;
+        let (uid, slot) = rest.split_once("-slot-")?;
+        let named = number(uid)?;
+        Some(Self { version: number(version)?, uid: socket.uid.unwrap_or(named), slot: usable_slot(slot)? })
+    }
+}
+
+/// The names that list slots, of all users and versions, in order. None where they can't be read.
+#[must_use]
+pub fn listings() -> Vec<Listing> {
+    let sockets = sockets("ferroce-").unwrap_or_default();
+    let mut all: Vec<_> = sockets.iter().filter_map(Listing::of).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const TABLE: &[u8] = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 1 @ferroce-2-slot-17\n\
+        0000000000000000: 00000002 00000000 00010000 0005 01     2 @ferroce-2-slot-17\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 3 @ferroce-2-u7-slot-17\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 4 @ferroce-2-u77-slot-18\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 5 @ferroce-3-slot-19\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 6 @ferroce-2-slot-0\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 7 @ferroce-2-slot-99999\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 8 @ferroce-2-slot-\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 9 @ferroce-2-slot-4094\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 10 @ferroce-2-slot-18\n\
+        0000000000000000: 00000002 00000000 00000000 0002 01 11 @ferroce-2-u7-slot-20\n\
+        0000000000000000: 00000003 00000000 00000000 0001 03 12\n";
+
+    fn slots(owners: &BTreeMap<u16, Owner>) -> Vec<u16> {
+        owners.keys().copied().collect()
+    }
+
     #[test]
     fn the_table_gives_taken_slots_and_those_that_may_be_a_users() {
-        let table = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 1 @ferroce-2-slot-17\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 2 @ferroce-2-slot-17\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 3 @ferroce-2-u7-slot-17\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 4 @ferroce-2-u77-slot-18\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 5 @ferroce-3-slot-19\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 6 @ferroce-2-slot-0\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 7 @ferroce-2-slot-99999\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 8 @ferroce-2-slot-\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 9 @ferroce-2-slot-4094\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 10 @ferroce-2-slot-18\n\
-            0000000000000000: 00000002 00000000 00000000 0002 01 11 @ferroce-2-u7-slot-20\n\
-            0000000000000000: 00000003 00000000 00000000 0001 03 12\n";
-        assert_eq!(slots_in(table), [17, 18, 4094]);
-        assert_eq!(entries(table).collect::<Vec<_>>(), [(17, 1), (17, 2), (4094, 9), (18, 10)]);
-        assert_eq!(listed_slots(table), [(7, 17), (77, 18), (7, 20)]);
+        let sockets = sockets_in(TABLE, "ferroce-");
+        assert_eq!(slots(&taken_among(&sockets)), [17, 18, 4094]);
+        let listings: Vec<_> = sockets.iter().filter_map(Listing::of).collect();
+        let listing = |uid, slot| Listing { version: 2, uid, slot };
+        assert_eq!(listings, [listing(7, 17), listing(77, 18), listing(7, 20)]);
         // A listing without a slot is nothing, and a slot that no user lists may be any user's.
-        assert_eq!(slots_of_in(table, 7), [17, 4094]);
-        assert_eq!(slots_of_in(table, 77), [18, 4094]);
-        assert_eq!(slots_in(b""), [0_u16; 0]);
-        assert_eq!(slots_in(b"\xff\xfe @\n\n "), [0_u16; 0]);
+        assert_eq!(slots(&slots_among(&sockets, 7)), [17, 4094]);
+        assert_eq!(slots(&slots_among(&sockets, 77)), [18, 4094]);
+        assert!(sockets_in(b"", "").is_empty());
+        assert!(sockets_in(b"\xff\xfe @\n\n ", "").is_empty());
+    }
+
+    #[test]
+    fn a_row_of_another_form_is_no_socket_and_one_with_a_forged_inode_accuses_no_process() {
+        for forged in [
+            "77 @ferroce-2-slot-5",
+            "0: 2 0 0 0002 01 77 @ferroce-2-slot-5",
+            "0000000000000000: 00000002 00000000 00000000 0002 01 77 78 @ferroce-2-slot-5",
+            "0000000000000000: 00000002 00000000 00000000 0001 01 77 @ferroce-2-slot-5",
+            "0000000000000000: 00000003 00000000 00000000 0005 03 77 @ferroce-2-slot-5",
+        ] {
+            assert!(sockets_in(forged.as_bytes(), "").is_empty(), "{forged}");
+        }
+        let sockets = sockets_in(TABLE, "ferroce-");
+        assert!(taken_among(&sockets).values().all(|owner| owner.inode.is_none()));
+        for other in ["+5", "05", "-5", "5 ", ""] {
+            assert_eq!(usable_slot(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_slot_is_the_users_whom_the_kernel_lists_whatever_names_list_it_as() {
+        let socket = |name: &str, seqpacket, uid| Socket {
+            name: format!("ferroce-2-{name}"),
+            seqpacket,
+            inode: Some(uid),
+            uid: Some(uid),
+        };
+        let sockets = [
+            socket("slot-17", true, 7),
+            socket("slot-17", false, 7),
+            socket("u7-slot-17", false, 7),
+            socket("slot-18", false, 9),
+            socket("u7-slot-18", false, 9),
+            socket("u9-slot-19", false, 9),
+            socket("slot-19", true, 7),
+        ];
+        assert_eq!(slots(&slots_among(&sockets, 7)), [17, 19]);
+        assert_eq!(slots(&slots_among(&sockets, 9)), [18]);
+        assert_eq!(taken_among(&sockets)[&18], Owner { uid: Some(9), inode: Some(9) });
+    }
+
+    #[test]
+    fn names_are_read_byte_for_byte_with_their_user() {
+        let (uid, process) = (sys::user_id(), std::process::id());
+        // A user nobody has, so that nothing real is disturbed.
+        let listed = 4_000_000_000 + process % 1000;
+        let rows = Name::new(&format!("x{process}\n1 @{}7", listed_slot_prefix(listed)));
+        let _rows = rows.bind(libc::SOCK_DGRAM).unwrap().unwrap();
+        let name = Name::listed_slot(listed, 5);
+        let _listener = name.listen().unwrap().unwrap();
+        let found = sockets(&listed_slot_prefix(listed)).unwrap();
+        let found: Vec<_> = found.iter().map(|socket| (socket.name.as_bytes(), socket.seqpacket)).collect();
+        assert_eq!(found, [(&*name.address().text(), true)]);
+        assert!(user_of(&name).is_none_or(|of| of == uid));
     }
 
     #[test]
     fn a_name_is_held_once_per_type_and_free_after_the_drop() {
         // A user nobody has, so that nothing real is disturbed.
-        let name = Name::listed_slot(4_000_000_000 + std::process::id() % 1000, 5);
+        let name = Name::listed_slot(4_000_000_000 + std::process::id() % 1000, 6);
         let first = name.bind(libc::SOCK_DGRAM).unwrap();
         assert!(first.is_some());
         assert!(name.bind(libc::SOCK_DGRAM).unwrap().is_none());

@@ -45,11 +45,14 @@ pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
 }
 
 fn claim_at_once(uid: u32, crowd: &Crowd) -> Result<OwnSlot, Error> {
-    // All slots, best class first, at random within a class: a restarted process isn't taken for its predecessor.
+    // All slots, best class first, at random within a class: a restarted process isn't taken for its predecessor. Those that
+    // the list has as taken come last: it is the bind that proves it.
     let seed = sys::random();
-    let mut candidates: Vec<(u16, bool, u64, u16)> = USABLE
-        .filter(|slot| crowd.taken.binary_search(slot).is_err())
-        .map(|slot| (crowd.others(slot), !crowd.is_own_class(slot), shuffled(seed, slot), slot))
+    let mut candidates: Vec<(bool, u16, bool, u64, u16)> = USABLE
+        .map(|slot| {
+            let is_taken = crowd.taken.binary_search(&slot).is_ok();
+            (is_taken, crowd.others(slot), !crowd.is_own_class(slot), shuffled(seed, slot), slot)
+        })
         .collect();
     candidates.sort_unstable();
     for (.., number) in candidates {
@@ -71,7 +74,7 @@ struct Crowd {
 
 impl Crowd {
     fn of(own: &[u16]) -> Self {
-        Self::among(taken_slots().unwrap_or_default(), own)
+        Self::among(taken_slots().unwrap_or_default().into_keys().collect(), own)
     }
 
     fn among(taken: Vec<u16>, own: &[u16]) -> Self {
@@ -137,6 +140,13 @@ mod tests {
         };
         assert!(!with_own(&[134]).is_avoidable(134));
         assert!(with_own(&[134, 198]).is_avoidable(134));
+    }
+
+    #[test]
+    fn a_slot_that_is_listed_as_taken_and_is_free_is_claimed() {
+        let uid = 3_200_000_000 + std::process::id() % 1000;
+        let all_taken = Crowd::among(USABLE.collect(), &[]);
+        assert!(claim_at_once(uid, &all_taken).is_ok());
     }
 
     /// Two that choose at the same time choose of the same.

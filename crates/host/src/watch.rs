@@ -7,7 +7,6 @@
 use super::names::{Name, slots_of, taken_slots};
 use super::user::User;
 use super::{frame, handover};
-use ferroce_netdev::user_of_listener;
 use ferroce_os::sys::{self, EngineFd};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -70,13 +69,13 @@ pub fn ask_all(wish: u8, longest: usize, patience: Duration) -> Option<Vec<Watch
     let question = Question { wish, longest, patience };
     let mut found = BTreeMap::new();
     let mut all = Vec::new();
-    for slot in slots {
+    for (slot, owner) in slots {
         let (connection, uid, pid) = match question.put(slot) {
             Ok((connection, peer)) => (Some(connection), peer.uid, peer.pid),
             // Its queue of connections is full: it has been stopped for long, or is very busy. Its user is that of the listener.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                match user_of_listener(&Name::slot(slot).address().text()) {
-                    Ok(Some(uid)) if own == 0 || uid == own => (None, uid, 0),
+                match owner.uid {
+                    Some(uid) if own == 0 || uid == own => (None, uid, 0),
                     _ => continue,
                 }
             }

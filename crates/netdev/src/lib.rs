@@ -32,7 +32,7 @@ pub use monitor::{Changes, Monitor};
 pub use neighbour::{is_neighbour_known, look_for_neighbour};
 pub use port::{LastSpeed, LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};
 pub use route::{LocalAddresses, Route, RouteKind, route_to, way};
-pub use sockets::{UdpSocket, udp_sockets, user_of_listener};
+pub use sockets::{NamedSocket, UdpSocket, named_sockets, udp_sockets};
 
 /// Why the network couldn't be read, or what is wrong with `FERROCE_DEVICES`.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! Two users on a host: the processes of the one reach those of the other, and the network, while one of them has UDP port
 //! 4791 for both.
 
+mod crowds;
 mod privileged;
 mod third_user;
 
@@ -496,5 +497,5 @@ time.sleep(60)";
     let outcome = start(world.first(), SECOND, Fabric::Any, "ibv_rc_pingpong -g 1 -p 19001").wait(LIMIT);
     assert!(!outcome.success(), "{outcome}");
     assert!(outcome.stderr.contains("all slots of this host's QPN space are taken"), "{outcome}");
-    assert!(outcome.stderr.contains("4093 by sockets at which nobody listens"), "{outcome}");
+    assert!(outcome.stderr.contains("4093 by sockets of user 34567 at which no process listens"), "{outcome}");
 }

@@ -86,11 +86,23 @@ fn a_port_whose_number_a_third_user_has_is_in_use_and_its_user_named() {
     let bound = format!("{}\nprint('at it'); time.sleep(100)", listen(number).replace("; s.listen(8)", ""));
     let listening = format!("{}\nprint('at it'); time.sleep(100)", listen(number));
     let at_address = format!("{}\nprint('at it'); time.sleep(100)", listen(&format!("{number}-0.0.0.0")));
-    for (attack, says) in [
-        (listening, "port 7174 is taken by a process of user 34567"),
-        (bound, "port 7174 is taken by a process of another user"),
-        (at_address, "port 7174 is taken by a process of user 34567"),
-    ] {
+    // More connections than the listener's queue has room for.
+    let crowded = |name: &str| {
+        format!(
+            "{}
+held = [s]
+for n in range(12):
+    c = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); c.setblocking(False); held.append(c)
+    try: c.connect('\\0{name}')
+    except BlockingIOError: break
+else: raise SystemExit('room for all')
+print('at it'); time.sleep(100)",
+            listen(name)
+        )
+    };
+    let crowds = [crowded(number), crowded(&format!("{number}-0.0.0.0"))];
+    for attack in [listening, bound, at_address].into_iter().chain(crowds) {
+        let says = "port 7174 is taken by a process of user 34567";
         let _attacker = at_it(&world, &attack);
         let refused = start(world.first(), FIRST, Fabric::Any, "rping -s -C 2").wait(LIMIT);
         assert!(!refused.success() && refused.stderr.contains("Address already in use"), "{refused}");

@@ -2,26 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ferroce_nic::host::{self, ForeignHolders};
+use ferroce_nic::host::{self, ForeignHolders, Listing};
 use ferroce_nic::sys;
 
 use crate::install;
 
 use super::port::ROCE_PORT;
 use super::{Finding, user_name};
-
-/// A slot of a Ferroce process, as /proc/net/unix shows it. A process has one as a rule.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Member {
-    /// Version of the protocol between processes.
-    pub version: u32,
-    /// User.
-    pub uid: u32,
-    /// The part of the QPN space that the process owns.
-    slot: u32,
-}
 
 /// Looks at kernel devices, packet filters and other Ferroce processes.
 pub fn check(findings: &mut Vec<Finding>) {
@@ -35,8 +25,7 @@ pub fn check(findings: &mut Vec<Finding>) {
         kernel_devices(&rdma_devices(Path::new("/sys/class/infiniband")), &modules, findings);
     }
     findings.extend(packet_filter(&modules));
-    let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    others(&members(&names), sys::user_id(), findings);
+    others(&host::listings(), sys::user_id(), findings);
     findings.extend(squatted(&host::foreign_holders()));
 }
 
@@ -51,12 +40,20 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
         silent: foreign_holders.silent.clone(),
     };
     let slots = foreign_holders.slots();
-    let silent = foreign_holders.silent.first().map(|&inode| match super::port::process_with(inode) {
-        Some((pid, name)) => format!("process {pid} ({name})"),
-        None => "a process that only its user and root can see".to_owned(),
+    let listening = foreign_holders.listening.keys().map(|&(uid, pid)| match pid {
+        0 => format!("processes of {}", user_name(uid)),
+        _ => format!("process {pid} of {}", user_name(uid)),
     });
-    let listening =
-        foreign_holders.listening.keys().map(|(uid, pid)| format!("process {pid} of {}", user_name(*uid)));
+    let silent = foreign_holders.silent.iter().map(|(&uid, sockets)| {
+        let Some(uid) = uid else { return "processes of a user whom this kernel doesn't list".to_owned() };
+        // Another user's process may have got the socket too, without having made it.
+        let process =
+            sockets.first().copied().flatten().and_then(|inode| super::port::process_with(inode.into()));
+        match process.filter(|(pid, _)| is_of(*pid, uid)) {
+            Some((pid, name)) => format!("process {pid} ({name}) of {}", user_name(uid)),
+            None => format!("a process of {}", user_name(uid)),
+        }
+    });
     let who: Vec<_> = listening.chain(silent).collect();
     let says = format!(
         "{slots} of the 4094 names by which Ferroce processes find each other are held by others: {}.",
@@ -68,9 +65,13 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
         _ => Some(Finding::error(
             "names-held",
             format!("{says} There is none left: devices can't be opened (ENOSPC)."),
-            "end that process (as root, `ferroce doctor` sees every process), or use a network namespace of your own",
+            "end that user's process (as root, `ferroce doctor` sees every process), or use a network namespace of your own",
         )),
     }
+}
+
+fn is_of(pid: u32, uid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == uid)
 }
 
 /// Whether this process was itself started as `ferroce run` starts programs: it sees Ferroce's devices in `/sys`.
@@ -141,26 +142,9 @@ fn has_module(modules: &str, name: &str) -> bool {
     modules.lines().any(|line| line.split_whitespace().next() == Some(name))
 }
 
-/// The Ferroce processes of this network namespace, from the abstract names that they hold.
-pub fn members(names: &str) -> Vec<Member> {
-    let mut found: Vec<Member> = names.lines().filter_map(member).collect();
-    found.sort_unstable();
-    // A slot has several sockets of one name.
-    found.dedup();
-    found
-}
-
-/// `… @ferroce-VERSION-uUID-slot-N`
-fn member(line: &str) -> Option<Member> {
-    let name = line.split_whitespace().nth(7)?.strip_prefix("@ferroce-")?;
-    let (version, rest) = name.split_once("-u")?;
-    let (uid, slot) = rest.split_once("-slot-")?;
-    Some(Member { version: version.parse().ok()?, uid: uid.parse().ok()?, slot: slot.parse().ok()? })
-}
-
-fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
+fn others(listings: &[Listing], own_uid: u32, findings: &mut Vec<Finding>) {
     let users: BTreeSet<u32> =
-        members.iter().map(|member| member.uid).filter(|&uid| uid != own_uid).collect();
+        listings.iter().map(|listing| listing.uid).filter(|&uid| uid != own_uid).collect();
     for uid in users {
         findings.push(
             Finding::warning("other-users", format!(
@@ -172,7 +156,8 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
             .with_fix("to be independent of each other, have a network namespace each (`unshare -Urn`)"),
         );
     }
-    let versions: BTreeSet<u32> = members.iter().filter(|m| m.uid == own_uid).map(|m| m.version).collect();
+    let own = listings.iter().filter(|listing| listing.uid == own_uid);
+    let versions: BTreeSet<u32> = own.map(|listing| listing.version).collect();
     if versions.len() > 1 {
         let list: Vec<_> = versions.iter().map(u32::to_string).collect();
         findings.push(
@@ -190,38 +175,16 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
 mod tests {
     use super::*;
 
-    const UNIX: &str = "Num       RefCount Protocol Flags    Type St Inode Path
-0000000000000000: 00000002 00000000 00000000 0002 01 1 @ferroce-1-u1000-slot-17
-0000000000000000: 00000002 00000000 00010000 0005 01 2 @ferroce-1-u1000-leader
-0000000000000000: 00000002 00000000 00000000 0002 01 3 @ferroce-1-u77-slot-18
-0000000000000000: 00000002 00000000 00010000 0005 01 8 @ferroce-1-u77-slot-18
-0000000000000000: 00000002 00000000 00000000 0002 01 4 @ferroce-2-u1000-slot-19
-0000000000000000: 00000003 00000000 00000000 0001 03 5 /run/systemd/journal/stdout
-0000000000000000: 00000003 00000000 00000000 0001 03 6
-0000000000000000: 00000002 00000000 00000000 0002 01 7 @ferroce-x-u7-slot-1
-";
-
-    #[test]
-    fn ferroce_processes_are_read_from_their_names() {
-        assert_eq!(
-            members(UNIX),
-            [
-                Member { version: 1, uid: 77, slot: 18 },
-                Member { version: 1, uid: 1000, slot: 17 },
-                Member { version: 2, uid: 1000, slot: 19 }
-            ]
-        );
-    }
-
     #[test]
     fn other_users_and_other_versions_are_told() {
         let mut findings = Vec::new();
-        others(&members(UNIX), 1000, &mut findings);
+        let listing = |version, uid, slot| Listing { version, uid, slot };
+        others(&[listing(1, 77, 18), listing(1, 1000, 17), listing(2, 1000, 19)], 1000, &mut findings);
         assert_eq!(findings.len(), 2, "{findings:?}");
         assert!(findings[0].message.contains("uid 77"), "{findings:?}");
         assert!(findings[1].message.contains("protocols 1 and 2"), "{findings:?}");
         findings.clear();
-        others(&[Member { version: 1, uid: 1000, slot: 3 }], 1000, &mut findings);
+        others(&[listing(1, 1000, 3)], 1000, &mut findings);
         assert_eq!(findings, []);
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
+use ferroce_nic::host::listings;
 use ferroce_nic::net::{DeviceInfo, interfaces};
 use ferroce_nic::sys;
 
@@ -26,8 +27,7 @@ struct Socket {
 /// Looks at the port on each address of each device.
 pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
     let sockets = open_sockets(ROCE_PORT);
-    let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let users: BTreeSet<u32> = super::host::members(&names).iter().map(|member| member.uid).collect();
+    let users: BTreeSet<u32> = listings().iter().map(|listing| listing.uid).collect();
     let mut seen = BTreeSet::new();
     for device in devices {
         for (_, entry) in device.gid_table().iter() {

@@ -90,8 +90,8 @@ pub enum PortError {
     Taken,
     /// A process of this user has it, and one of the two addresses stands for all.
     Overlaps,
-    /// A process of another user has its number, or its name at this address. `None`: one that doesn't listen, so the kernel
-    /// doesn't name its user.
+    /// A process of another user has its number, or its name at this address. `None`: one that doesn't listen, where the
+    /// kernel lists no users of sockets.
     OtherUsers(Option<u32>),
     /// The process that has the number, of this user as far as that can be found out, doesn't hand its listener over (stopped?).
     Unanswered,

@@ -271,8 +271,16 @@ impl Host {
             Ok(connection) if self.user.check_peer(connection.raw()).is_ok() => PortError::Taken,
             Ok(connection) => PortError::OtherUsers(uid_of(&connection)),
             // Full queue of connections, or a holder between two calls.
-            Err(_) => PortError::Taken,
+            Err(_) => match self.other_user_of(&name) {
+                Some(uid) => PortError::OtherUsers(Some(uid)),
+                None => PortError::Taken,
+            },
         })
+    }
+
+    /// The user of a name's socket, if the kernel lists another one than this process's.
+    fn other_user_of(&self, name: &Name) -> Option<u32> {
+        names::user_of(name).filter(|&uid| uid != self.user.uid())
     }
 
     /// Takes a port's name and lets MADs come to it. `own_share` is this process's among those that share the port.
@@ -345,13 +353,17 @@ impl Host {
                 Ok(connection) => break connection,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if begun.elapsed() >= PATIENCE_WITH_CROWD {
-                        return Ok(NumberSearch::Unanswered);
+                        return Ok(match self.other_user_of(name) {
+                            Some(uid) => NumberSearch::OtherUsers(Some(uid)),
+                            None => NumberSearch::Unanswered,
+                        });
                     }
                     self.answer_requests();
                     sys::pause(ROUND);
                 }
+                // It is free by now, or its holder doesn't listen.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Ok(NumberSearch::OtherUsers(None));
+                    return Ok(NumberSearch::OtherUsers(self.other_user_of(name)));
                 }
                 Err(error) => return Err(PortError::System(error)),
             }

@@ -1,0 +1,79 @@
+//! A third user that takes names and sockets by the hundred, or forges rows of the table of names: the processes of others work, and what
+//! is reported names the user.
+
+use super::{FIRST, LIMIT, Pair, ROOT, SECOND, expect_no_complaint, holder, hosts, python, start};
+use ferroce_tests::{Artifacts, Fabric, Outcome, Process, World, require, tool};
+
+/// An attacker that has been at it, and goes on until this is dropped.
+fn at_it(world: &World, attack: &str) -> Process {
+    let mut attacker = python(world, attack);
+    attacker.wait_for_output("at it", LIMIT);
+    attacker
+}
+
+/// A command of `ferroce` as a user.
+fn ferroce(world: &World, user: &str, command: &[&str]) -> Outcome {
+    let ferroce = Artifacts::get().ferroce();
+    let words = [&World::as_user(user)[..], &[ferroce.to_str().expect("a UTF-8 path")], command].concat();
+    world.first().start_ferroce_privileged(&[], &words, &[]).wait(LIMIT)
+}
+
+/// The kernel prints names into `/proc/net/unix` as they are, with their newlines.
+#[test]
+fn rows_of_the_table_that_a_third_user_forges_take_no_slot_and_accuse_no_process() {
+    require!(tool("ibv_devinfo", "ibverbs-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let socket = "import socket, os, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind('\\0innocent')
+print('inode', os.fstat(s.fileno()).st_ino, flush=True); time.sleep(100)";
+    let words = [&World::as_user(SECOND)[..], &["python3", "-uc", socket]].concat();
+    let mut innocent = world.first().start_ferroce_privileged(&[], &words, &[]);
+    innocent.wait_for_output("inode", LIMIT);
+    let inode = innocent.stdout().trim().replace("inode ", "");
+    let forge = format!(
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held, rows = [], ['\\n{inode} @ferroce-2-slot-%d' % n for n in range(1, 4095)]
+while rows:
+    name = '\\0x'
+    while rows and len(name) + len(rows[0]) < 107: name += rows.pop(0)
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); held.append(s)
+    s.bind(name + '\\n')
+print('at it'); time.sleep(100)"
+    );
+    let _attacker = at_it(&world, &forge);
+    expect_no_complaint(start(world.first(), FIRST, Fabric::Any, "ibv_devinfo").wait(LIMIT).expect_success());
+    for user in [ROOT, FIRST] {
+        let doctor = ferroce(&world, user, &["doctor"]);
+        assert!(!doctor.stdout.contains("names by which"), "{doctor}");
+        assert!(!doctor.stdout.contains("end that process"), "{doctor}");
+    }
+}
+
+/// Guests look for another attendant when theirs has ended.
+#[test]
+fn slots_that_a_third_user_lists_as_the_holders_hide_no_attendant() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let mut first = holder(&world, FIRST);
+    let line = "ibv_rc_pingpong -g 1 -c -n 300 -p 19001";
+    let pair = Pair { users: [SECOND, SECOND], line, port: 19001 };
+    let server = pair.start_server(&world, Fabric::Udp);
+    let mut second = start(world.first(), FIRST, Fabric::Any, "ibv_rc_pingpong -g 1 -p 19998");
+    world.first().wait_for_listener(19998, &mut second, LIMIT);
+    let _attacker = at_it(
+        &world,
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held = []
+for n in range(1, 4000):
+    for name in ('ferroce-2-slot-%d' % n, 'ferroce-2-u12345-slot-%d' % n):
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try: s.bind('\\0' + name); held.append(s)
+        except OSError: pass
+print('at it'); time.sleep(100)",
+    );
+    first.signal(libc::SIGKILL);
+    first.wait(LIMIT);
+    for outcome in Pair::finish(pair.start_client(&world, Fabric::Udp), server) {
+        expect_no_complaint(outcome.expect_success());
+    }
+}
