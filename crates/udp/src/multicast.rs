@@ -5,8 +5,10 @@
 
 use super::receive::{Reader, RecvOutcome, receiving_socket};
 use super::{Datagram, HostAddr, Stats};
+use ferroce_netdev::{UdpSocket, udp_sockets};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
+use ferroce_types::{Error, Result};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
@@ -30,29 +32,16 @@ impl GroupSocket {
     /// Joins `group` on the interface of its scope: others hear of it by IGMP or MLD.
     ///
     /// # Errors
-    /// EADDRINUSE when somebody has the port who doesn't share it, ENODEV when the interface is gone, else that of the
+    /// EADDRINUSE, with the user, when a process has the port who doesn't share it, ENODEV when the interface is gone, else that of the
     /// system call.
-    pub fn join(group: HostAddr) -> io::Result<Self> {
-        let socket = receiving_socket(group.is_ipv6())?;
-        let (fd, interface) = (socket.raw(), group.scope_id() as i32);
-        // Not SO_REUSEPORT, which is for one user's sockets only.
-        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32)?;
-        // What comes to the group by other interfaces is for the devices there.
-        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &interface)?;
-        sys::bind(fd, &InetAddress::new(group.with_port(ROCE_V2_PORT)))?;
-        match group.ip() {
-            IpAddr::V4(ip) => {
-                let membership = on_interface(u32::from_ne_bytes(ip.octets()), interface);
-                sys::set_option(fd, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &membership)?;
-            }
-            IpAddr::V6(ip) => {
-                let membership = libc::ipv6_mreq {
-                    ipv6mr_multiaddr: libc::in6_addr { s6_addr: ip.octets() },
-                    ipv6mr_interface: group.scope_id(),
-                };
-                sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &membership)?;
-            }
-        }
+    pub fn join(group: HostAddr) -> Result<Self> {
+        let socket = joined(group).map_err(|error| match user_in_the_way(group) {
+            Some(uid) if error.raw_os_error() == Some(libc::EADDRINUSE) => Error::Refused {
+                errno: libc::EADDRINUSE,
+                why: format!("UDP port {ROCE_V2_PORT} of {group} is taken by a process of user {uid}, which doesn't share it"),
+            },
+            _ => Error::os("joining the multicast group")(error),
+        })?;
         Ok(Self { group, socket, reader: Mutex::new(Reader::new()), stats: Stats::default() })
     }
 
@@ -74,6 +63,40 @@ impl GroupSocket {
         let Some(mut reader) = self.reader.try_lock() else { return Ok(RecvOutcome::Busy) };
         reader.receive(self.socket.checked(), self.group, &self.stats, f)
     }
+}
+
+fn joined(group: HostAddr) -> io::Result<EngineFd> {
+    let socket = receiving_socket(group.is_ipv6())?;
+    let (fd, interface) = (socket.raw(), group.scope_id() as i32);
+    // Not SO_REUSEPORT, which is for one user's sockets only.
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32)?;
+    // What comes to the group by other interfaces is for the devices there.
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &interface)?;
+    sys::bind(fd, &InetAddress::new(group.with_port(ROCE_V2_PORT)))?;
+    match group.ip() {
+        IpAddr::V4(ip) => {
+            let membership = on_interface(u32::from_ne_bytes(ip.octets()), interface);
+            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &membership)?;
+        }
+        IpAddr::V6(ip) => {
+            let membership = libc::ipv6_mreq {
+                ipv6mr_multiaddr: libc::in6_addr { s6_addr: ip.octets() },
+                ipv6mr_interface: group.scope_id(),
+            };
+            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &membership)?;
+        }
+    }
+    Ok(socket)
+}
+
+/// The user of a socket that keeps others from the port of a group.
+fn user_in_the_way(group: HostAddr) -> Option<u32> {
+    let is_there = |socket: &UdpSocket| {
+        (socket.address == group.ip() || socket.address.is_unspecified())
+            && (socket.interface == 0 || socket.interface == group.scope_id())
+    };
+    let sockets = udp_sockets(group.is_ipv6(), ROCE_V2_PORT).ok()?;
+    sockets.into_iter().find(is_there).map(|socket| socket.uid)
 }
 
 /// Lets a socket send to groups by the interface that `group` names. Other processes of this host, and this one, get
@@ -98,5 +121,23 @@ const fn on_interface(group: u32, interface: i32) -> libc::ip_mreqn {
         imr_multiaddr: libc::in_addr { s_addr: group },
         imr_address: libc::in_addr { s_addr: 0 },
         imr_ifindex: interface,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it opens sockets")]
+    fn the_user_who_has_a_groups_port_without_sharing_it_is_named() {
+        let group = HostAddr::new("239.47.91.7".parse().unwrap(), 1);
+        let Ok(_socket) = std::net::UdpSocket::bind(group.with_port(ROCE_V2_PORT)) else {
+            return ferroce_tests::record_skip("239.47.91.7:4791 can't be bound here");
+        };
+        let error = GroupSocket::join(group).unwrap_err();
+        assert_eq!(error.errno(), libc::EADDRINUSE);
+        let who = format!("is taken by a process of user {}", sys::user_id());
+        assert!(error.to_string().contains(&who), "{error}");
     }
 }

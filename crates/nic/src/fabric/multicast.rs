@@ -132,7 +132,7 @@ impl Adapter {
             // Nobody else is changing anything.
             let _ = epoll.set(new);
         }
-        let socket = GroupSocket::join(address).map_err(Error::os("joining the multicast group"))?;
+        let socket = GroupSocket::join(address)?;
         if let Some(epoll) = epoll.get() {
             watch(epoll, socket.fd())?;
         }
