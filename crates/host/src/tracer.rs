@@ -23,7 +23,12 @@ impl Tracer {
     ///
     /// # Errors
     /// What has come of asking instead of an answer.
-    pub fn attach(watched: &Watched, wish: &[u8], longest: usize, patience: Duration) -> Result<Self, Told> {
+    pub fn attach<T>(
+        watched: &Watched<T>,
+        wish: &[u8],
+        longest: usize,
+        patience: Duration,
+    ) -> Result<Self, Told> {
         let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(Told::Gone)?;
         let reached = watched.slots.first().and_then(|&slot| reach(slot).ok());
         let is_it = |its: &libc::ucred| (its.uid, its.pid) == (watched.uid, pid);

@@ -26,7 +26,7 @@ const STATE_AFTER: Duration = Duration::from_millis(30);
 
 /// A process of the host.
 #[derive(Debug)]
-pub struct Watched {
+pub struct Watched<T> {
     /// Its user.
     pub uid: u32,
     /// Its number; `None`: it is of another PID namespace.
@@ -34,14 +34,14 @@ pub struct Watched {
     /// Slots of the QPN space whose names it holds; of a process of another PID namespace one of them.
     pub slots: Vec<u16>,
     /// What it has told.
-    pub told: Told,
+    pub told: Told<T>,
 }
 
 /// What has come of asking a process.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Told<T = Vec<u8>> {
     /// This.
-    Account(Vec<u8>),
+    Account(T),
     /// Nothing: it is stopped (by a signal, or by a debugger).
     Stopped,
     /// Nothing in time.
@@ -62,23 +62,28 @@ pub(super) fn reach(slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
 
 /// Asks each process that this process's user may watch, in no order. `wish` goes with the request; no account is longer than
 /// `longest`. Takes `patience` at most for each 128 processes. `None` where the names of processes can't be read.
+///
+/// `read` gets a process's user and its account as it comes, and returns what is kept of it: `None` if it makes no sense.
 #[must_use]
-pub fn ask_all(wish: u8, longest: usize, patience: Duration) -> Option<Vec<Watched>> {
+pub fn ask_all<T>(
+    wish: u8,
+    longest: usize,
+    patience: Duration,
+    mut read: impl FnMut(u32, Vec<u8>) -> Option<T>,
+) -> Option<Vec<Watched<T>>> {
     let own = User::current().uid();
     let slots = if own == 0 { taken_slots()? } else { slots_of(own)? };
-    let question = Question { wish, longest, patience };
+    let mut question = Question { wish, longest, patience, read: &mut read };
     let mut found = BTreeMap::new();
     let mut all = Vec::new();
     for (slot, owner) in slots {
         let (connection, uid, pid) = match question.put(slot) {
             Ok((connection, peer)) => (Some(connection), peer.uid, peer.pid),
             // Its queue of connections is full: it has been stopped for long, or is very busy. Its user is that of the listener.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                match owner.uid {
-                    Some(uid) if own == 0 || uid == own => (None, uid, 0),
-                    _ => continue,
-                }
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => match owner.uid {
+                Some(uid) if own == 0 || uid == own => (None, uid, 0),
+                _ => continue,
+            },
             Err(_) => continue,
         };
         // A process of another PID namespace can't be known by its number.
@@ -97,23 +102,24 @@ pub fn ask_all(wish: u8, longest: usize, patience: Duration) -> Option<Vec<Watch
 }
 
 /// A process that is being asked.
-struct Asked {
+struct Asked<T> {
     uid: u32,
     pid: i32,
     slots: Vec<u16>,
     /// Until it has answered; it may be too busy for one.
     connection: Option<EngineFd>,
-    told: Told,
+    told: Told<T>,
 }
 
 /// What all are asked.
-struct Question {
+struct Question<'a, T> {
     wish: u8,
     longest: usize,
     patience: Duration,
+    read: &'a mut dyn FnMut(u32, Vec<u8>) -> Option<T>,
 }
 
-impl Question {
+impl<T> Question<'_, T> {
     /// Asks the holder of a slot: a connection to it, and its user and process.
     fn put(&self, slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
         let (connection, peer) = reach(slot)?;
@@ -125,7 +131,7 @@ impl Question {
     }
 
     /// Waits for the answers.
-    fn answers(&self, mut asked: Vec<Asked>) -> Vec<Watched> {
+    fn answers(&mut self, mut asked: Vec<Asked<T>>) -> Vec<Watched<T>> {
         let begin = Instant::now();
         let mut states_known = false;
         while asked.iter().any(|process| process.connection.is_some()) {
@@ -155,9 +161,9 @@ impl Question {
     }
 
     /// Waits for answers, and takes those that have come.
-    fn wait(&self, asked: &mut [Asked], patience: Duration) {
+    fn wait(&mut self, asked: &mut [Asked<T>], patience: Duration) {
         let mut waiting: Vec<_> = asked.iter_mut().filter(|process| process.connection.is_some()).collect();
-        let poll_of = |process: &&mut Asked| libc::pollfd {
+        let poll_of = |process: &&mut Asked<T>| libc::pollfd {
             fd: process.connection.as_ref().map_or(-1, EngineFd::raw),
             events: libc::POLLIN,
             revents: 0,
@@ -167,13 +173,22 @@ impl Question {
             return sys::pause(Duration::from_millis(1));
         }
         for (process, poll) in waiting.iter_mut().zip(&polls).filter(|(_, poll)| poll.revents != 0) {
-            process.end(receive(poll.fd, self.longest));
+            let told = match receive(poll.fd, self.longest) {
+                Told::Account(account) => {
+                    (self.read)(process.uid, account).map_or(Told::Nonsense, Told::Account)
+                }
+                Told::Stopped => Told::Stopped,
+                Told::Silence => Told::Silence,
+                Told::Gone => Told::Gone,
+                Told::Nonsense => Told::Nonsense,
+            };
+            process.end(told);
         }
     }
 }
 
-impl Asked {
-    fn end(&mut self, told: Told) {
+impl<T> Asked<T> {
+    fn end(&mut self, told: Told<T>) {
         self.connection = None;
         self.told = told;
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use ferroce_host::{Told, ask_all};
+use ferroce_host::ask_all;
 use ferroce_watch::{Counters, LONGEST, Process, Wish, port_counter};
 
 use crate::tree::CounterSet;
@@ -53,11 +53,12 @@ fn of(device: &str) -> Option<Counters> {
 
 fn ask() -> Option<Devices> {
     let mut devices = Devices::new();
-    for watched in ask_all(Wish::Devices.to_byte(), LONGEST, PATIENCE)? {
-        let Told::Account(account) = watched.told else { continue };
-        for device in Process::from_bytes(&account).into_iter().flat_map(|process| process.devices) {
+    // What an account has is added up as it comes.
+    ask_all(Wish::Devices.to_byte(), LONGEST, PATIENCE, |_, account| {
+        for device in Process::from_bytes(&account)?.devices {
             devices.entry(device.name.to_string()).or_default().add(&device.counters);
         }
-    }
+        Some(())
+    })?;
     Some(devices)
 }

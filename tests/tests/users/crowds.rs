@@ -77,3 +77,40 @@ print('at it'); time.sleep(100)",
         expect_no_complaint(outcome.expect_success());
     }
 }
+
+/// A watcher keeps of each account what it has read of it, and of a user's accounts a bounded amount.
+#[test]
+fn accounts_of_a_third_users_processes_fill_no_memory_of_root() {
+    let world = require!(hosts(|| World::one_host(1500)));
+    let lie = |entries: &str| {
+        format!(
+            "import fcntl
+data = ({entries})[:16 << 20]
+fd = os.memfd_create('a', os.MFD_ALLOW_SEALING); os.write(fd, data); fcntl.fcntl(fd, 1033, 0xf)
+for n in range(30):
+    if os.fork(): continue
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind(inbox(2000 + n)); s.listen(8)
+    os.write(1, b'listens\\n')
+    while True:
+        c = s.accept()[0]; c.recv(100)
+        socket.send_fds(c, [b'FRCE' + bytes([2, 0, 0, 0])], [fd])
+time.sleep(100)"
+        )
+    };
+    // As long as an account may be, and no account; and one of which many objects are made.
+    for entries in ["b'[' + b'1,' * (8 << 20)", "b'{\"queue_pairs\":[' + b'{},' * 16000 + b'{}]}'"] {
+        let mut liars = python(&world, &lie(entries));
+        liars.wait_for_output(&"listens\n".repeat(30), LIMIT);
+        let ferroce = Artifacts::get().ferroce();
+        let watch = format!(
+            "import subprocess, resource
+subprocess.run(['{}', 'ps'], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)",
+            ferroce.display()
+        );
+        let watched =
+            world.first().start_ferroce_privileged(&[], &["python3", "-c", &watch], &[]).wait(LIMIT);
+        let kilobytes: u64 = watched.expect_success().stdout.trim().parse().expect("a number");
+        assert!(kilobytes < 200_000, "{entries}: {kilobytes} kB");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::Options;
 use crate::output;
+use crate::watch::NO_LIST;
 use ferroce_explain::STATUSES;
 use ferroce_nic::host::{Told, Tracer, Watched, ask_all};
 use ferroce_nic::watch::{Filter, LONGEST, Message, NAMED, Trace, Wish};
@@ -59,9 +60,8 @@ pub fn trace(options: &Options<'_>, pid: u32) -> Result<ExitCode, String> {
 }
 
 /// The process, if it is one that may be watched.
-fn find(pid: u32) -> Result<Watched, String> {
-    let all = ask_all(Wish::Devices.to_byte(), LONGEST, PATIENCE)
-        .ok_or("/proc/net/unix, which lists the processes, can't be read")?;
+fn find(pid: u32) -> Result<Watched<()>, String> {
+    let all = ask_all(Wish::Devices.to_byte(), LONGEST, PATIENCE, |_, _| Some(())).ok_or(NO_LIST)?;
     let missing = || "it doesn't use Ferroce, or isn't yours, or is in another network namespace".to_owned();
     all.into_iter().find(|watched| watched.pid == Some(pid)).ok_or_else(missing)
 }

@@ -4,6 +4,7 @@
 //! answers (`ferroce_watch`).
 
 mod connections;
+mod kept;
 pub mod ps;
 pub mod rates;
 pub mod stats;
@@ -11,10 +12,14 @@ pub mod top;
 mod waits;
 
 use ferroce_nic::host::{Told, ask_all};
+use ferroce_nic::sys;
 use ferroce_nic::watch::{LONGEST, Process, Wish, harmless};
+use kept::Kept;
 use std::fs;
 use std::time::Duration;
 
+/// Why no process is found.
+pub const NO_LIST: &str = "neither sock_diag(7) nor /proc/net/unix can be read, which list the processes";
 /// How long processes that don't answer are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -40,6 +45,8 @@ pub enum Answer {
     Silent,
     /// Of another version, or making no sense.
     Strange,
+    /// An account that isn't read: those of the process's user have taken all the room that they have.
+    TooMuch,
 }
 
 impl Seen {
@@ -65,7 +72,7 @@ impl Seen {
             Answer::Account(_) => "running",
             Answer::Stopped => "stopped",
             Answer::Silent => "silent",
-            Answer::Strange => "unknown",
+            Answer::Strange | Answer::TooMuch => "unknown",
         }
     }
 }
@@ -75,15 +82,13 @@ impl Seen {
 /// # Errors
 /// They can't be found here.
 pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
-    let all = ask_all(wish.to_byte(), LONGEST, PATIENCE)
-        .ok_or("/proc/net/unix, which lists the processes, can't be read")?;
+    let mut kept = Kept::new(sys::user_id());
+    let read = |uid, account: Vec<u8>| Some(kept.read(uid, &account));
+    let all = ask_all(wish.to_byte(), LONGEST, PATIENCE, read).ok_or(NO_LIST)?;
     let mut seen: Vec<Seen> = Vec::new();
     for watched in all {
         let answer = match watched.told {
-            Told::Account(bytes) => match Process::from_bytes(&bytes) {
-                Some(account) => Answer::Account(Box::new(account)),
-                None => Answer::Strange,
-            },
+            Told::Account(answer) => answer,
             Told::Stopped => Answer::Stopped,
             Told::Silence => Answer::Silent,
             Told::Nonsense => Answer::Strange,

@@ -119,6 +119,7 @@ fn process(
         Answer::Stopped => return line(text, "  stopped (no details)"),
         Answer::Silent => return line(text, "  no answer within a second"),
         Answer::Strange => return line(text, "  incompatible Ferroce version"),
+        Answer::TooMuch => return line(text, "  not read: its user's processes have too much to report"),
     };
     for device in &account.devices {
         let state = if device.active { "active" } else { "down" };
