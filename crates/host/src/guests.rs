@@ -17,6 +17,7 @@ use ferroce_types::{HostAddr, first_qpn, steering_of};
 use ferroce_wire::cm::GSI_QPN;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -118,10 +119,29 @@ impl Host {
         }
         if self.is_attended(address) && self.keep_asking() {
             tracing::debug!(%address, holder, "a guest: another user has UDP port 4791");
+            self.warn_of(holder, address);
             return true;
         }
         self.leave(address);
         false
+    }
+
+    /// The holder of a port reads what it passes on. Its user may be any one.
+    fn warn_of(&self, holder: u32, address: HostAddr) {
+        static SAID: Once = Once::new();
+        if SAID.is_completed() || holder == 0 || holder == self.user.uid() {
+            return;
+        }
+        let connections = self.possible_attendants(holder).into_iter();
+        let mut connections = connections.filter_map(|slot| handover::connect(&Name::slot(slot)).ok());
+        if !connections.next().is_some_and(|connection| self.trust.includes(connection.raw())) {
+            SAID.call_once(|| {
+                tracing::warn!(
+                    "UDP port 4791 of {address} is held by user {holder}, whom FERROCE_TRUST doesn't name: this user can read, \
+                     lose and change the packets that come to this process there"
+                );
+            });
+        }
     }
 
     fn is_attended(&self, address: HostAddr) -> bool {
@@ -247,8 +267,11 @@ impl Host {
         drop(guests);
         let holder = group::holder(address).uid.filter(|&holder| self.trust.knows(holder));
         let mut guests = self.guests.addresses.lock();
-        if let (Some(holder), Some(guest)) = (holder, guests.get_mut(&address)) {
-            guest.holder = holder;
+        if let (Some(holder), Some(guest)) = (holder, guests.get_mut(&address))
+            && std::mem::replace(&mut guest.holder, holder) != holder
+        {
+            drop(guests);
+            self.warn_of(holder, address);
         }
         true
     }

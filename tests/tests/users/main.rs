@@ -113,6 +113,31 @@ fn perftest_runs_between_two_users() {
     }
 }
 
+/// Any user is the holder who is first.
+#[test]
+fn a_guest_names_a_holder_who_can_read_its_packets() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    for (holding, trust, warned) in
+        [(FIRST, "", true), (FIRST, "12345", false), (FIRST, ":12345", false), (ROOT, "", false)]
+    {
+        let world = require!(hosts(|| World::one_host(1500)));
+        let _holder = holder(&world, holding);
+        let words = [&World::as_user(SECOND)[..], &["ibv_rc_pingpong", "-g", "1", "-p", "19001"]].concat();
+        let trust = [("FERROCE_TRUST", trust), ("FERROCE_LOG", "ferroce_host=warn")];
+        let mut server = world.first().start_ferroce_privileged(&[], &words, &trust);
+        world.first().wait_for_listener(19001, &mut server, LIMIT);
+        let address = world.first().ipv4();
+        let words = [&words[..], &[&*address]].concat();
+        let client = world.first().start_ferroce_privileged(&[], &words, &trust);
+        for outcome in Pair::finish(client, server) {
+            let says = "can read, lose and change the packets";
+            let lines = outcome.expect_success().stderr.matches(says).count();
+            assert_eq!(lines, usize::from(warned), "{holding} {trust:?}: {outcome}");
+            assert!(!warned || outcome.stderr.contains("is held by user 12345"), "{outcome}");
+        }
+    }
+}
+
 /// Root is a user like another: it holds the port for others, and is a guest where another has it.
 #[test]
 fn root_and_a_user_serve_each_other() {
@@ -322,7 +347,8 @@ fn while_attacked(attack: &str, users: [&str; 2]) {
     let _holder = holder(&world, FIRST);
     let pair = Pair { users, line: "ibv_rc_pingpong -g 1 -n 300 -c -p 19001", port: 19001 };
     let words = [&World::as_user(SECOND)[..], &pair.line.split_whitespace().collect::<Vec<_>>()].concat();
-    let log = [("FERROCE_FABRIC", "udp"), ("FERROCE_LOG", "ferroce_host=warn")];
+    // A guest that doesn't trust the holder logs a line about that.
+    let log = [("FERROCE_FABRIC", "udp"), ("FERROCE_LOG", "ferroce_host=warn"), ("FERROCE_TRUST", FIRST)];
     let mut server = world.first().start_ferroce_privileged(&[], &words, &log);
     world.first().wait_for_listener(pair.port, &mut server, LIMIT);
     let mut attacker = python(&world, attack);
@@ -497,5 +523,8 @@ time.sleep(60)";
     let outcome = start(world.first(), SECOND, Fabric::Any, "ibv_rc_pingpong -g 1 -p 19001").wait(LIMIT);
     assert!(!outcome.success(), "{outcome}");
     assert!(outcome.stderr.contains("all slots of this host's QPN space are taken"), "{outcome}");
-    assert!(outcome.stderr.contains("4093 by sockets of user 34567 at which no process listens"), "{outcome}");
+    assert!(
+        outcome.stderr.contains("4093 by sockets of user 34567 at which no process listens"),
+        "{outcome}"
+    );
 }
