@@ -137,6 +137,8 @@ impl<T> Question<'_, T> {
         while asked.iter().any(|process| process.connection.is_some()) {
             let passed = begin.elapsed();
             if passed >= self.patience {
+                // These may have answered while the accounts of others were read.
+                self.wait(&mut asked, Duration::ZERO);
                 break;
             }
             if passed >= STATE_AFTER && !states_known {
@@ -266,6 +268,17 @@ mod tests {
         assert_eq!(told(frame::GRANTED, b"", &[memory(4097, sealed).raw()]), Told::Nonsense);
         let [end, _other] = sys::socket_pair(libc::SOCK_STREAM).unwrap();
         assert_eq!(told(frame::GRANTED, b"", &[end.raw()]), Told::Nonsense);
+    }
+
+    #[test]
+    fn an_answer_that_has_come_while_others_were_read_counts() {
+        let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let account = memory(5, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW);
+        frame::send(watched.raw(), &mut frame::header(frame::GRANTED), &[account.raw()]).unwrap();
+        let mut read = |_, account: Vec<u8>| Some(account.len());
+        let mut question = Question { wish: 0, longest: 4096, patience: Duration::ZERO, read: &mut read };
+        let asked = Asked { uid: 1, pid: 0, slots: vec![7], connection: Some(watcher), told: Told::Silence };
+        assert_eq!(question.answers(vec![asked])[0].told, Told::Account(5));
     }
 
     #[test]
