@@ -1,8 +1,8 @@
 //! Addresses whose UDP port 4791 another user holds, and of which this process is a *guest*.
 //!
 //! A guest sends from sockets of its own, as every process does. It has no socket that receives: processes of the holder pass
-//! on what comes for a guest's slot, to the slot's name. A guest takes that only from the user who has the port now, as the
-//! kernel says of both. One process of the holder, the *attendant*, is asked to read the sockets to which packets
+//! on what comes for a guest's slot, to the slot's name. A guest takes that only from the user that has the port now; the
+//! kernel reports the users of both. One process of the holder, the *attendant*, is asked to read the sockets to which packets
 //! for this process come. When nobody has the port any more the guest takes it.
 
 use super::forward;
@@ -36,7 +36,7 @@ const HEDGE: Duration = Duration::from_millis(5);
 const OWN_PATIENCE: Duration = Duration::from_millis(20);
 /// Between two looks at who has the port, where packets come from somebody else.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// After so many intervals without an answer the program is told.
+/// After so many intervals without an answer the program gets an event.
 const SILENCE: u32 = 8;
 
 /// The addresses of which this process is a guest.
@@ -176,7 +176,7 @@ impl Host {
         }
     }
 
-    /// Slots of the holder's processes, in random order. The kernel says whose they are: in its list or, where that has no users, of
+    /// Slots of the holder's processes, in random order. The kernel reports their users: in its list or, where that has no users, at
     /// the other end of a connection.
     fn possible_attendants(&self, holder: u32) -> Vec<u16> {
         let (own, seed) = (self.slots(), sys::random());
@@ -208,7 +208,7 @@ impl Host {
         of_slots.chain([steering_of(GSI_QPN)]).fold(0, |all, steering| all | 1 << steering)
     }
 
-    /// Does what a notice of user `sender` says; whether `bytes` are one.
+    /// Executes a notice of user `sender`; whether `bytes` are one.
     pub(super) fn take_notice(&self, sender: Option<u32>, bytes: &[u8]) -> bool {
         let Some(Notice { kind, address, slot, steerings }) = Notice::parse(bytes) else { return false };
         match kind {

@@ -59,7 +59,7 @@ pub use forward::ForwardStats;
 pub use gids::gid_table;
 pub use gids::{GidTables, KIND_GIDS};
 pub use group::OpenSocket;
-pub use names::{Listing, listings};
+pub use names::{ListedSlots, listings};
 pub use ports::{Delivery, Destination, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
 pub use tracer::{KIND_TRACE, Tracer};

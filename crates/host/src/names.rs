@@ -63,7 +63,7 @@ impl Name {
         Self::new(&format!("{}{port}", port_prefix()))
     }
 
-    /// Binds a new socket of this type to the name; `Ok(None)` when somebody has it.
+    /// Binds a new socket of this type to the name; `Ok(None)` when it is taken.
     pub(super) fn bind(&self, kind: i32) -> io::Result<Option<EngineFd>> {
         let socket = sys::socket(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK)?;
         match sys::bind(socket.raw(), &self.0) {
@@ -73,7 +73,7 @@ impl Name {
         }
     }
 
-    /// Binds a SEQPACKET listener to the name; `Ok(None)` when somebody has it.
+    /// Binds a SEQPACKET listener to the name; `Ok(None)` when it is taken.
     pub(super) fn listen(&self) -> io::Result<Option<EngineFd>> {
         let Some(socket) = self.bind(libc::SOCK_SEQPACKET)? else { return Ok(None) };
         sys::listen(socket.raw(), 64)?;
@@ -103,7 +103,7 @@ fn usable_slot(digits: &str) -> Option<u16> {
 }
 
 /// A socket with a name of Ferroce's.
-struct Socket {
+struct AbstractSocket {
     name: String,
     /// It isn't one of datagrams.
     seqpacket: bool,
@@ -113,11 +113,16 @@ struct Socket {
 }
 
 /// The sockets whose names begin with `prefix`. `None` where they can't be read (a container without sock_diag and /proc).
-fn sockets(prefix: &str) -> Option<Vec<Socket>> {
+fn sockets(prefix: &str) -> Option<Vec<AbstractSocket>> {
     if let Ok(found) = named_sockets(prefix.as_bytes()) {
         let known = found.into_iter().filter_map(|socket| {
             let name = String::from_utf8(socket.name).ok()?;
-            Some(Socket { name, seqpacket: socket.seqpacket, inode: Some(socket.inode), uid: socket.uid })
+            Some(AbstractSocket {
+                name,
+                seqpacket: socket.seqpacket,
+                inode: Some(socket.inode),
+                uid: socket.uid,
+            })
         });
         return Some(known.collect());
     }
@@ -127,13 +132,13 @@ fn sockets(prefix: &str) -> Option<Vec<Socket>> {
 
 /// The sockets in the text of `/proc/net/unix`. The kernel prints names as they are, with their blanks and newlines, so any user can
 /// add rows, one for each name. Such a row is believed as far as its name goes: its inode may be that of another process.
-fn sockets_in(table: &[u8], prefix: &str) -> Vec<Socket> {
+fn sockets_in(table: &[u8], prefix: &str) -> Vec<AbstractSocket> {
     let lines = table.split(|&byte| byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
     lines.filter_map(row).filter(|socket| socket.name.starts_with(prefix)).collect()
 }
 
 /// Address, references, protocol, flags, type, state, inode, and the name.
-fn row(line: &str) -> Option<Socket> {
+fn row(line: &str) -> Option<AbstractSocket> {
     let (head, name) = line.split_once(" @")?;
     let fields: Vec<&str> = head.split(' ').filter(|field| !field.is_empty()).collect();
     let [address, references, protocol, flags, kind, state, inode] = fields[..] else { return None };
@@ -148,14 +153,14 @@ fn row(line: &str) -> Option<Socket> {
         ("0005", "01") => true,
         _ => return None,
     };
-    is_right.then(|| Socket { name: name.to_owned(), seqpacket, inode: None, uid: None })
+    is_right.then(|| AbstractSocket { name: name.to_owned(), seqpacket, inode: None, uid: None })
 }
 
 /// Ports at addresses, as their names say them, of all users; the number of a port alone is none. `None` where the names
 /// can't be read.
 pub(super) fn taken_ports() -> Option<Vec<String>> {
     let prefix = port_prefix();
-    let name_of = |socket: Socket| socket.name.strip_prefix(&prefix).map(str::to_owned);
+    let name_of = |socket: AbstractSocket| socket.name.strip_prefix(&prefix).map(str::to_owned);
     Some(sockets(&prefix)?.into_iter().filter_map(name_of).collect())
 }
 
@@ -168,7 +173,7 @@ pub(super) fn user_of(name: &Name) -> Option<u32> {
 
 /// The process that has a slot, as far as the kernel lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Owner {
+pub(super) struct NameOwner {
     /// Its user.
     pub(super) uid: Option<u32>,
     /// A socket of it.
@@ -176,18 +181,18 @@ pub(super) struct Owner {
 }
 
 /// The slots that some process has, of any user. `None` where the names can't be read.
-pub(super) fn taken_slots() -> Option<BTreeMap<u16, Owner>> {
+pub(super) fn taken_slots() -> Option<BTreeMap<u16, NameOwner>> {
     Some(taken_among(&sockets(&slot_prefix())?))
 }
 
-fn taken_among(sockets: &[Socket]) -> BTreeMap<u16, Owner> {
+fn taken_among(sockets: &[AbstractSocket]) -> BTreeMap<u16, NameOwner> {
     let prefix = slot_prefix();
     let mut taken = BTreeMap::new();
     for socket in sockets {
         let Some(slot) = socket.name.strip_prefix(&prefix).and_then(usable_slot) else { continue };
         // The listener names the process, where it has both.
         if socket.seqpacket || !taken.contains_key(&slot) {
-            taken.insert(slot, Owner { uid: socket.uid, inode: socket.inode });
+            taken.insert(slot, NameOwner { uid: socket.uid, inode: socket.inode });
         }
     }
     taken
@@ -195,12 +200,12 @@ fn taken_among(sockets: &[Socket]) -> BTreeMap<u16, Owner> {
 
 /// Slots of a user. Where the kernel lists no users: slots that may be the user's, which are those that are listed as its own, and
 /// those that no user lists. `None` where the names can't be read.
-pub(super) fn slots_of(uid: u32) -> Option<BTreeMap<u16, Owner>> {
+pub(super) fn slots_of(uid: u32) -> Option<BTreeMap<u16, NameOwner>> {
     Some(slots_among(&sockets(&format!("ferroce-{VERSION}-"))?, uid))
 }
 
-fn slots_among(sockets: &[Socket], uid: u32) -> BTreeMap<u16, Owner> {
-    let listings: Vec<Listing> = sockets.iter().filter_map(Listing::of).collect();
+fn slots_among(sockets: &[AbstractSocket], uid: u32) -> BTreeMap<u16, NameOwner> {
+    let listings: Vec<ListedSlots> = sockets.iter().filter_map(ListedSlots::of).collect();
     let listed: BTreeSet<u16> = listings.iter().map(|listing| listing.slot).collect();
     let as_its: BTreeSet<u16> =
         listings.iter().filter(|listing| listing.uid == uid).map(|listing| listing.slot).collect();
@@ -214,7 +219,7 @@ fn slots_among(sockets: &[Socket], uid: u32) -> BTreeMap<u16, Owner> {
 
 /// A name that lists a slot as a user's, of whichever version of the names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Listing {
+pub struct ListedSlots {
     /// The version of the protocol between processes.
     pub version: u32,
     /// The user who has made it; where the kernel lists no users, the one that it names.
@@ -223,9 +228,9 @@ pub struct Listing {
     pub slot: u16,
 }
 
-impl Listing {
+impl ListedSlots {
     /// `ferroce-VERSION-uUID-slot-N`
-    fn of(socket: &Socket) -> Option<Self> {
+    fn of(socket: &AbstractSocket) -> Option<Self> {
         let (version, rest) = socket.name.strip_prefix("ferroce-")?.split_once("-u")?;
         let (uid, slot) = rest.split_once("-slot-")?;
         let named = number(uid)?;
@@ -235,9 +240,9 @@ impl Listing {
 
 /// The names that list slots, of all users and versions, in order. None where they can't be read.
 #[must_use]
-pub fn listings() -> Vec<Listing> {
+pub fn listings() -> Vec<ListedSlots> {
     let sockets = sockets("ferroce-").unwrap_or_default();
-    let mut all: Vec<_> = sockets.iter().filter_map(Listing::of).collect();
+    let mut all: Vec<_> = sockets.iter().filter_map(ListedSlots::of).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -261,7 +266,7 @@ mod tests {
         0000000000000000: 00000002 00000000 00000000 0002 01 11 @ferroce-2-u7-slot-20\n\
         0000000000000000: 00000003 00000000 00000000 0001 03 12\n";
 
-    fn slots(owners: &BTreeMap<u16, Owner>) -> Vec<u16> {
+    fn slots(owners: &BTreeMap<u16, NameOwner>) -> Vec<u16> {
         owners.keys().copied().collect()
     }
 
@@ -269,8 +274,8 @@ mod tests {
     fn the_table_gives_taken_slots_and_those_that_may_be_a_users() {
         let sockets = sockets_in(TABLE, "ferroce-");
         assert_eq!(slots(&taken_among(&sockets)), [17, 18, 4094]);
-        let listings: Vec<_> = sockets.iter().filter_map(Listing::of).collect();
-        let listing = |uid, slot| Listing { version: 2, uid, slot };
+        let listings: Vec<_> = sockets.iter().filter_map(ListedSlots::of).collect();
+        let listing = |uid, slot| ListedSlots { version: 2, uid, slot };
         assert_eq!(listings, [listing(7, 17), listing(77, 18), listing(7, 20)]);
         // A listing without a slot is nothing, and a slot that no user lists may be any user's.
         assert_eq!(slots(&slots_among(&sockets, 7)), [17, 4094]);
@@ -299,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_the_users_whom_the_kernel_lists_whatever_names_list_it_as() {
-        let socket = |name: &str, seqpacket, uid| Socket {
+        let socket = |name: &str, seqpacket, uid| AbstractSocket {
             name: format!("ferroce-2-{name}"),
             seqpacket,
             inode: Some(uid),
@@ -316,13 +321,13 @@ mod tests {
         ];
         assert_eq!(slots(&slots_among(&sockets, 7)), [17, 19]);
         assert_eq!(slots(&slots_among(&sockets, 9)), [18]);
-        assert_eq!(taken_among(&sockets)[&18], Owner { uid: Some(9), inode: Some(9) });
+        assert_eq!(taken_among(&sockets)[&18], NameOwner { uid: Some(9), inode: Some(9) });
     }
 
     #[test]
     fn names_are_read_byte_for_byte_with_their_user() {
         let (uid, process) = (sys::user_id(), std::process::id());
-        // A user nobody has, so that nothing real is disturbed.
+        // A user without processes, so that nothing real is disturbed.
         let listed = 4_000_000_000 + process % 1000;
         let rows = Name::new(&format!("x{process}\n1 @{}7", listed_slot_prefix(listed)));
         let _rows = rows.bind(libc::SOCK_DGRAM).unwrap().unwrap();
@@ -336,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_name_is_held_once_per_type_and_free_after_the_drop() {
-        // A user nobody has, so that nothing real is disturbed.
+        // A user without processes, so that nothing real is disturbed.
         let name = Name::listed_slot(4_000_000_000 + std::process::id() % 1000, 6);
         let first = name.bind(libc::SOCK_DGRAM).unwrap();
         assert!(first.is_some());

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ferroce_nic::host::{self, ForeignHolders, Listing};
+use ferroce_nic::host::{self, ForeignHolders, ListedSlots};
 use ferroce_nic::sys;
 
 use crate::install;
@@ -142,7 +142,7 @@ fn has_module(modules: &str, name: &str) -> bool {
     modules.lines().any(|line| line.split_whitespace().next() == Some(name))
 }
 
-fn others(listings: &[Listing], own_uid: u32, findings: &mut Vec<Finding>) {
+fn others(listings: &[ListedSlots], own_uid: u32, findings: &mut Vec<Finding>) {
     let users: BTreeSet<u32> =
         listings.iter().map(|listing| listing.uid).filter(|&uid| uid != own_uid).collect();
     for uid in users {
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn other_users_and_other_versions_are_told() {
         let mut findings = Vec::new();
-        let listing = |version, uid, slot| Listing { version, uid, slot };
+        let listing = |version, uid, slot| ListedSlots { version, uid, slot };
         others(&[listing(1, 77, 18), listing(1, 1000, 17), listing(2, 1000, 19)], 1000, &mut findings);
         assert_eq!(findings.len(), 2, "{findings:?}");
         assert!(findings[0].message.contains("uid 77"), "{findings:?}");

@@ -12,13 +12,13 @@ const OF_A_USER: usize = 64 << 20;
 const OF_ALL: usize = 512 << 20;
 
 /// How much has been read.
-pub struct Kept {
+pub struct KeptAccounts {
     own: u32,
     of_users: BTreeMap<u32, usize>,
     of_all: usize,
 }
 
-impl Kept {
+impl KeptAccounts {
     /// For a watcher of user `own`.
     pub fn new(own: u32) -> Self {
         Self { own, of_users: BTreeMap::new(), of_all: 0 }
@@ -56,7 +56,7 @@ mod tests {
 
     /// The accounts that are kept of so many that a user's processes report.
     fn kept(uid: u32, account: &Process) -> usize {
-        let (mut kept, bytes) = (Kept::new(7), account.to_bytes());
+        let (mut kept, bytes) = (KeptAccounts::new(7), account.to_bytes());
         (0..1000).filter(|_| matches!(kept.read(uid, &bytes), Answer::Account(_))).count()
     }
 
@@ -68,7 +68,7 @@ mod tests {
         let (bytes, entries) = (large.to_bytes().len(), MOST * size_of::<QueuePair>());
         assert_eq!(kept(8, &large), OF_A_USER.div_ceil(bytes + entries));
 
-        let mut kept = Kept::new(7);
+        let mut kept = KeptAccounts::new(7);
         let nonsense = vec![b' '; 16 << 20];
         for _ in 0..4 {
             assert!(matches!(kept.read(8, &nonsense), Answer::Strange));

@@ -14,7 +14,7 @@ mod waits;
 use ferroce_nic::host::{Told, ask_all};
 use ferroce_nic::sys;
 use ferroce_nic::watch::{LONGEST, Process, Wish, harmless};
-use kept::Kept;
+use kept::KeptAccounts;
 use std::fs;
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Seen {
 /// # Errors
 /// They can't be found here.
 pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
-    let mut kept = Kept::new(sys::user_id());
+    let mut kept = KeptAccounts::new(sys::user_id());
     let read = |uid, account: Vec<u8>| Some(kept.read(uid, &account));
     let all = ask_all(wish.to_byte(), LONGEST, PATIENCE, read).ok_or(NO_LIST)?;
     let mut seen: Vec<Seen> = Vec::new();
