@@ -81,8 +81,7 @@ fn begin_report(file: &Path) -> io::Result<std::path::PathBuf> {
     let absolute = std::path::absolute(file)?;
     let format = ReportFormat::of(&absolute);
     // A pipe without a reader is an error here: the open doesn't wait for one.
-    let mut options = std::fs::OpenOptions::new();
-    let opened = own_file::open(&absolute, options.write(true));
+    let opened = own_file::open(&absolute, libc::O_WRONLY);
     let is_pipe = |error: &io::Error| error.raw_os_error() == Some(libc::ENXIO);
     let mut report = opened.map_err(|error| if is_pipe(&error) { not_a_file() } else { error })?;
     let metadata = report.metadata()?;

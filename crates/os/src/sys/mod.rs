@@ -55,8 +55,8 @@ pub use socket::{
 };
 pub use thread::{note_processors, start_thread};
 pub use user::{
-    group_named, own_credentials, peer_groups, peer_pidfd, process_of, read_link, real_user_id, user_id,
-    user_named,
+    group_named, own_credentials, peer_groups, peer_pidfd, process_of, read_link, read_link_at, real_user_id,
+    user_id, user_named,
 };
 pub use wait::{
     epoll_control, epoll_create, epoll_wait, eventfd, pause, periodic_timer, poll, wait_for, yield_processor,

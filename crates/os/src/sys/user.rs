@@ -115,10 +115,18 @@ pub fn process_of(pidfd: RawFd) -> io::Result<u32> {
 /// # Errors
 /// That of `readlinkat(2)`.
 pub fn read_link(path: &CStr) -> io::Result<Vec<u8>> {
+    read_link_at(libc::AT_FDCWD, path)
+}
+
+/// The target of a symbolic link in a directory; with an empty name, of the link that the descriptor stands for (`O_PATH`).
+///
+/// # Errors
+/// That of `readlinkat(2)`.
+pub fn read_link_at(directory: RawFd, name: &CStr) -> io::Result<Vec<u8>> {
     let mut target = vec![0_u8; libc::PATH_MAX as usize];
     // SAFETY: a C string, and a buffer that is writable for its length.
     let length = check(unsafe {
-        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len())
+        libc::syscall(libc::SYS_readlinkat, directory, name.as_ptr(), target.as_mut_ptr(), target.len())
     })?;
     target.truncate(length);
     Ok(target)

@@ -4,7 +4,7 @@ use crate::log;
 use ferroce_explain::{Finding, ReportFormat};
 use ferroce_nic::settings;
 use ferroce_os::{own_file, sys};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -31,7 +31,7 @@ pub(super) fn append(finding: &Finding) {
 fn append_to(path: &Path, finding: &Finding) -> io::Result<()> {
     let format = ReportFormat::of(path);
     let (head, tail) = (format.head(), format.tail());
-    let file = own_file::open(path, OpenOptions::new().read(true).write(true))?;
+    let file = own_file::open(path, libc::O_RDWR)?;
     lock(&file, PATIENCE)?;
     // What has no room for a head and a tail is no report yet.
     let kept = file.metadata()?.len().checked_sub(tail.len() as u64).filter(|kept| *kept > head.len() as u64);

@@ -19,7 +19,7 @@ use ferroce_os::sync::MadeOnce;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
 use pcapng::{Interface, PacketBlock, file_header};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -50,7 +50,7 @@ pub struct Capture {
 /// # Errors
 /// Those of opening and writing the file; it is another user's.
 pub fn create(path: &Path) -> io::Result<()> {
-    let mut file = own_file::open(path, OpenOptions::new().write(true))?;
+    let mut file = own_file::open(path, libc::O_WRONLY)?;
     file.set_len(0)?;
     file.write_all(&file_header())
 }
@@ -77,7 +77,7 @@ impl Capture {
     pub fn open(path: &Path) -> io::Result<Self> {
         // The program may change its working directory later.
         let path = std::path::absolute(path)?;
-        let mut file = own_file::open(&path, OpenOptions::new().append(true))?;
+        let mut file = own_file::open(&path, libc::O_WRONLY | libc::O_APPEND)?;
         let metadata = file.metadata()?;
         if metadata.is_file() && metadata.len() == 0 {
             // If another process does the same now the file has two headers, which is allowed: a second begins a new
@@ -169,7 +169,7 @@ impl Capture {
         let mut file = if ours {
             &self.file
         } else {
-            reopened = own_file::open_existing(&self.path, OpenOptions::new().append(true))?;
+            reopened = own_file::open_existing(&self.path, libc::O_WRONLY | libc::O_APPEND)?;
             &reopened
         };
         let written = loop {
