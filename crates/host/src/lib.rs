@@ -64,6 +64,7 @@ pub use ports::{Delivery, Destination, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
 pub use tracer::{KIND_TRACE, Tracer};
 pub use trust::Trust;
+pub use user::is_of_this_user;
 pub use watch::{KIND_WATCH, Told, Watched, ask_all, is_stopped};
 
 use attendance::Attendance;

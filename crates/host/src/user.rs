@@ -24,16 +24,20 @@ pub(super) struct User {
 
 impl User {
     pub(super) fn current() -> Self {
-        let uid = sys::user_id();
-        let shared = uid == overflow_uid() && !everybody_has_a_number();
-        if shared {
+        let this = Self::of_process();
+        if this.shared {
             tracing::info!(
-                uid,
+                this.uid,
                 "this user namespace gives other users the same number: only processes of this user namespace that \
                  the kernel lets this process inspect count as the same user's"
             );
         }
-        Self { uid, shared }
+        this
+    }
+
+    fn of_process() -> Self {
+        let uid = sys::user_id();
+        Self { uid, shared: uid == overflow_uid() && !everybody_has_a_number() }
     }
 
     pub(super) const fn uid(self) -> u32 {
@@ -61,6 +65,12 @@ impl User {
     pub(super) fn has_sent(self, sender: Option<u32>) -> bool {
         !self.shared && sender == Some(self.uid)
     }
+}
+
+/// Whether the process at the other end of a connection is one of this process's user.
+#[must_use]
+pub fn is_of_this_user(connection: RawFd) -> bool {
+    User::of_process().check_peer(connection).is_ok()
 }
 
 /// Whether a number is one user's here, and not that of all who have none of their own.

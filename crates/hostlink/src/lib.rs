@@ -26,6 +26,7 @@
 mod compact;
 mod directory;
 mod hello;
+mod limits;
 mod link;
 mod links;
 mod payload;

@@ -3,6 +3,7 @@
 use super::PeerMemory;
 use super::directory::{self, Directory, PeerDirectory};
 use super::hello::{self, HelloAnswer, Introduction};
+use super::limits;
 use super::link::{self, Link, PeerProcess, PeersAccess};
 use super::protocol::{DirectoryEntry, Object};
 use ferroce_access::SharedMemory;
@@ -27,10 +28,6 @@ const REFUSED: Duration = Duration::from_millis(200);
 const REVOCATION: Duration = Duration::from_secs(1);
 /// How long it sleeps between two looks.
 const ROUND: Duration = Duration::from_micros(50);
-/// Links with one process, at most: each side may make one for each of the other's slots that it finds first.
-const MAX_LINKS: usize = 8;
-/// Links with processes of other PID namespaces, which can't be told apart.
-const MAX_UNSEEN: usize = 256;
 /// In the `epoll`, beside a link's number: its process descriptor.
 const PIDFD: u64 = 1 << 63;
 
@@ -269,19 +266,18 @@ impl Links {
         side: usize,
     ) -> io::Result<Arc<Link>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let pid = sys::peer_credentials(connection.raw())?.pid;
-        let link = Arc::new(Link::new(id, slot, pid, connection, memory, side));
-        if self.copied {
+        let peer = sys::peer_credentials(connection.raw())?;
+        let other_user = (!ferroce_host::is_of_this_user(connection.raw())).then_some(peer.uid);
+        let link = Arc::new(Link::new(id, slot, peer.pid, other_user, connection, memory, side));
+        if self.copied && link.is_entitled() {
             sys::allow_copies_by_others();
         }
-        // Before the peer hears of anything that it may fetch.
-        link.tell_sees_exit();
+        // Before the peer gets anything that it may fetch.
+        link.entitle();
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
         // In the table first: from the moment the peer knows the directory, its access words count.
         let mut links = self.links.write();
-        if links.iter().filter(|other| other.pid == pid).count()
-            >= if pid == 0 { MAX_UNSEEN } else { MAX_LINKS }
-        {
+        if !limits::has_room(&links, &link) {
             return Err(io::Error::from_raw_os_error(libc::EDQUOT));
         }
         *links = Arc::new(links.iter().cloned().chain([link.clone()]).collect());
@@ -356,7 +352,11 @@ impl Links {
         directory: EngineFd,
     ) -> io::Result<()> {
         let pid = link.pid;
-        let memory = PeerMemory::probe(pid, introduction.cookie_at, introduction.cookie);
+        // The peer chooses its cookie's place and value, so the cookie proves nothing where the kernel lets this process, as root, write
+        // to each program that the peer may execute.
+        let of_this_user = link.other_user.is_none().then_some(pid);
+        let memory =
+            of_this_user.and_then(|pid| PeerMemory::probe(pid, introduction.cookie_at, introduction.cookie));
         if let Some(pidfd) = &link.pidfd {
             sys::epoll_control(
                 self.epoll.raw(),
@@ -558,6 +558,7 @@ impl Service for Links {
         let opened = self.add(0, connection, memory, 1);
         let link = match opened {
             Ok(link) => link,
+            // The connection ends, and the other side goes by UDP.
             Err(error) => return tracing::debug!(%error, "there is no room for a link"),
         };
         if let Err(error) = self.introduce(&link, &introduction, directory) {

@@ -4,6 +4,7 @@
 mod crowds;
 mod privileged;
 mod third_user;
+mod trusted;
 
 use ferroce_tests::{Fabric, Host, Outcome, Process, Skip, World, require, tool, wait::eventually};
 use std::time::Duration;
@@ -181,18 +182,23 @@ fn connections_are_made_between_two_users() {
     }
 }
 
-/// A program of two users on port 19001, each of whom trusts whom the list names; what both sides have logged of it.
+/// As [`trusting_users`], of the first and the second user.
 fn trusting(world: &World, line: &str, trust: [Option<&str>; 2]) -> String {
+    trusting_users(world, line, [FIRST, SECOND], trust)
+}
+
+/// A program of two users on port 19001, each of whom trusts the users that a list names; what both sides have logged of it.
+fn trusting_users(world: &World, line: &str, users: [&str; 2], trust: [Option<&str>; 2]) -> String {
     let line: Vec<&str> = line.split_whitespace().chain(["-p", "19001"]).collect();
-    let side = |user: &str, trust: Option<&str>, server: &[&str]| {
+    let side = |index: usize, server: &[&str]| {
         let mut settings = vec![("FERROCE_LOG", "ferroce_hostlink=debug")];
-        settings.extend(trust.map(|list| ("FERROCE_TRUST", list)));
-        let words = [&World::as_user(user)[..], &line, server].concat();
+        settings.extend(trust[index].map(|list| ("FERROCE_TRUST", list)));
+        let words = [&World::as_user(users[index])[..], &line, server].concat();
         world.first().start_ferroce_privileged(&[], &words, &settings)
     };
-    let mut server = side(FIRST, trust[0], &[]);
+    let mut server = side(0, &[]);
     world.first().wait_for_listener(19001, &mut server, LIMIT);
-    let client = side(SECOND, trust[1], &[&world.first().ipv4()]);
+    let client = side(1, &[&world.first().ipv4()]);
     Pair::finish(client, server).map(|outcome| outcome.expect_success().stderr.clone()).concat()
 }
 

@@ -104,7 +104,7 @@ struct Terms {
     views: AtomicU64,
     /// It has given up the link.
     ended: Ended,
-    /// 1: it sees when the ring's consumer exits, which may therefore reach the producer's memory by itself.
+    /// 1: the ring's consumer may reach the producer's memory by itself: it is of the same user, and the producer sees when it exits.
     sees_exit: AtomicU64,
     /// 1: it understands compact headers of atomics and their answers, too.
     compact_atomics: AtomicU64,
@@ -176,6 +176,8 @@ pub struct Link {
     confirmed: Mutex<class::LinkConfirmed, SmallVec<[u16; 4]>>,
     /// The peer, as the kernel names it in this process's PID namespace; 0: it can't be seen there.
     pub(super) pid: i32,
+    /// The peer's user; `None`: this process's.
+    pub(super) other_user: Option<u32>,
     /// Readable when the peer has exited; `None`: that can't be seen here.
     pub(super) pidfd: Option<EngineFd>,
     /// Held by the thread that reads the peer's answer.
@@ -225,6 +227,7 @@ impl Link {
         id: u64,
         slot: u16,
         pid: i32,
+        other_user: Option<u32>,
         connection: EngineFd,
         memory: Arc<SharedMemory>,
         side: usize,
@@ -238,6 +241,7 @@ impl Link {
             slot,
             confirmed: Mutex::default(),
             pid,
+            other_user,
             pidfd,
             finishing: Mutex::new(()),
             connection,
@@ -384,9 +388,9 @@ impl Link {
     /// The accesses that the peer is in the middle of.
     pub(super) fn accesses_of_peer(&self) -> impl Iterator<Item = PeersAccess> {
         let words = self.from_peer.head.access.iter().enumerate();
-        words
-            .map(|(lane, word)| PeersAccess { lane, value: word.value() })
-            .filter(|access| AccessWord::is_in_use(access.value) && self.goes_on(*access))
+        words.map(|(lane, word)| PeersAccess { lane, value: word.value() }).filter(|access| {
+            self.is_entitled() && AccessWord::is_in_use(access.value) && self.goes_on(*access)
+        })
     }
 
     /// An access that the peer was in the middle of goes on.
@@ -395,18 +399,27 @@ impl Link {
     }
 
     fn peer_has_exited(&self) -> bool {
-        match self.pidfd.as_ref().map(EngineFd::checked) {
-            Some(pidfd) if pidfd >= 0 => sys::wait_for(pidfd, libc::POLLIN, Duration::ZERO),
+        match self.pidfd.as_ref().map_or(-1, EngineFd::checked) {
+            pidfd if pidfd >= 0 => sys::wait_for(pidfd, libc::POLLIN, Duration::ZERO),
             // The program has closed it. An exit that can't be seen any more is none.
-            Some(_) => self.pid > 0 && !sys::process_exists(self.pid),
-            // The peer was never told that it may access anything, so its access words mean nothing.
-            None => self.is_dead(),
+            _ => self.pid > 0 && !sys::process_exists(self.pid),
         }
     }
 
-    /// Tells the peer whether its exit is seen here: only then may it reach this process's memory by itself.
-    pub(super) fn tell_sees_exit(&self) {
-        self.terms(true).sees_exit.store(u64::from(self.pidfd.is_some()), Ordering::Release);
+    /// Whether the peer may reach this process's memory by itself: it is a process of this user, and its exit is seen here. The access
+    /// words of other peers mean nothing.
+    pub(super) fn is_entitled(&self) -> bool {
+        self.other_user.is_none() && self.pidfd.is_some()
+    }
+
+    /// Grants the peer access to this process's memory if it is entitled to it.
+    pub(super) fn entitle(&self) {
+        self.terms(true).sees_exit.store(u64::from(self.is_entitled()), Ordering::Release);
+    }
+
+    /// The peer, of another user, has made it.
+    pub(super) fn is_made_by_other_user(&self) -> bool {
+        self.slot == 0 && self.other_user.is_some()
     }
 
     /// What this process (or the peer) says of itself.
@@ -444,7 +457,7 @@ impl Link {
     /// The peer fetches payloads from this process's memory, and may.
     #[inline]
     pub fn peer_fetches(&self) -> bool {
-        self.pidfd.is_some() && self.terms(false).fetches.load(Ordering::Acquire) == 1
+        self.is_entitled() && self.terms(false).fetches.load(Ordering::Acquire) == 1
     }
 
     /// Wakes the peer if it sleeps: something was left for it.

@@ -447,7 +447,7 @@ pub(super) mod tests {
         let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
         let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         let link = |connection, memory: SharedMemory, side| {
-            let link = Link::new(1, 1, 0, connection, memory.into(), side);
+            let link = Link::new(1, 1, 0, None, connection, memory.into(), side);
             link.answered();
             link.offer_compact();
             link

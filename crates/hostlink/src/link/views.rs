@@ -231,7 +231,7 @@ mod tests {
     fn a_revocation_that_finds_a_lane_locked_is_seen_by_the_thread_that_unlocks_it() {
         let memory = SharedMemory::create(LEN, false).unwrap();
         let [connection, _] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
-        let link = Link::new(1, 1, 0, connection, memory.into(), 0);
+        let link = Link::new(1, 1, 0, None, connection, memory.into(), 0);
         link.terms(true).views.store(1, Ordering::Release);
         let mut lane = link.lanes[0].lock();
         lane.mapped = 1;

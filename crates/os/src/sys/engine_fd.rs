@@ -307,21 +307,26 @@ impl Drop for EngineFd {
     }
 }
 
+/// How many descriptors this process may have (`RLIMIT_NOFILE`).
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable. The call fails for no other reason.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// Moves a descriptor to a high number if there is one to be had.
 pub(super) fn out_of_the_way(fd: RawFd) -> RawFd {
     if fd >= BASE {
         return fd;
     }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is writable.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return fd;
-    }
-    let bases = if limit.rlim_cur >= ROOMY {
+    let limit = descriptor_limit();
+    let bases = if limit >= ROOMY {
         [BASE; 2]
     } else {
         // The upper quarter, or the upper half where that is full.
-        [limit.rlim_cur - limit.rlim_cur / 4, limit.rlim_cur / 2].map(|base| base as RawFd)
+        [limit - limit / 4, limit / 2].map(|base| base as RawFd)
     };
     for base in bases {
         if fd >= base {

@@ -30,8 +30,8 @@ pub use ending::{
     at_exit, end_process, how_often_to_look, only_our_threads_are_left, own_number, tell_of_ends,
 };
 pub use engine_fd::{
-    EngineFd, abandon_all, close_all_after_fork, close_if, device_and_inode, find_lost, for_each_engine_fd,
-    identity, protect_engine_fds, with_forks_held,
+    EngineFd, abandon_all, close_all_after_fork, close_if, descriptor_limit, device_and_inode, find_lost,
+    for_each_engine_fd, identity, protect_engine_fds, with_forks_held,
 };
 pub(crate) use engine_fd::{hold_openings, resume_openings};
 
