@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Links with one process, at most: each side may make one for each of the other's slots that it finds first.
 const MAX_LINKS: usize = 8;
-/// Links with processes of other PID namespaces, which can't be told apart.
+/// Links with processes of other PID namespaces, which can't be distinguished.
 const MAX_UNSEEN: usize = 256;
 /// Links that processes of one other user have made.
 const MAX_OF_OTHER_USER: usize = 64;
