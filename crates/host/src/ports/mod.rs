@@ -161,9 +161,23 @@ pub struct HeldPort {
 #[derive(Debug)]
 enum Held {
     /// Shared with others of whom none listens.
-    Shared(#[expect(dead_code, reason = "it holds the name")] Arc<Requested>, String),
+    Shared(Share),
     /// MADs come to it.
     Alone(u16),
+}
+
+/// The listener and the name of one that shares a port.
+#[derive(Debug)]
+struct Share {
+    listener: Arc<Requested>,
+    name: String,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // A thread that answers a request may keep the listener for a moment. From now on no process reaches it.
+        sys::shutdown(self.listener.listener.checked());
+    }
 }
 
 impl HeldPort {
@@ -178,8 +192,8 @@ impl HeldPort {
     /// # Errors
     /// [`PortError::Taken`] while others have it as well.
     pub fn stop_sharing(&mut self) -> Result<(), PortError> {
-        let Held::Shared(_, share) = &self.kind else { return Ok(()) };
-        let id = self.host.hold_port(self.address, Some(share))?;
+        let Held::Shared(share) = &self.kind else { return Ok(()) };
+        let id = self.host.hold_port(self.address, Some(&share.name))?;
         self.kind = Held::Alone(id);
         Ok(())
     }
@@ -192,7 +206,10 @@ impl Drop for HeldPort {
             let at = known.ports.iter().position(|port| port.id == id);
             let port = at.map(|at| known.ports.swap_remove(at));
             drop(known);
-            drop(port);
+            // As for a `Share`.
+            if let Some(port) = port {
+                sys::shutdown(port.listener.checked());
+            }
         }
     }
 }
@@ -249,11 +266,11 @@ impl Host {
         static SHARES: AtomicU64 = AtomicU64::new(0);
         let kind = if shared {
             let slot = self.slots().first().copied().unwrap_or_default();
-            let share = format!("{slot}.{}", SHARES.fetch_add(1, Ordering::Relaxed));
-            let listener = self.listen_at(address, Some(&share))?;
-            let held = self.take_requests(listener, None)?;
-            self.check_port(address, Some(&share), true)?;
-            Held::Shared(held, share)
+            let name = format!("{slot}.{}", SHARES.fetch_add(1, Ordering::Relaxed));
+            let listener = self.listen_at(address, Some(&name))?;
+            let share = Share { listener: self.take_requests(listener, None)?, name };
+            self.check_port(address, Some(&share.name), true)?;
+            Held::Shared(share)
         } else {
             Held::Alone(self.hold_port(address, None)?)
         };
