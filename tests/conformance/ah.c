@@ -59,7 +59,7 @@ static void datagrams(void)
 	check(filled(buffer.mem + 4096 + GRH, 200, 3), "ibv_post_recv(3): the data starts 40 bytes into the buffer");
 	is(wc.src_qp, pair.a->qp_num, "ibv_poll_cq(3): src_qp is the sender's QP");
 	is(wc.qp_num, pair.b->qp_num, "ibv_poll_cq(3): qp_num is the receiver's own");
-	check(wc.wc_flags & IBV_WC_GRH, "ibv_poll_cq(3): wc_flags say that a GRH is there");
+	check(wc.wc_flags & IBV_WC_GRH, "ibv_poll_cq(3): IBV_WC_GRH is set");
 	check(wc.wc_flags & IBV_WC_WITH_IMM && wc.imm_data == htonl(99), "ibv_poll_cq(3): a datagram's immediate data");
 	is((long)wc.wr_id, 7, "ibv_poll_cq(3): a datagram's receive request");
 
