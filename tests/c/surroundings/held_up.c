@@ -535,84 +535,13 @@ static void fork_beside_a_page(void)
 	end_side(second);
 }
 
-#define AREA (1ul << 20)
-
-/* The other side of `writers`: two areas of memory. */
-static void own_two_areas(int fd)
-{
-	begin();
-	for (int i = 0; i < 2; i++)
-		connect_to(fd, register_new(map_apart(AREA), AREA));
-	meet_again(fd);
-	for (;;)
-		pause();
-}
-
-/* Writes whole areas and returns how many. */
-static void *write_areas(void *argument)
-{
-	const struct end *end = argument;
-	struct ibv_sge sge = {(uintptr_t)end->mr->addr, AREA, end->mr->lkey};
-	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-				 .send_flags = IBV_SEND_SIGNALED}, *bad;
-	uintptr_t written = 0;
-	struct ibv_wc wc;
-
-	set_remote(&wr, end->theirs.buffer, end->theirs.rkey);
-	for (; goes_on; written++) {
-		MUST(ibv_post_send(end->qp, &wr, &bad));
-		MUST_COMPLETE(end->cq, &wc);
-	}
-	return (void *)written;
-}
-
-/* How many areas so many threads write together in half a second. */
-static unsigned long written_by(struct end *ends, int threads)
-{
-	pthread_t all[2];
-	unsigned long sum = 0;
-	void *written;
-
-	goes_on = true;
-	for (int i = 0; i < threads; i++)
-		MUST(pthread_create(&all[i], NULL, write_areas, &ends[i]));
-	usleep(500000);
-	goes_on = false;
-	for (int i = 0; i < threads; i++) {
-		MUST(pthread_join(all[i], &written));
-		sum += (uintptr_t)written;
-	}
-	return sum;
-}
-
-/* Two threads that write to one peer, each by a queue pair of its own, write as much as one. */
-static void writers(void)
-{
-	unsigned long one = 0, two = 0;
-	pid_t peer;
-	int fd = start_side(own_two_areas, &peer);
-	struct end ends[2];
-
-	begin();
-	for (int i = 0; i < 2; i++)
-		ends[i] = connect_to(fd, register_new(map_apart(AREA), AREA));
-	meet_again(fd);
-	for (int round = 0; round < 6; round++) {
-		one += written_by(ends, 1);
-		two += written_by(ends, 2);
-	}
-	if (two < one)
-		fail("two threads have written %lu areas, one %lu", two, one);
-	end_side(peer);
-}
-
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
 		CASE(stopped_peer),	    CASE(page_that_is_written), CASE(page_that_receives),
 		CASE(sender_of_a_page),	    CASE(write_beside_a_page),	CASE(post_to_a_page),
 		CASE(nowhere),		    CASE(nowhere_at_the_end),	CASE(slow_pages),
-		CASE(record_for_a_sender_of_a_page), CASE(fork_beside_a_page), CASE(writers),
+		CASE(record_for_a_sender_of_a_page), CASE(fork_beside_a_page),
 	};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);

@@ -242,7 +242,7 @@ impl Qp {
             }
         };
         if let Err(why) = ferroce_engine::start_thread("ferroce-end", repeat) {
-            tracing::error!(qpn = self.qpn, %why, "a queue pair that was to end goes on: there is no thread that ends it");
+            tracing::error!(qpn = self.qpn, %why, "the queue pair stays alive: the thread that ends it can't be started");
         }
     }
 
