@@ -327,4 +327,6 @@ pub const CLIENTS: &[Client] = &[
     compiled("as GPI-2", "libibverbs-dev", &["ibverbs"], "like_gpi2", 17816),
     compiled("as LCI", "libibverbs-dev", &["ibverbs"], "like_lci", 17817),
     compiled("as DiSNI", "librdmacm-dev", &["rdmacm", "ibverbs"], "like_disni", 17818),
+    compiled("as Charm++", "libibverbs-dev", &["ibverbs"], "like_charm", 17820),
+    compiled("as easyRDMA", "librdmacm-dev", &["rdmacm", "ibverbs"], "like_easyrdma", 17821),
 ];

@@ -264,8 +264,8 @@ Looked for in Debian 12 and on PyPI:
   \"No probed ethernet devices\".
 - **tgt** and **libiscsi** (iSER): `iscsi-readcapacity16` reads a `tgtd`'s capacity when tried by hand as root. They have no row yet.
 - **librpma**'s package has no examples, and Debian's fio no `librpma` engines. Built by hand, the 17 examples and 31 threaded tests of its repository pass on one host.
-- **GPI-2**, **LCI**, **DiSNI** and **easyrdma** are in no registry; the first three have a row of ours.
-- **Charm++** isn't in Debian, and `charm4py` 1.1 on PyPI is built without verbs.
+- **GPI-2**, **LCI**, **DiSNI** and **easyRDMA** are in no registry. A program of ours makes the same calls in the same order.
+- **Charm++** isn't in Debian, and `charm4py` 1.1 on PyPI is built without verbs. A program of ours makes the calls of its verbs layer.
 - **MPICH** of Debian is built for UCX only, not for libfabric; its wheel has both.
 - The **Open MPI** wheel's `osc ucx` with `rc_verbs` reads with the key 0xff, which no region has; it is run with `osc rdma` there.
 - **torch**'s wheel on PyPI (2.9.1, 900 MB) has TensorPipe's `ibv` as Debian's torch has it, and gloo without `ibverbs`; Debian's gloo has it.
