@@ -34,4 +34,4 @@ pub use odp::Prefetch;
 pub use owner::{CountedQueue, ListedMr, Owner, is_same};
 pub use pd::{MAX_PD, Pd, PdHold};
 pub use persist::write_back;
-pub use queue_memory::{AllocatorAnswer, QueueKind, QueueMemory};
+pub use queue_memory::{AllocatorAnswer, QueueKind, QueueMemory, ring_for};

@@ -48,7 +48,7 @@ pub use qp::{MAX_MESSAGE, Oldest, Qp};
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
 pub use rnr::rnr_delay;
-pub use sendq::{Slots, Wqe};
+pub use sendq::Wqe;
 pub use tags::{MAX_RENDEZVOUS_REQUEST, TagFlags, TagInfo, Taken};
 pub use time::Instant;
 pub use types::{

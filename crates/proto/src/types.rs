@@ -198,7 +198,7 @@ pub struct SendWr<A> {
 }
 
 /// A receive work request taken from an RQ or SRQ.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RecvWqe {
     /// The program's number.
     pub wr_id: u64,
@@ -216,10 +216,11 @@ impl RecvWqe {
 }
 
 /// Completion status; discriminants are those of `enum ibv_wc_status`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)] // ibv_poll_cq(3)
 pub enum WcStatus {
+    #[default]
     Success = 0,
     LocLenErr = 1,
     LocQpOpErr = 2,
@@ -247,10 +248,11 @@ pub enum WcStatus {
 }
 
 /// Completion opcode; discriminants are those of `enum ibv_wc_opcode`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)] // ibv_poll_cq(3)
 pub enum WcOpcode {
+    #[default]
     Send = 0,
     RdmaWrite = 1,
     RdmaRead = 2,
@@ -271,7 +273,7 @@ pub enum WcOpcode {
 }
 
 /// A work completion.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Completion {
     /// The work request's number.
     pub wr_id: u64,
@@ -301,19 +303,7 @@ impl Completion {
     /// One that says no more than this: without bytes, peer and reason.
     #[must_use]
     pub fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Self {
-        Self {
-            wr_id,
-            status,
-            opcode,
-            byte_len: 0,
-            immediate: None,
-            invalidated_rkey: None,
-            src_qp: 0,
-            grh: false,
-            solicited: false,
-            tags: TagFlags::default(),
-            reason: 0,
-        }
+        Self { wr_id, status, opcode, ..Self::default() }
     }
 }
 

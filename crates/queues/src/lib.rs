@@ -10,7 +10,6 @@ mod events;
 pub mod late;
 mod limits;
 mod recv;
-mod ring;
 
 pub use comp_cntr::{CntrValue, CompCntr, CompCntrType, CountedOp, MAX_COMP_CNTR, QpCntrs};
 pub use cq::{CompChannel, Cq, CqFill, CqInit, EventTimer, IpVersion, MAX_CQ, Stamp, Wc, WcTags};
@@ -20,4 +19,3 @@ pub use recv::{
     MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, NewSize, NewSrq, RecvQueue, Srq, SrqAttr, SrqRegistration, TagEntry,
     TagOp, TagRequest,
 };
-pub use ring::GivenRing;

@@ -44,6 +44,7 @@ const fn one(name: &'static str, what: &'static str) -> Crate {
 pub const HOUSE: &[Storey] = &[
     &[
         room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else."),
+        room("ring", "The ring that holds the entries of queues, in memory of its own or in the program's."),
         one("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
     ],
     &[room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors.")],

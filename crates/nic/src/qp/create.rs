@@ -16,13 +16,13 @@ use crate::owner::OfContext as _;
 use crate::watched;
 use crate::xrc::Domain;
 use ferroce_engine::{Deadline, Inbox, Queued};
-use ferroce_mem::{Pd, QueueKind};
+use ferroce_mem::{Pd, QueueKind, ring_for};
 use ferroce_os::fork::{self, Turn};
 use ferroce_os::sync::Mutex;
 use ferroce_os::sys;
 use ferroce_proto::QpState;
 use ferroce_queues::late::{self, Late};
-use ferroce_queues::{Cq, GivenRing, Limits, RecvQueue, Srq, Unacked};
+use ferroce_queues::{Cq, Limits, RecvQueue, Srq, Unacked};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
@@ -90,12 +90,10 @@ impl Qp {
         let adapter = pd.context().adapter()?;
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, user_handle } = init;
         let rq = RecvQueue::new(pd, QueueKind::Receive, cap.max_recv_wr, cap.max_recv_sge)?;
-        let sq = GivenRing::given(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
+        let sq = ring_for(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
         let make = |qpn| {
             let mut proto = ferroce_proto::Qp::new(service, qpn, cap.max_send_wr);
-            if let Some(ring) = sq {
-                proto.place_send_queue(Box::new(ring));
-            }
+            proto.place_send_queue(sq);
             Arc::new(Self {
                 qpn,
                 service,

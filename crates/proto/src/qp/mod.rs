@@ -6,8 +6,9 @@ mod post;
 use crate::answers::Answers;
 use crate::requester::Requester;
 use crate::responder::Responder;
-use crate::sendq::{SendQueue, Slots, Wqe};
+use crate::sendq::{SendQueue, Wqe};
 use crate::{Counters, Env, Instant, QpParams, QpState, RateLimit, SendWr, Violation};
+use ferroce_ring::Ring;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use post::packets;
 
@@ -66,14 +67,14 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Has the entries of the send queue, which is empty, lie in `slots`, which has room for all of them.
-    pub fn place_send_queue(&mut self, slots: Box<dyn Slots<Wqe<A>>>) {
-        self.sq.place(slots);
+    /// Uses this ring for the send queue, which is empty.
+    pub fn place_send_queue(&mut self, ring: Ring<Wqe<A>>) {
+        self.sq.place(ring);
     }
 
-    /// Ends the send queue of a QP that is in RESET and won't be used again: gives back what it was given.
+    /// Ends the send queue of a QP that is in RESET and won't be used again, and returns its ring.
     #[must_use]
-    pub fn end_send_queue(&mut self) -> Option<Box<dyn Slots<Wqe<A>>>> {
+    pub fn end_send_queue(&mut self) -> Ring<Wqe<A>> {
         self.sq.end()
     }
 

@@ -10,8 +10,7 @@ pub use queue::{IpVersion, Stamp, Wc, WcTags};
 use crate::events::Unacked;
 use crate::late::{self, Late};
 use crate::limits::Limits;
-use crate::ring::Ring;
-use ferroce_mem::{CountedQueue, Owner, Pd, QueueKind, is_same};
+use ferroce_mem::{CountedQueue, Owner, Pd, QueueKind, is_same, ring_for};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
@@ -115,7 +114,7 @@ impl Cq {
         let CqInit { cqe, channel, user_handle, stamped, ignore_overrun, pd } = init;
         check_size(cqe)?;
         let held = QUEUES.take()?;
-        let entries = Ring::new(pd.and_then(|pd| pd.queues()), cqe as usize, QueueKind::Completion)?;
+        let entries = ring_for(pd.and_then(|pd| pd.queues()), cqe as usize, QueueKind::Completion)?;
         if let Some(pd) = pd {
             pd.hold();
         }
@@ -219,7 +218,7 @@ impl Cq {
             // Read where it lies: of most completions, most is empty.
             let Some(wc) = entries.front() else { break };
             f(wc, stamps.front().copied().unwrap_or_default());
-            entries.drop_front();
+            entries.skip_front();
             stamps.pop_front();
         }
         if n > 0 {
@@ -345,7 +344,7 @@ impl Cq {
     pub fn resize(&self, cqe: u32) -> Result<()> {
         check_size(cqe)?;
         let memory = self.pd.as_ref().and_then(|pd| pd.queues());
-        let room = memory.map(|_| Ring::new(memory, cqe as usize, QueueKind::Completion)).transpose()?;
+        let room = memory.map(|_| ring_for(memory, cqe as usize, QueueKind::Completion)).transpose()?;
         let mut queue = self.queue.lock();
         if queue.entries.len() > cqe as usize {
             return invalid!("{} completions wait in the queue, more than {cqe}", queue.entries.len());

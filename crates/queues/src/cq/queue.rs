@@ -1,12 +1,12 @@
 //! What a completion queue holds: completions, what is recorded with them, and when they raise an event.
 
-use crate::ring::Ring;
 use ferroce_proto::{Completion, TagInfo, WcOpcode, WcStatus};
+use ferroce_ring::Ring;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A work completion with the QP it is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Wc {
     /// The local QPN.
     pub qp_num: u32,
@@ -155,7 +155,7 @@ impl Queue {
 
     /// Makes room for one more by giving up the oldest.
     pub(super) fn give_up_oldest(&mut self) {
-        self.entries.pop_front();
+        self.entries.skip_front();
         self.stamps.pop_front();
         self.announced = self.announced.saturating_sub(1);
     }

@@ -9,10 +9,10 @@ use crate::cq::Cq;
 use crate::events::Unacked;
 use crate::late::{self, Late};
 use crate::limits::Limits;
-use crate::ring::Ring;
-use ferroce_mem::{CountedQueue, Pd, QueueKind};
+use ferroce_mem::{CountedQueue, Pd, QueueKind, ring_for};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{NoReceive, RecvWqe};
+use ferroce_ring::Ring;
 use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, Users, invalid};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl RecvQueue {
     /// # Errors
     /// [`Error::NoMemory`] when the domain's allocator gives nothing.
     pub fn new(pd: &Pd, kind: QueueKind, max_wr: u32, max_sge: u32) -> Result<Self> {
-        Ok(Self { wqes: Ring::new(pd.queues(), max_wr as usize, kind)?, max_wr, max_sge })
+        Ok(Self { wqes: ring_for(pd.queues(), max_wr as usize, kind)?, max_wr, max_sge })
     }
 
     /// Ends the queue: what it returns is dropped when nothing is locked.
@@ -82,7 +82,7 @@ impl RecvQueue {
     /// Drops the next work request.
     #[inline]
     pub fn drop_front(&mut self) {
-        self.wqes.drop_front();
+        self.wqes.pop_front();
     }
 
     /// Takes the next work request, if it has room for `len` bytes.
@@ -312,7 +312,7 @@ impl Srq {
             Some(NewSize { max_wr, .. })
                 if self.pd.queues().is_some() && (1..=limits.srq_wr).contains(&max_wr) =>
             {
-                Some(Ring::new(self.pd.queues(), max_wr as usize, QueueKind::SharedReceive)?)
+                Some(ring_for(self.pd.queues(), max_wr as usize, QueueKind::SharedReceive)?)
             }
             _ => None,
         };
