@@ -22,3 +22,4 @@ pub use mappings::{Mapped, mapped};
 pub use peer_memory::PeerMemory;
 pub use peer_view::PeerView;
 pub use shared::{SharedMemory, SharedPlace, SharedWords};
+pub use words::{layout, layout_of_field};

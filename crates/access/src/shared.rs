@@ -32,7 +32,10 @@ unsafe impl Sync for SharedMemory {}
 ///
 /// # Safety
 /// The type consists of atomics of the standard library alone.
-pub unsafe trait SharedWords {}
+pub unsafe trait SharedWords {
+    /// Made of the names, places and layouts of all fields: processes that share the words compare it.
+    const LAYOUT: u64;
+}
 
 /// Shared words of a mapping that are used often: where they are is checked once.
 pub struct SharedPlace<T> {

@@ -3,7 +3,7 @@
 
 use super::links::Links;
 use super::protocol::{Attention, Bell, DirectoryEntry};
-use ferroce_access::{Cookie, SharedMemory};
+use ferroce_access::{Cookie, SharedMemory, SharedWords, layout};
 use ferroce_os::fork::{self, ChildStep, InChild};
 use ferroce_os::sync::Global;
 use ferroce_proto::Access;
@@ -23,6 +23,15 @@ const QPS_AT: usize = REGIONS_AT + REGIONS * size_of::<DirectoryEntry>();
 /// Bytes of a directory.
 pub(super) const LEN: usize = QPS_AT + LISTED_SLOTS * QPNS_PER_SLOT * size_of::<DirectoryEntry>();
 
+pub(super) const LAYOUT: u64 = layout(
+    LEN,
+    &[
+        ("header", 0, DirectoryHeader::LAYOUT),
+        ("regions", REGIONS_AT, <[DirectoryEntry; REGIONS]>::LAYOUT),
+        ("queue pairs", QPS_AT, <[DirectoryEntry; LISTED_SLOTS * QPNS_PER_SLOT]>::LAYOUT),
+    ],
+);
+
 /// Names of entries have this bit, so that none is 0.
 const NAMED: u64 = 1 << 63;
 
@@ -34,7 +43,6 @@ struct DirectoryHeader {
     slots: [AtomicU64; LISTED_SLOTS],
     /// What follows is written often: it has a pair of cache lines of its own.
     _unused: [AtomicU64; 11],
-    /// 0 in the directories of older builds: they watch no rings.
     attention: Attention,
 }
 
@@ -68,7 +76,7 @@ pub struct ListedRegion {
 pub struct ListedQp {
     /// Its number and that of its peer.
     pub ends: QpnPair,
-    /// The number of its connection, unlike that of any other of the process's life. 0: it isn't told.
+    /// The number of its connection, unlike that of any other of the process's life; not 0.
     pub connection: u64,
     /// The protection domain's number.
     pub pd: u32,
@@ -99,15 +107,14 @@ mod right {
 
 /// In the word of a QP's rights: its program sends nothing (RTR).
 const RECEIVES: u64 = 4;
-/// In the word of a region's rights: others can map what the region lies in. Older builds don't say.
+/// In the word of a region's rights: others can map what the region lies in.
 const SHARED: u64 = 4;
 /// … and where the count of listings begins, by which a region is told from one before it that had the same key.
 const LISTING: u32 = 8;
 
 /// The word of a QP's entry with the number of its peer.
 const PEER: usize = 0;
-/// The word of a QP's entry that isn't 0 while the QP owes its peer answers, also while the entry is taken back for a change. Older builds
-/// leave it 0.
+/// The word of a QP's entry that isn't 0 while the QP owes its peer answers, also while the entry is taken back for a change.
 const OWES: usize = 3;
 
 /// Memory that was found.
@@ -116,7 +123,7 @@ pub(super) struct Found {
     /// In the process that the directory is of.
     pub(super) address: u64,
     pub(super) region: FoundRegion,
-    /// The number of the QP's connection; 0 in the directories of older builds.
+    /// The number of the QP's connection.
     pub(super) connection: u64,
     /// The QP's program sends nothing.
     pub(super) receives: bool,

@@ -1,11 +1,11 @@
 //! How two processes introduce themselves before they share memory: one message each way over the connection to a
 //! slot's holder, with descriptors.
 //!
-//! The frame is that of all requests between processes of a host; a process that doesn't know this kind of request, or
-//! another [`VERSION`] of it, refuses, and both go by UDP.
+//! The frame is that of all requests between processes of a host. A process whose [`LAYOUT`] is another refuses, and both go by UDP.
 
-use super::directory::Directory;
-use super::link::RING;
+use super::directory::{self, Directory};
+use super::link;
+use ferroce_access::layout;
 use ferroce_host::frame;
 use ferroce_os::sys::EngineFd;
 use std::io;
@@ -13,14 +13,15 @@ use std::os::fd::RawFd;
 
 /// The kind of a request for shared memory.
 pub(super) const KIND: u8 = 2;
-/// Of the memory's layout and of what is in it. 3: an access word names the QP and the region that are being used.
-const VERSION: u32 = 3;
-const LEN: usize = 48;
+/// What records and words contain: a hash that a test makes of samples of all of them. A change of meaning without one of the
+/// samples adds a sample.
+const ENCODING: u64 = 0xc382_a113_0591_4c1e;
+/// All that two processes have to agree on.
+pub const LAYOUT: u64 =
+    layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
+const LEN: usize = 40;
 /// Status of an answer: the process that answers has made a link as well, and that link is to be used.
 const YIELD: u8 = 3;
-/// In [`AT_FEATURES`]: the process understands [`YIELD`]. Builds before it left zero there, and looked at nothing there.
-const YIELDS: u8 = 1;
-const AT_FEATURES: usize = 40;
 
 /// What a process says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +30,6 @@ pub(super) struct Introduction {
     /// Where in its memory its cookie is, and the cookie.
     pub(super) cookie_at: u64,
     pub(super) cookie: u64,
-    /// It gives up its link if it is told that there is another.
-    pub(super) yields: bool,
 }
 
 /// An answer.
@@ -42,16 +41,14 @@ pub(super) enum HelloAnswer {
     Refused,
 }
 
-/// Frame (8 bytes), version, size of a ring, then [`Introduction`].
+/// Frame (8 bytes), [`LAYOUT`], then [`Introduction`].
 fn message(status: u8, own: &Directory) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes[..8].copy_from_slice(&frame::header(status));
-    bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
-    bytes[12..16].copy_from_slice(&(RING as u32).to_ne_bytes());
+    bytes[8..16].copy_from_slice(&LAYOUT.to_ne_bytes());
     bytes[16..24].copy_from_slice(&own.process.to_ne_bytes());
     bytes[24..32].copy_from_slice(&own.cookie.at().to_ne_bytes());
     bytes[32..40].copy_from_slice(&own.cookie.value().to_ne_bytes());
-    bytes[AT_FEATURES] = YIELDS;
     bytes
 }
 
@@ -80,11 +77,9 @@ impl Introduction {
 
     fn parse(bytes: &[u8], kind: u8) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.try_into().ok()?;
-        let short = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_ne_bytes(*b));
         let long = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_ne_bytes(*b));
-        let same = frame::kind_of(bytes)? == kind && short(8)? == VERSION && short(12)? == RING as u32;
-        let yields = bytes[AT_FEATURES] & YIELDS != 0;
-        same.then_some(Self { process: long(16)?, cookie_at: long(24)?, cookie: long(32)?, yields })
+        let same = frame::kind_of(bytes)? == kind && long(8)? == LAYOUT;
+        same.then_some(Self { process: long(16)?, cookie_at: long(24)?, cookie: long(32)? })
     }
 }
 
@@ -124,13 +119,22 @@ fn say(fd: RawFd, status: u8) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compact::CompactHeaders;
+    use super::super::directory::{ListedQp, ListedRegion};
+    use super::super::protocol::{AccessWord, Consumer, Ended, Lines, Producer};
+    use super::super::record::{self, Draft, MAX_PIECES, Piece, Pieces};
     use super::*;
+    use ferroce_access::SharedMemory;
+    use ferroce_os::sys::duplicate_engine;
+    use ferroce_proto::Access;
+    use ferroce_wire::Opcode;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn an_introduction_survives_the_round_trip() {
         let own = Directory::new().unwrap();
         let (cookie_at, cookie) = (own.cookie.at(), own.cookie.value());
-        let expected = Introduction { process: own.process, cookie_at, cookie, yields: true };
+        let expected = Introduction { process: own.process, cookie_at, cookie };
         assert_eq!(Introduction::parse_hello(&hello(&own)), Some(expected));
         assert_eq!(Introduction::parse_answer(&answer(&own)), Some(HelloAnswer::Accepted(expected)));
         let refusal = frame::header(frame::REFUSED);
@@ -138,11 +142,92 @@ mod tests {
         assert_eq!(Introduction::parse_answer(&frame::header(YIELD)), Some(HelloAnswer::Yield));
     }
 
+    /// The words of shared memory that aren't 0, and where they are.
+    fn words(memory: &SharedMemory, len: usize) -> Vec<(&'static str, usize, u64)> {
+        let word = |at| memory.words::<AtomicU64>(at).load(Ordering::Relaxed);
+        (0..len).step_by(8).map(|at| ("", at, word(at))).filter(|(_, _, word)| *word != 0).collect()
+    }
+
+    /// All kinds of records, one after the other.
+    fn records() -> Vec<(&'static str, usize, u64)> {
+        const AT: usize = 64;
+        let meta = record::tests::meta("10.0.0.1", "fd00::2");
+        let pieces: Pieces =
+            (1..=MAX_PIECES as u32).map(|n| Piece { key: n, len: n << 8, va: n.into() }).collect();
+        let mut all = Vec::new();
+        let mut sample = |write: &dyn Fn(&SharedMemory)| {
+            let memory = SharedMemory::create(4096, false).unwrap();
+            write(&memory);
+            all.extend(words(&memory, 4096));
+        };
+        for headers in (0..=u8::MAX).filter_map(Opcode::from_u8).map(record::tests::headers) {
+            sample(&|memory| Draft::packet(&headers, &meta, 100).unwrap().write(memory, AT));
+            sample(&|memory| Draft::reference(&headers, &meta, &pieces).unwrap().write(memory, AT));
+            sample(&|memory| {
+                let Some(compact) = CompactHeaders::of(&headers) else { return };
+                let operands = CompactHeaders::operands_of(&headers).unwrap_or_default();
+                memory.write(AT + compact.payload_offset(), &operands.0);
+                record::write_compact(memory, AT, &compact, operands.1);
+            });
+        }
+        let send = CompactHeaders::of_send(Opcode::from_u8(4).unwrap(), (1, 2), 3, (true, 4), true);
+        sample(&|memory| record::write_compact(memory, AT, &send, 5));
+        sample(&|memory| record::write_disowned(memory, AT, (64, 128)));
+        sample(&|memory| record::write_padding(memory, AT, 192));
+        all.push(("longest", record::MAX_PAYLOAD, record::MAX_COPIED as u64));
+        all
+    }
+
+    /// A directory with one of each entry.
+    fn entries() -> Vec<(&'static str, usize, u64)> {
+        let own = Directory::new().unwrap();
+        own.add_slot(3);
+        let access = Access { remote_read: true, ..Access::default() };
+        let (ends, pd, remote_write) = ((0x3005, 0x4001), 7, access.remote_write);
+        own.publish_qp(&ListedQp { ends, connection: 5, pd, access, sends: false, owes: true });
+        let (key, remote_read, shared) = (0x177, true, true);
+        let region = ListedRegion { pd, addr: 1, iova: 2, length: 3, remote_read, remote_write, shared };
+        own.publish_region(key, &region);
+        // The count of listings is the process's.
+        let entry = own.region(key).unwrap();
+        entry.set(3, entry.get(3) & !0xffff_ff00);
+        own.bell().background_sleeps();
+        own.bell().waiter_sleeps();
+        own.attention().works(5);
+        let memory = SharedMemory::open(duplicate_engine(own.fd()).unwrap(), directory::LEN, false);
+        words(&memory.unwrap(), directory::LEN)
+    }
+
+    /// The words of an access, and of a ring.
+    fn ring() -> Vec<(&'static str, usize, u64)> {
+        let memory = SharedMemory::create(4096, false).unwrap();
+        memory.words::<AccessWord>(0).enter(0x3005, 0x177);
+        let used: &AccessWord = memory.words(64);
+        used.enter(1, 2);
+        used.leave();
+        memory.words::<Ended>(128).set();
+        let lines: &Lines = memory.words(1024);
+        let (mut producer, mut consumer) = (Producer::new(2048), Consumer::new(2048));
+        lines.copy_last(64, [1, 2, 3, 4, 5]);
+        for _ in 0..2 {
+            let place = producer.reserve(lines, 64).unwrap().unwrap();
+            producer.publish(lines, place);
+        }
+        producer.wait(lines);
+        consumer.peek(lines).unwrap();
+        consumer.release(lines, 64);
+        lines.acknowledge(64, 1);
+        words(&memory, 4096)
+    }
+
     #[test]
-    fn a_build_that_knows_of_no_yielding_is_told_apart() {
-        let mut older = hello(&Directory::new().unwrap());
-        older[AT_FEATURES..].fill(0);
-        assert!(!Introduction::parse_hello(&older).unwrap().yields);
+    fn no_encoding_changes_without_the_layout() {
+        let samples = [records(), entries(), ring()].concat();
+        let encoding = layout(samples.len(), &samples);
+        assert!(
+            encoding == ENCODING,
+            "what processes share has changed: ENCODING is {encoding:#x} now, and they don't share memory with builds before"
+        );
     }
 
     #[test]
@@ -159,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn introductions_of_another_version_layout_or_length_are_none() {
+    fn introductions_of_another_layout_or_length_are_none() {
         let own = Directory::new().unwrap();
         let (hello, answer) = (hello(&own), answer(&own));
         for len in (0..LEN).chain([LEN + 1]) {
@@ -167,7 +252,7 @@ mod tests {
             longer.resize(len, 0);
             assert_eq!(Introduction::parse_hello(&longer), None, "{len} bytes");
         }
-        // Magic, version of the frame, kind, version, size of a ring.
+        // Magic, version of the frame, kind, layout.
         for at in (0..6).chain(8..16) {
             let (mut hello, mut answer) = (hello, answer);
             hello[at] ^= 1;

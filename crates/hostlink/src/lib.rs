@@ -38,6 +38,7 @@ pub mod untrusted;
 
 pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair, own as own_directory};
+pub use hello::LAYOUT;
 pub use link::{
     CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Unserved,
     Wanted,

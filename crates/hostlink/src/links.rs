@@ -548,8 +548,7 @@ impl Service for Links {
             let process = introduction.process;
             self.snapshot().iter().any(|link| link.was_offered_to(pid, process))
         };
-        if introduction.yields
-            && introduction.process < own.process
+        if introduction.process < own.process
             && sys::peer_credentials(connection.raw()).is_ok_and(|peer| has_offered(peer.pid))
             && link::ask_to_yield(&memory)
         {
@@ -674,6 +673,33 @@ mod tests {
                 if is_used { (2, 2) } else { (1, 1) }
             );
             assert!(offered.remote.get().is_some());
+        }
+    }
+
+    #[test]
+    fn processes_of_another_layout_make_no_link() {
+        // Of the hello, and of the answer to one that was accepted.
+        for changes_hello in [true, false] {
+            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
+            let [[to_second, at_second], [to_first, at_first]] = [pair(), pair()];
+            let first = Side::new(11, true, to_second, at_first);
+            let second = Side::new(12, true, to_first, at_second);
+            let mut listens = Some(second.listens);
+            let opened = first.links.open(first.connection, second.slot, &mut || {
+                let Some(connection) = listens.take() else { return };
+                let (mut message, fds) = hello::receive(connection.raw()).unwrap();
+                if changes_hello {
+                    message[8] ^= 1;
+                    second.links.serve(connection, &message, fds);
+                } else {
+                    let own = second.links.own.unwrap();
+                    let mut answer = hello::answer(own);
+                    answer[8] ^= 1;
+                    hello::send(connection.raw(), &answer, &[own.fd()]).unwrap();
+                }
+            });
+            assert!(opened.is_none());
+            assert!(first.links.is_empty() && second.links.is_empty());
         }
     }
 

@@ -413,14 +413,14 @@ fn parse_pieces(bytes: &[u8]) -> Result<Pieces, Broken> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Feth, Opcode, Reth};
     use proptest::prelude::*;
 
     const AT: usize = 128;
 
-    fn headers(opcode: Opcode) -> Headers {
+    pub(crate) fn headers(opcode: Opcode) -> Headers {
         let bth = Bth { solicited: true, ack_request: true, ..Bth::new(opcode, 0x12_3456, 0xab_cdef) };
         let (va, rkey) = (0x0123_4567_89ab_cdef, 0x7654_3210);
         Headers {
@@ -437,7 +437,7 @@ mod tests {
         }
     }
 
-    fn meta(src: &str, dst: &str) -> PacketMeta {
+    pub(crate) fn meta(src: &str, dst: &str) -> PacketMeta {
         let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
         PacketMeta { src, dst, tos: 0xb8, ttl: 63, flow_label: 0xa_bcde, len: 1234, of_no_adapter: false }
     }

@@ -73,7 +73,7 @@ impl Link {
         self.lanes.iter().zip(words).find_map(|(lane, word)| Some((lane.try_lock()?, word)))
     }
 
-    /// The number of a QP's connection at the peer, as far as the peer tells it; 0: it doesn't.
+    /// The number of a QP's connection at the peer; 0: the QP isn't listed.
     pub fn connection_of(&self, ends: QpnPair) -> u64 {
         self.remote.get().and_then(|remote| remote.directory.connection(ends)).unwrap_or(0)
     }

@@ -228,15 +228,10 @@ impl Drop for CompactRun<'_> {
 }
 
 impl Link {
-    /// Tells the peer that SENDs may wait to be acknowledged by position.
-    pub(in crate::link) fn offer_positions(&self) {
-        self.terms(true).positions.store(1, Ordering::Release);
-    }
-
-    /// The peer acknowledges by position what is sent with [`Link::send_plain`].
+    /// One more SEND may wait to be acknowledged by position ([`Link::send_plain`]).
     #[inline]
-    pub fn peer_tells_positions(&self) -> bool {
-        self.terms(false).positions.load(Ordering::Relaxed) == 1 && !self.many_awaited.load(Ordering::Relaxed)
+    pub fn may_await(&self) -> bool {
+        !self.many_awaited.load(Ordering::Relaxed)
     }
 
     /// Sends a SEND of a connection, from the QP with the number `qpn`; `fill` copies the payload into the ring. If the headers say

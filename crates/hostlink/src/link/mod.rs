@@ -25,11 +25,10 @@ use views::Views;
 use super::PeerMemory;
 use super::directory::PeerDirectory;
 use super::protocol::{AccessWord, Ended, Lines, Object, Producer};
-use ferroce_access::{SharedMemory, SharedPlace};
+use ferroce_access::{SharedMemory, SharedPlace, SharedWords, layout};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use smallvec::SmallVec;
-use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -96,18 +95,14 @@ impl PeersAccess {
 struct Terms {
     /// 1: it can copy from the memory of the ring's consumer, so packets may leave their payload there.
     fetches: AtomicU64,
-    /// 1: it understands compact headers, and takes them.
+    /// 1: it takes compact headers, and acknowledges by position. 0: it captures packets, or hasn't answered.
     compact: AtomicU64,
-    /// 1: it acknowledges by position, of the other ring, what is sent so.
-    positions: AtomicU64,
     /// How many regions of the consumer's it has mapped.
     views: AtomicU64,
     /// It has given up the link.
     ended: Ended,
     /// 1: the ring's consumer may reach the producer's memory by itself: it is of the same user, and the producer sees when it exits.
     sees_exit: AtomicU64,
-    /// 1: it understands compact headers of atomics and their answers, too.
-    compact_atomics: AtomicU64,
     /// What becomes of the link while its maker, this one, hasn't been answered: [`USED`] or [`YIELDED`], whichever is said first.
     fate: AtomicU64,
     /// The latest packet of the consumer that its reader, the producer of this ring, has dropped ([`Unserved`]).
@@ -119,26 +114,25 @@ const USED: u64 = 1;
 /// The peer has made a link as well, which is used instead.
 const YIELDED: u64 = 2;
 
-/// The words before a ring's bytes. Peers of another version have them at the same places.
+/// The words before a ring's bytes.
 #[repr(C)]
 struct RingHead {
     lines: Lines,
-    unused: [AtomicU64; 224],
     /// What the ring's producer uses of its consumer's memory, a word for each lane.
     access: [AccessWord; LANES],
     /// What the ring's producer can do and has done.
     terms: Terms,
 }
 
-const _: () = assert!(
-    offset_of!(RingHead, access) == 2048
-        && offset_of!(RingHead, terms) == 2048 + 64 * LANES
-        && size_of::<RingHead>() <= BYTES_AT
-);
+const _: () = assert!(size_of::<RingHead>() <= BYTES_AT);
+
+/// Of a link's memory.
+pub(super) const LAYOUT: u64 =
+    layout(LEN, &[("ring", SPAN, RingHead::LAYOUT), ("records", BYTES_AT, Lines::GRAIN as u64)]);
 
 ferroce_access::shared_words!(
-    Terms { fetches, compact, positions, views, ended, sees_exit, compact_atomics, fate, unserved }
-    RingHead { lines, unused, access, terms }
+    Terms { fetches, compact, views, ended, sees_exit, fate, unserved }
+    RingHead { lines, access, terms }
 );
 
 /// Says what becomes of a link, in the ring of its maker; whether it is said in time.
@@ -437,17 +431,9 @@ impl Link {
     /// Tells the peer that packets of connections may come with compact headers, and be acknowledged by position.
     pub(super) fn offer_compact(&self) {
         self.terms(true).compact.store(1, Ordering::Release);
-        self.terms(true).compact_atomics.store(1, Ordering::Release);
-        self.offer_positions();
     }
 
-    /// The peer, which takes compact headers, takes those of atomics and their answers.
-    #[inline]
-    pub fn peer_takes_compact_atomics(&self) -> bool {
-        self.terms(false).compact_atomics.load(Ordering::Relaxed) == 1
-    }
-
-    /// The peer takes packets of connections with compact headers, and there is a peer.
+    /// The peer takes packets of connections with compact headers, and acknowledges by position: it is there, and captures no packets.
     #[inline]
     pub fn peer_takes_compact(&self) -> bool {
         // In the child of a fork the memory isn't there.

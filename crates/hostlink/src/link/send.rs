@@ -45,8 +45,7 @@ impl Link {
         }
     }
 
-    /// Sends a packet of a connection: `None` when its headers have no compact form, or none that the peer knows. The peer takes these
-    /// ([`Link::peer_takes_compact`]).
+    /// Sends a packet of a connection: `None` when its headers have no compact form. The peer takes these ([`Link::peer_takes_compact`]).
     #[inline]
     pub fn send_compact<E>(
         &self,
@@ -55,19 +54,17 @@ impl Link {
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Option<Sent<E>> {
         let compact = CompactHeaders::of(headers)?;
-        let Some((operands, len)) = CompactHeaders::operands_of(headers) else {
-            return Some(self.send_on_connection(&compact, payload, fill));
-        };
-        let write = |ring: &RingBytes<'_>| {
-            ring.put(&operands[..len]);
-            Ok(())
-        };
-        self.peer_takes_compact_atomics().then(|| self.send_on_connection(&compact, len, write))
+        Some(match CompactHeaders::operands_of(headers) {
+            None => self.send_on_connection(&compact, payload, fill),
+            Some((operands, len)) => self.send_on_connection(&compact, len, |ring| {
+                ring.put(&operands[..len]);
+                Ok(())
+            }),
+        })
     }
 
     /// Sends a packet of a connection, which isn't acknowledged by position. `fill` copies `payload` bytes into the ring: the operands of
-    /// an atomic, or what the memory held, are a payload here. The peer takes these ([`Link::peer_takes_compact`],
-    /// [`Link::peer_takes_compact_atomics`]).
+    /// an atomic, or what the memory held, are a payload here. The peer takes these ([`Link::peer_takes_compact`]).
     #[inline]
     pub fn send_on_connection<E>(
         &self,

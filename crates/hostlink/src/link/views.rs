@@ -111,7 +111,7 @@ pub struct PeerAccess<'a> {
 }
 
 impl PeerAccess<'_> {
-    /// The number of the connection that the peer's QP has; 0: a peer of an older build doesn't tell it.
+    /// The number of the connection that the peer's QP has.
     #[must_use]
     #[inline]
     pub fn connection(&self) -> u64 {

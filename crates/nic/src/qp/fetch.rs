@@ -78,7 +78,6 @@ impl Qp {
         let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
-            && link.peer_takes_compact_atomics()
             && !self.is_broken()
             && !self.adapter.has_capture()
             && !copy::by_kernel();

@@ -176,7 +176,7 @@ impl Qp {
         let len = data.len();
         let Some(psn) = proto.plain_psn(len as u64).filter(|_| usable) else { return false };
         // An answer that is awaited may come later than the position.
-        let by_position = link.peer_tells_positions() && !proto.awaits_data();
+        let by_position = link.may_await() && !proto.awaits_data();
         let operation =
             if immediate.is_some() { Operation::SendOnlyWithImmediate } else { Operation::SendOnly };
         let params = proto.params();

@@ -307,8 +307,7 @@ fn introductions_that_make_no_sense_are_refused() {
             "long",
             "very-long",
             "frame-only",
-            "another-version",
-            "another-size",
+            "another-layout",
             "another-kind",
         ] {
             let said = remote.member.ask(&format!("offer {slot} {how}"));
@@ -324,6 +323,25 @@ fn introductions_that_make_no_sense_are_refused() {
         }
         eventually("their descriptors are closed", || descriptors() <= before);
         traffic.end();
+    });
+}
+
+/// As a process of another layout does.
+#[test]
+fn a_process_that_refuses_to_share_memory_is_reached_by_packets() {
+    in_namespace("hostile::a_process_that_refuses_to_share_memory_is_reached_by_packets", || {
+        let mut remote = Remote::start();
+        // SAFETY: no other thread reads the environment yet.
+        unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+        let mut side = Side::new(&open(), Service::Rc, MEMORY);
+        let slot = side.qp.qpn() >> 12;
+        remote.connect(&side, 14);
+        let far = (remote.addr + MEMORY as u64 / 2, remote.rkey);
+        for number in 0..20 {
+            round(&mut side, far, number);
+        }
+        assert_eq!(remote.member.ask(&format!("offer {slot} rightly")), "refused");
+        side.close();
     });
 }
 

@@ -18,10 +18,8 @@ const DIRECTORY: usize = 4096 + (65_536 + 4 * 4096) * 64;
 const TAIL: usize = 0;
 const WAITS: usize = 8;
 const HEAD: usize = 128;
-const ACCESS: usize = 2048;
-const SEES_EXIT: usize = 2048 + 4 * 64 + 40;
-/// Of the introduction.
-const VERSION: u32 = 3;
+const ACCESS: usize = 256;
+const SEES_EXIT: usize = ACCESS + 4 * 64 + 32;
 
 /// Where memory of this length is that this process shares and may write.
 fn mappings(len: usize) -> Vec<usize> {
@@ -232,10 +230,9 @@ fn memory(len: usize, seals: i32) -> EngineFd {
 
 /// Offers shared memory in a way that `how` says. What became of it, and the connection.
 pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
-    let mut hello = vec![0; 48];
+    let mut hello = vec![0; 40];
     hello[..8].copy_from_slice(b"FRCE\x02\x02\0\0");
-    hello[8..12].copy_from_slice(&VERSION.to_ne_bytes());
-    hello[12..16].copy_from_slice(&(RING as u32).to_ne_bytes());
+    hello[8..16].copy_from_slice(&ferroce_hostlink::LAYOUT.to_ne_bytes());
     hello[16..24].copy_from_slice(&sys::random().to_ne_bytes());
     let sealed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     let (link, directory) = (memory(LINK, sealed), memory(DIRECTORY, sealed));
@@ -255,7 +252,7 @@ pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
         "small-directory" => vec![link.raw(), small.raw()],
         "swapped" => vec![directory.raw(), link.raw()],
         "short" => {
-            hello.truncate(47);
+            hello.truncate(39);
             good.to_vec()
         }
         "long" => {
@@ -270,12 +267,8 @@ pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
             hello.truncate(8);
             good.to_vec()
         }
-        "another-version" => {
+        "another-layout" => {
             hello[8] ^= 1;
-            good.to_vec()
-        }
-        "another-size" => {
-            hello[14] ^= 1;
             good.to_vec()
         }
         "another-kind" => {
