@@ -20,8 +20,6 @@ const ENCODING: u64 = 0xc382_a113_0591_4c1e;
 pub const LAYOUT: u64 =
     layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
 const LEN: usize = 40;
-/// Status of an answer: the process that answers has made a link as well, and that link is to be used.
-const YIELD: u8 = 3;
 
 /// What a process says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,15 +28,6 @@ pub(super) struct Introduction {
     /// Where in its memory its cookie is, and the cookie.
     pub(super) cookie_at: u64,
     pub(super) cookie: u64,
-}
-
-/// An answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum HelloAnswer {
-    Accepted(Introduction),
-    /// The link that the peer has made at the same time is to be used.
-    Yield,
-    Refused,
 }
 
 /// Frame (8 bytes), [`LAYOUT`], then [`Introduction`].
@@ -67,12 +56,8 @@ impl Introduction {
         Self::parse(bytes, KIND)
     }
 
-    pub(super) fn parse_answer(bytes: &[u8]) -> Option<HelloAnswer> {
-        match frame::kind_of(bytes)? {
-            frame::GRANTED => Self::parse(bytes, frame::GRANTED).map(HelloAnswer::Accepted),
-            YIELD => Some(HelloAnswer::Yield),
-            _ => Some(HelloAnswer::Refused),
-        }
+    pub(super) fn parse_answer(bytes: &[u8]) -> Option<Self> {
+        Self::parse(bytes, frame::GRANTED)
     }
 
     fn parse(bytes: &[u8], kind: u8) -> Option<Self> {
@@ -102,19 +87,10 @@ pub(super) fn receive(fd: RawFd) -> io::Result<(Vec<u8>, Vec<EngineFd>)> {
     Ok((bytes, fds))
 }
 
-/// Says no.
+/// Refuses a link.
 pub(super) fn refuse(fd: RawFd) {
-    say(fd, frame::REFUSED);
-}
-
-/// Says that the link that this process has made is to be used.
-pub(super) fn ask_to_yield(fd: RawFd) {
-    say(fd, YIELD);
-}
-
-fn say(fd: RawFd, status: u8) {
-    // Who is gone needs no answer.
-    let _ = frame::send(fd, &mut frame::header(status), &[]);
+    // A process that is gone needs no answer.
+    let _ = frame::send(fd, &mut frame::header(frame::REFUSED), &[]);
 }
 
 #[cfg(test)]
@@ -136,10 +112,8 @@ mod tests {
         let (cookie_at, cookie) = (own.cookie.at(), own.cookie.value());
         let expected = Introduction { process: own.process, cookie_at, cookie };
         assert_eq!(Introduction::parse_hello(&hello(&own)), Some(expected));
-        assert_eq!(Introduction::parse_answer(&answer(&own)), Some(HelloAnswer::Accepted(expected)));
-        let refusal = frame::header(frame::REFUSED);
-        assert_eq!(Introduction::parse_answer(&refusal), Some(HelloAnswer::Refused));
-        assert_eq!(Introduction::parse_answer(&frame::header(YIELD)), Some(HelloAnswer::Yield));
+        assert_eq!(Introduction::parse_answer(&answer(&own)), Some(expected));
+        assert_eq!(Introduction::parse_answer(&frame::header(frame::REFUSED)), None);
     }
 
     /// The words of shared memory that aren't 0, and where they are.
@@ -239,7 +213,7 @@ mod tests {
         send_byte(own.raw());
         drop(peer);
         let (bytes, _) = receive(own.raw()).unwrap();
-        assert!(matches!(Introduction::parse_answer(&bytes), Some(HelloAnswer::Accepted(_))));
+        assert!(Introduction::parse_answer(&bytes).is_some());
         assert!(receive(own.raw()).is_err());
     }
 
@@ -258,8 +232,7 @@ mod tests {
             hello[at] ^= 1;
             answer[at] ^= 1;
             assert_eq!(Introduction::parse_hello(&hello), None, "byte {at}");
-            let parsed = Introduction::parse_answer(&answer);
-            assert!(matches!(parsed, None | Some(HelloAnswer::Refused)), "byte {at}");
+            assert_eq!(Introduction::parse_answer(&answer), None, "byte {at}");
         }
         assert_eq!(Introduction::parse_hello(&answer), None);
     }

@@ -2,7 +2,7 @@
 
 use super::PeerMemory;
 use super::directory::{self, Directory, PeerDirectory};
-use super::hello::{self, HelloAnswer, Introduction};
+use super::hello::{self, Introduction};
 use super::limits;
 use super::link::{self, Link, PeerProcess, PeersAccess};
 use super::protocol::{DirectoryEntry, Object};
@@ -173,17 +173,14 @@ impl Links {
     pub fn open(&self, connection: EngineFd, slot: u16, idle: &mut dyn FnMut()) -> Option<Arc<Link>> {
         let own = self.own?;
         let refused = |error| tracing::debug!(%error, slot, "no link to a process of this host");
-        let link = SharedMemory::create(link::LEN, false)
-            .and_then(|memory| self.add(slot, connection, Arc::new(memory), 0))
-            .map_err(refused)
-            .ok()?;
+        let memory = SharedMemory::create(link::LEN, false).map_err(refused).ok()?;
         let introducing = self.introducing.lock();
+        let link = self.add(slot, connection, Arc::new(memory), 0).map_err(refused).ok()?;
         // What the peer has made meanwhile will do, as long as it hasn't heard of this one.
         if let Some(other) = self.made_by_peer(&link, |_| true) {
             self.drop_link(&link);
             return Some(other);
         }
-        link.introduced();
         hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()])
             .inspect_err(|_| drop(self.drop_link(&link)))
             .map_err(refused)
@@ -201,14 +198,14 @@ impl Links {
             } else if sys::wait_for(link.connection.raw(), libc::POLLIN, round) {
                 self.finish(&link);
             }
-            // A peer that has introduced itself and has the higher number says, or will say, that this link yields.
+            // A peer that has introduced itself and has the higher number makes, or has made, this link yield.
             if let Some(other) = self.made_by_peer(&link, |peer| peer > own.process) {
                 if !link.is_dead() {
                     self.drop_link(&link);
                 }
                 return Some(other);
             }
-            // In this order: a link that yields says so before it ends.
+            // In this order: the peer writes that the link yields before it hangs up.
             let is_dead = link.is_dead();
             if link.remote.get().is_some() || (is_dead && !link.has_yielded()) {
                 break;
@@ -217,7 +214,7 @@ impl Links {
                 break;
             }
             if is_late {
-                // The peer has said that this link yields, and has introduced itself before.
+                // The link has yielded to one of which the peer has told this process before.
                 waits_for_other = true;
                 deadline += PATIENCE;
             }
@@ -245,7 +242,7 @@ impl Links {
                 && link.pid != 0
                 && other.pid == link.pid
                 && taken
-                // Not all slots of a process fit into its directory. Of who says that this link yields the kernel has said whose slot it is.
+                // Not all slots of a process fit into its directory. The kernel has named the holder of the slot that made this link yield.
                 && (other.claims(link.slot) || link.has_yielded())
                 && !other.is_dead()
         })?;
@@ -326,22 +323,17 @@ impl Links {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
             Err(error) => Err(error),
             Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 1]>::try_from(fds)) {
-                (Some(HelloAnswer::Accepted(introduction)), Ok([directory])) => {
-                    self.introduce(link, &introduction, directory)
-                }
-                (Some(HelloAnswer::Yield), _) => {
-                    link.yields();
-                    return self.drop_link(link);
-                }
-                (Some(HelloAnswer::Refused), _) => {
+                (Some(introduction), Ok([directory])) => self.introduce(link, &introduction, directory),
+                _ => {
                     self.refused(link.slot);
                     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
                 }
-                _ => Err(io::Error::from_raw_os_error(libc::EPROTO)),
             },
         };
         let Err(error) = accepted else { return Vec::new() };
-        tracing::debug!(%error, slot = link.slot, "no shared memory with a process of this host");
+        if !link.has_yielded() {
+            tracing::debug!(%error, slot = link.slot, "no shared memory with a process of this host");
+        }
         self.drop_link(link)
     }
 
@@ -552,7 +544,8 @@ impl Service for Links {
             && sys::peer_credentials(connection.raw()).is_ok_and(|peer| has_offered(peer.pid))
             && link::ask_to_yield(&memory)
         {
-            return hello::ask_to_yield(connection.raw());
+            // The connection ends, and the other side uses this process's link.
+            return;
         }
         let opened = self.add(0, connection, memory, 1);
         let link = match opened {
@@ -633,7 +626,6 @@ mod tests {
             let memory = Arc::new(SharedMemory::create(link::LEN, false).unwrap());
             let link = self.links.add(peer, connection, memory, 0).unwrap();
             let own = self.links.own.unwrap();
-            link.introduced();
             hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()]).unwrap();
             link
         }

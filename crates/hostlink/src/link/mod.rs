@@ -103,7 +103,7 @@ struct Terms {
     ended: Ended,
     /// 1: the ring's consumer may reach the producer's memory by itself: it is of the same user, and the producer sees when it exits.
     sees_exit: AtomicU64,
-    /// What becomes of the link while its maker, this one, hasn't been answered: [`USED`] or [`YIELDED`], whichever is said first.
+    /// What becomes of the link while its maker, this one, hasn't been answered: [`USED`] or [`YIELDED`], whichever is written first.
     fate: AtomicU64,
     /// The latest packet of the consumer that its reader, the producer of this ring, has dropped ([`Unserved`]).
     unserved: AtomicU64,
@@ -190,10 +190,6 @@ pub struct Link {
     rx: Mutex<class::LinkRx, Receiver>,
     pub(super) remote: OnceLock<PeerProcess>,
     settled: AtomicBool,
-    /// This process has made it, and has introduced itself to the peer.
-    introduced: AtomicBool,
-    /// The peer has made one at the same time, which is used instead.
-    yields: AtomicBool,
     /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
     /// first completion, and a maker without an answer gives the ring up with all that is in it.
     answered: AtomicBool,
@@ -249,8 +245,6 @@ impl Link {
             rx: Mutex::new(Receiver::new()),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
-            introduced: AtomicBool::new(false),
-            yields: AtomicBool::new(false),
             answered: AtomicBool::new(side == 0),
             dead: AtomicBool::new(false),
             blocked: Mutex::default(),
@@ -303,15 +297,10 @@ impl Link {
         fate(&self.to_peer.head, USED)
     }
 
-    /// The peer is about to hear of it from this process.
-    pub(super) fn introduced(&self) {
-        self.introduced.store(true, Ordering::Release);
-    }
-
     /// Whether this process has made it and the process `pid`, of number `process`, will use it or does.
     pub(super) fn was_offered_to(&self, pid: i32, process: u64) -> bool {
         let remote = self.remote.get();
-        self.introduced.load(Ordering::Acquire)
+        self.slot != 0
             && pid != 0
             && self.pid == pid
             && remote.is_none_or(|remote| remote.process == process)
@@ -321,13 +310,9 @@ impl Link {
             && !sys::wait_for(self.connection.raw(), 0, Duration::ZERO)
     }
 
-    /// The peer has said that the link that it has made is to be used.
-    pub(super) fn yields(&self) {
-        self.yields.store(true, Ordering::Release);
-    }
-
+    /// The peer uses the link that it has made, and hangs up this one, which this process has made.
     pub(super) fn has_yielded(&self) -> bool {
-        self.yields.load(Ordering::Acquire)
+        self.to_peer.head.terms.fate.load(Ordering::Acquire) == YIELDED
     }
 
     /// The peer's introduction has been answered.
