@@ -95,8 +95,6 @@ pub enum Purpose {
     Read,
     /// RDMA WRITE.
     Write,
-    /// To get the payload of a packet that the peer has sent by reference: it needs no right of ours.
-    Fetch,
 }
 
 /// Rights in an entry's word.
@@ -383,7 +381,6 @@ impl PeerDirectory {
         let right = match purpose {
             Purpose::Read => right::READ,
             Purpose::Write => right::WRITE,
-            Purpose::Fetch => 0,
         };
         let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
         let [peer, qp_rights, connection, _] = qp.read(NAMED | u64::from(qpn))?;
@@ -501,8 +498,8 @@ mod tests {
             own.add_slot(3);
             publish(&own, qp, region);
             let may = |purpose| opened(&own).find(ENDS, (KEY, IOVA, 8), purpose).is_some();
-            let all = (may(Purpose::Read), may(Purpose::Write), may(Purpose::Fetch));
-            assert_eq!(all, (qp.0 && region.0, qp.1 && region.1, true), "QP {qp:?}, region {region:?}");
+            let both = (may(Purpose::Read), may(Purpose::Write));
+            assert_eq!(both, (qp.0 && region.0, qp.1 && region.1), "QP {qp:?}, region {region:?}");
         }
     }
 
@@ -522,7 +519,7 @@ mod tests {
             sends: true,
             owes: false,
         });
-        for purpose in [Purpose::Read, Purpose::Write, Purpose::Fetch] {
+        for purpose in [Purpose::Read, Purpose::Write] {
             assert_eq!(opened(&own).find(ENDS, (KEY, IOVA, 8), purpose), None, "{purpose:?}");
         }
     }

@@ -46,7 +46,7 @@ pub use link::{
 pub use links::{Links, RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
-pub use record::{CompactRecord, MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
+pub use record::{CompactRecord, MAX_PAYLOAD, Record};
 
 use ferroce_access::PeerMemory;
 

@@ -367,7 +367,6 @@ impl Links {
             "shares memory with a process"
         );
         let remote = PeerProcess { process: introduction.process, directory, memory };
-        link.offer_to_fetch(remote.memory.is_some() && !self.captured);
         if !self.captured {
             link.offer_compact();
         }

@@ -1,10 +1,8 @@
-//! Payloads on their way through a link: into a ring, out of it, or straight out of the peer's memory.
+//! Payloads on their way through a link: into a ring and out of it.
 
-use super::directory::{Purpose, QpnPair};
 use super::link::{Link, Peer};
-use super::record::{Body, CopiedPayload, MAX_COPIED, Piece, Record};
+use super::record::{CopiedPayload, MAX_COPIED, Record};
 use ferroce_access::{Fault, SharedMemory, copy};
-use ferroce_proto::PlaceError;
 
 /// Room for a payload in a ring.
 pub struct RingBytes<'a> {
@@ -66,13 +64,11 @@ impl<'a> ReceivedRecord<'a> {
         self.link.peer()
     }
 
-    /// Its payload, for the QP at whose end of `ends` it has arrived.
+    /// Its payload.
     #[inline]
-    pub fn payload(&self, ends: QpnPair) -> ShmPayload<'_> {
-        match &self.packet.body {
-            &Body::Inline { at, len } => ShmPayload::Ring { memory: &self.link.memory, at, len },
-            Body::Reference(pieces) => ShmPayload::Peer { link: self.link, ends, pieces },
-        }
+    pub fn payload(&self) -> ShmPayload<'_> {
+        let (at, len) = self.packet.payload;
+        ShmPayload::Ring { memory: &self.link.memory, at, len }
     }
 }
 
@@ -95,15 +91,6 @@ pub enum ShmPayload<'a> {
         /// Bytes.
         len: usize,
     },
-    /// In the peer's memory.
-    Peer {
-        /// The link to the peer.
-        link: &'a Link,
-        /// The QP that sent it and the one that it is for.
-        ends: QpnPair,
-        /// Where its parts are.
-        pieces: &'a [Piece],
-    },
 }
 
 #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
@@ -114,30 +101,28 @@ impl ShmPayload<'_> {
     pub fn len(&self) -> usize {
         match self {
             Self::Ring { len, .. } | Self::Copied { len, .. } => *len,
-            Self::Peer { pieces, .. } => pieces.iter().map(|piece| piece.len as usize).sum(),
         }
     }
 
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
     ///
     /// # Errors
-    /// See [`PlaceError`].
-    pub fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
+    /// A byte of the program's memory can't be written.
+    pub fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         match *self {
             Self::Ring { memory, at, len: whole } => {
                 assert!(offset <= whole && len <= whole - offset);
-                memory.copy_to_program(at + offset, addr, len).map_err(|Fault| PlaceError::Memory)
+                memory.copy_to_program(at + offset, addr, len)
             }
             Self::Copied { words, len: whole } => {
                 assert!(offset <= whole && len <= whole - offset);
                 let bytes = bytes_of(words);
-                copy::write(addr, &bytes[offset..offset + len]).map_err(|Fault| PlaceError::Memory)
+                copy::write(addr, &bytes[offset..offset + len])
             }
-            Self::Peer { link, ends, pieces } => link.fetch(ends, pieces, offset, addr, len),
         }
     }
 
-    /// The bytes, for showing; fewer where they can't be had.
+    /// The bytes, for showing.
     pub fn to_vec(self) -> Vec<u8> {
         match self {
             Self::Ring { memory, at, len } => {
@@ -146,7 +131,6 @@ impl ShmPayload<'_> {
                 bytes
             }
             Self::Copied { words, len } => bytes_of(words)[..len].to_vec(),
-            Self::Peer { .. } => Vec::new(),
         }
     }
 }
@@ -157,56 +141,4 @@ fn bytes_of(words: &CopiedPayload) -> [u8; MAX_COPIED] {
     let mut bytes = [0; MAX_COPIED];
     bytes.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_ne_bytes());
     bytes
-}
-
-impl Link {
-    /// Copies `len` bytes from `offset` of `pieces` of the peer's memory to the program's memory at `addr`.
-    fn fetch(
-        &self,
-        ends: QpnPair,
-        pieces: &[Piece],
-        offset: usize,
-        addr: u64,
-        len: usize,
-    ) -> Result<(), PlaceError> {
-        let mut begin = 0;
-        let (mut done, end) = (0, offset + len);
-        for piece in pieces {
-            let (from, to) = (begin.max(offset), (begin + piece.len as usize).min(end));
-            if from < to {
-                let part = (piece.key, piece.va.wrapping_add((from - begin) as u64), (to - from) as u64);
-                self.fetch_part(ends, part, addr + done as u64)?;
-                done += to - from;
-            }
-            begin += piece.len as usize;
-        }
-        if done == len { Ok(()) } else { Err(PlaceError::Lost) }
-    }
-
-    fn fetch_part(
-        &self,
-        ends: QpnPair,
-        (key, va, len): (u32, u64, u64),
-        addr: u64,
-    ) -> Result<(), PlaceError> {
-        let part = (key, va, len);
-        let copied = self.access(ends, part, Purpose::Fetch, |peer, from| {
-            peer.read(from, addr, len as usize).then_some(())
-        });
-        if copied.is_some() {
-            return Ok(());
-        }
-        // Whose memory is it that isn't there? Or was it listed only a moment later?
-        let mut scratch = vec![0u8; len as usize];
-        let to = scratch.as_mut_ptr() as u64;
-        let readable = self
-            .access(ends, part, Purpose::Fetch, |peer, from| peer.read(from, to, len as usize).then_some(()));
-        if readable.is_some() {
-            return copy::write(addr, &scratch).map_err(|Fault| PlaceError::Memory);
-        }
-        // The sender finds out by copying itself what is wrong, and what comes next comes through the ring.
-        tracing::debug!(pid = self.pid, "a payload can't be fetched");
-        self.offer_to_fetch(false);
-        Err(PlaceError::Lost)
-    }
 }

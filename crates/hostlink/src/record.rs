@@ -1,7 +1,6 @@
 //! Records of a ring: what a packet is on the `shm` fabric.
 //!
-//! A record is a fixed part, the transport headers as they are on the wire, and a payload, or a description of where
-//! the payload is. A compact record has [`CompactHeaders`] and a payload. Whatever a peer writes: reading a record gives a
+//! A record is a fixed part, the transport headers as they are on the wire, and a payload. A compact record has [`CompactHeaders`] and a payload. Whatever a peer writes: reading a record gives a
 //! record or an error, and touches no byte outside it.
 
 use super::compact::{self, CompactHeaders, Operands};
@@ -9,7 +8,6 @@ use super::protocol::{Broken, COPIED_WORDS, Lines};
 use ferroce_access::SharedMemory;
 use ferroce_types::{MAX_FLOW_LABEL, PacketMeta, gid_of, ip_of};
 use ferroce_wire::Headers;
-use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FIXED: usize = 48;
 /// More than any packet's transport headers take.
 const MAX_HEADERS: usize = 80;
-/// Bytes a reader needs at once: everything but an inline payload.
-const FRONT: usize = FIXED + MAX_HEADERS + MAX_PIECES * Piece::LEN;
+/// Bytes a reader needs at once: everything but the payload.
+const FRONT: usize = FIXED + MAX_HEADERS;
 /// Payload bytes of a record, at most.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
@@ -39,12 +37,10 @@ enum Kind {
     Padding = 0,
     /// A packet with its payload.
     Packet = 1,
-    /// A packet whose payload is still in the sender's memory.
-    Reference = 2,
     /// A packet of a connection, with [`CompactHeaders`] and its payload.
-    Compact = 3,
+    Compact = 2,
     /// No packet: what ends between two positions of the other ring isn't acknowledged by position.
-    Disowned = 4,
+    Disowned = 3,
 }
 
 /// What a reader finds in a ring that isn't a compact record.
@@ -117,53 +113,8 @@ pub struct Record {
     pub headers: Headers,
     /// What a network layer would say about it.
     pub meta: PacketMeta,
-    pub(crate) body: Body,
-}
-
-/// Where a payload is.
-#[derive(Clone, Debug)]
-pub(crate) enum Body {
-    /// In the ring.
-    Inline { at: usize, len: usize },
-    /// In the sender's memory.
-    Reference(Pieces),
-}
-
-/// A part of a payload in the sender's memory: bytes of a registered region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
-    /// The region's key.
-    pub key: u32,
-    /// Bytes.
-    pub len: u32,
-    /// The first byte, as the region's addresses go.
-    pub va: u64,
-}
-
-/// The parts of a payload in the sender's memory, in order.
-pub type Pieces = SmallVec<[Piece; MAX_PIECES]>;
-/// Pieces of a payload in the sender's memory, at most.
-pub const MAX_PIECES: usize = 4;
-
-impl Piece {
-    const LEN: usize = 16;
-
-    fn to_bytes(self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        bytes[..4].copy_from_slice(&self.key.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.len.to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.va.to_ne_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
-        let [k0, k1, k2, k3, l0, l1, l2, l3, va @ ..] = *bytes;
-        Self {
-            key: u32::from_ne_bytes([k0, k1, k2, k3]),
-            len: u32::from_ne_bytes([l0, l1, l2, l3]),
-            va: u64::from_ne_bytes(va),
-        }
-    }
+    /// Where its payload begins in the link's memory, and bytes of the payload.
+    pub(crate) payload: (usize, usize),
 }
 
 /// Bytes of a record.
@@ -216,25 +167,10 @@ impl Draft {
     /// A packet with a payload of `payload` bytes, which the caller puts where [`Draft::payload_at`] says; `None` when the
     /// headers don't fit their opcode.
     pub(super) fn packet(headers: &Headers, meta: &PacketMeta, payload: usize) -> Option<Self> {
-        Self::new(Kind::Packet, headers, meta, payload)
-    }
-
-    /// A packet whose payload is `pieces`, [`MAX_PIECES`] at most, of the sender's memory.
-    pub(super) fn reference(headers: &Headers, meta: &PacketMeta, pieces: &[Piece]) -> Option<Self> {
-        let mut draft = Self::new(Kind::Reference, headers, meta, pieces.len() * Piece::LEN)?;
-        let at = payload_offset(draft.headers);
-        for (to, piece) in draft.bytes[at..].chunks_exact_mut(Piece::LEN).zip(pieces) {
-            to.copy_from_slice(&piece.to_bytes());
-        }
-        draft.front = at + draft.payload;
-        Some(draft)
-    }
-
-    fn new(kind: Kind, headers: &Headers, meta: &PacketMeta, payload: usize) -> Option<Self> {
         let mut bytes = [0; FRONT];
         let len = headers.emit(&mut bytes[FIXED..FIXED + MAX_HEADERS]).ok()?;
         bytes[..4].copy_from_slice(&(total(len, payload) as u32).to_ne_bytes());
-        bytes[4] = kind as u8;
+        bytes[4] = Kind::Packet as u8;
         bytes[5] = len as u8;
         bytes[6] = meta.tos;
         bytes[7] = meta.ttl;
@@ -341,7 +277,7 @@ fn read_whole(memory: &SharedMemory, at: usize, available: usize) -> Result<(Ent
     let have = bytes.len().min(available);
     memory.read(at, &mut bytes[..have]);
     let mut parsed = parse(&bytes[..have], available)?;
-    if let Some(Record { body: Body::Inline { at: payload, .. }, .. }) = &mut parsed.packet {
+    if let Some(Record { payload: (payload, _), .. }) = &mut parsed.packet {
         *payload += at;
     }
     Ok((parsed.packet.map_or(Entry::Padding, Entry::Whole), parsed.total))
@@ -392,24 +328,10 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         return Err(Broken);
     }
     let at = payload_offset(headers_len);
-    let body = match fixed[4] {
-        kind if kind == Kind::Packet as u8 => Body::Inline { at, len: payload_len },
-        kind if kind == Kind::Reference as u8 => {
-            Body::Reference(parse_pieces(bytes.get(at..at + payload_len).ok_or(Broken)?)?)
-        }
-        _ => return Err(Broken),
-    };
-    Ok(Parsed { packet: Some(Record { headers, meta, body }), total: length })
-}
-
-fn parse_pieces(bytes: &[u8]) -> Result<Pieces, Broken> {
-    let (pieces, rest) = bytes.as_chunks();
-    let pieces: Pieces = pieces.iter().map(Piece::from_bytes).collect();
-    let len: usize = pieces.iter().map(|piece| piece.len as usize).sum();
-    if !rest.is_empty() || pieces.len() > MAX_PIECES || len > MAX_PAYLOAD {
+    if fixed[4] != Kind::Packet as u8 {
         return Err(Broken);
     }
-    Ok(pieces)
+    Ok(Parsed { packet: Some(Record { headers, meta, payload: (at, payload_len) }), total: length })
 }
 
 #[cfg(test)]
@@ -461,19 +383,8 @@ pub(super) mod tests {
                 let draft = Draft::packet(&headers(opcode), &meta, len).unwrap();
                 let packet = back(&draft);
                 assert_eq!((packet.headers, packet.meta), (headers(opcode), meta), "{opcode:?}");
-                let Body::Inline { at, len: read } = packet.body else { panic!("{:?}", packet.body) };
-                assert_eq!((at, read), (draft.payload_at(AT), len));
-                assert!(at + len <= AT + draft.total());
-            }
-            let pieces: Pieces = (0..MAX_PIECES as u32)
-                .map(|n| Piece { key: n, len: n * 100, va: u64::from(n) << 40 })
-                .collect();
-            for count in 0..=MAX_PIECES {
-                let meta = meta("fe80::1", "fe80::2");
-                let draft = Draft::reference(&headers(opcode), &meta, &pieces[..count]).unwrap();
-                let packet = back(&draft);
-                assert_eq!((packet.headers, packet.meta), (headers(opcode), meta), "{opcode:?}");
-                assert!(matches!(&packet.body, Body::Reference(read) if read[..] == pieces[..count]));
+                assert_eq!(packet.payload, (draft.payload_at(AT), len));
+                assert!(packet.payload.0 + len <= AT + draft.total());
             }
         }
     }
@@ -598,7 +509,7 @@ pub(super) mod tests {
             let meta = meta("10.0.0.1", "10.0.0.2").of_packet(&headers(opcode), len);
             let draft = Draft::packet(&headers(opcode), &meta, len).unwrap();
             let packet = back(&draft);
-            assert!(matches!(packet.body, Body::Inline { len: read, .. } if read == len), "{len}");
+            assert_eq!(packet.payload.1, len);
         }
     }
 
@@ -621,9 +532,8 @@ pub(super) mod tests {
             ("a shorter record", 0, &64u32.to_ne_bytes()),
             ("a longer record", 0, &320u32.to_ne_bytes()),
             ("the longest record", 0, &u32::MAX.to_ne_bytes()),
-            ("another kind", 4, &[4]),
-            ("compact headers of another length", 4, &[3]),
-            ("a reference with bytes left over", 4, &[Kind::Reference as u8]),
+            ("another kind", 4, &[Kind::Disowned as u8 + 1]),
+            ("compact headers of another length", 4, &[Kind::Compact as u8]),
             ("no headers", 5, &[0]),
             ("too many headers", 5, &[255]),
             ("headers of another opcode", 48, &[6]),
@@ -636,24 +546,6 @@ pub(super) mod tests {
             assert!(read(&memory, AT, 512).is_ok());
             memory.write(AT + at, bytes);
             assert!(read(&memory, AT, 512).is_err(), "{what}");
-        }
-    }
-
-    #[test]
-    fn references_to_more_than_a_payload_are_broken() {
-        let opcode = Opcode::from_u8(4).unwrap();
-        let piece = |len| Piece { key: 1, len, va: 0 };
-        for (lens, fits) in [
-            (&[MAX_PAYLOAD as u32][..], true),
-            (&[MAX_PAYLOAD as u32 + 1], false),
-            (&[MAX_PAYLOAD as u32, 1], false),
-            (&[u32::MAX; 4], false),
-        ] {
-            let pieces: Pieces = lens.iter().map(|&len| piece(len)).collect();
-            let draft = Draft::reference(&headers(opcode), &meta("::1", "::1"), &pieces).unwrap();
-            let memory = SharedMemory::create(4096, false).unwrap();
-            draft.write(&memory, AT);
-            assert_eq!(read(&memory, AT, draft.total()).is_ok(), fits, "{lens:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
 
 use super::protocol::{Broken, COPIED_WORDS, Consumer, Lines};
-use super::record::{self, Body, CompactPayload, CompactRecord, Entry, Record};
+use super::record::{self, CompactPayload, CompactRecord, Entry, Record};
 use ferroce_access::SharedMemory;
 use ferroce_types::Grh;
 
@@ -98,17 +98,8 @@ fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) ->
 fn check(packet: &Record, record: std::ops::Range<usize>) {
     assert!(packet.headers.emit(&mut [0; 128]).is_ok());
     let _ = Grh::of(&packet.meta);
-    let len = match &packet.body {
-        Body::Inline { at, len } => {
-            assert!(*at >= record.start && at + len <= record.end);
-            *len
-        }
-        Body::Reference(pieces) => {
-            assert!(pieces.len() <= record::MAX_PIECES);
-            pieces.iter().map(|piece| piece.len as usize).sum()
-        }
-    };
-    assert!(len <= record::MAX_PAYLOAD);
+    let (at, len) = packet.payload;
+    assert!(at >= record.start && at + len <= record.end && len <= record::MAX_PAYLOAD);
 }
 
 /// As [`check`].
@@ -126,7 +117,7 @@ fn check_compact(packet: &CompactRecord, memory: &SharedMemory, record: std::ops
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Draft, Piece};
+    use super::super::record::Draft;
     use super::*;
     use crate::compact::CompactHeaders;
     use ferroce_types::PacketMeta;
@@ -134,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::Ipv6Addr;
 
-    fn packet(payload: usize, pieces: Option<usize>, on_wire: u16) -> Vec<u8> {
+    fn packet(payload: usize, on_wire: u16) -> Vec<u8> {
         let headers = Headers::new(Bth::new(Opcode::new(Service::Rc, Operation::SendOnly).unwrap(), 7, 9));
         let ip = Ipv6Addr::LOCALHOST.into();
         let meta = PacketMeta {
@@ -146,14 +137,7 @@ mod tests {
             len: on_wire,
             of_no_adapter: false,
         };
-        let draft = match pieces {
-            None => Draft::packet(&headers, &meta, payload),
-            Some(count) => {
-                let len = (payload / count.max(1)) as u32;
-                Draft::reference(&headers, &meta, &vec![Piece { key: 1, len, va: 0x1000 }; count])
-            }
-        };
-        let draft = draft.unwrap();
+        let draft = Draft::packet(&headers, &meta, payload).unwrap();
         let memory = SharedMemory::create(draft.total(), false).unwrap();
         draft.write(&memory, 0);
         let mut bytes = vec![0; draft.total()];
@@ -176,17 +160,16 @@ mod tests {
     fn part() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             (0..1500usize, prop_oneof![any::<u16>(), Just(u16::MAX)])
-                .prop_map(|(payload, on_wire)| packet(payload, None, on_wire)),
+                .prop_map(|(payload, on_wire)| packet(payload, on_wire)),
             (0..1500usize, any::<bool>()).prop_map(|(len, by_position)| compact(len, by_position)),
             (0..20usize).prop_map(|len| compact(len, true)),
-            (0..70_000usize, 0..=record::MAX_PIECES).prop_map(|(len, count)| packet(len, Some(count), 100)),
             (1..8u32).prop_map(|grains| {
                 let mut padding = vec![0; Lines::GRAIN * grains as usize];
                 padding[..4].copy_from_slice(&(Lines::GRAIN as u32 * grains).to_ne_bytes());
                 padding
             }),
             any::<[u64; 7]>().prop_map(|words| {
-                let first = [Lines::GRAIN as u32, 4].map(u32::to_ne_bytes).concat();
+                let first = [Lines::GRAIN as u32, 3].map(u32::to_ne_bytes).concat();
                 [first, words.map(u64::to_ne_bytes).concat()].concat()
             }),
             prop::collection::vec(any::<u8>(), 0..200),
@@ -232,7 +215,7 @@ mod tests {
 
     #[test]
     fn good_records_are_read_and_a_bad_one_after_them_breaks_the_ring() {
-        let mut stream = [packet(100, None, 1), packet(0, None, 2), packet(5000, Some(2), 3)].concat();
+        let mut stream = [packet(100, 1), packet(0, 2), packet(500, 3)].concat();
         let good = stream.len() as u64;
         let reading = read(&stream, &[good]);
         assert_eq!((reading.packets, reading.consumed, reading.is_broken), (3, good, false));
@@ -243,7 +226,7 @@ mod tests {
 
     #[test]
     fn positions_that_cannot_be_break_the_ring() {
-        let stream = packet(100, None, 1);
+        let stream = packet(100, 1);
         let whole = stream.len() as u64;
         for tails in [&[1][..], &[whole + 1], &[RING as u64 + 64], &[u64::MAX], &[u64::MAX - 63], &[whole, 0]]
         {

@@ -303,14 +303,6 @@ impl KeyTable {
         self.region(sge.lkey).ok_or(Denied)?.local(pd, sge, write, f)
     }
 
-    /// Whether a peer's process may read what `sge` names at its address.
-    ///
-    /// # Errors
-    /// As [`KeyTable::local`], for reading.
-    pub fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, Denied> {
-        self.region(sge.lkey).ok_or(Denied)?.is_listed(pd, sge)
-    }
-
     /// Address and length of the region with this remote key.
     #[must_use]
     pub fn range(&self, rkey: u32) -> Option<(u64, u64)> {

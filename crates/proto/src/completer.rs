@@ -2,7 +2,7 @@
 
 use crate::requester::charge;
 use crate::rnr::rnr_delay;
-use crate::{Cause, Data, Env, Instant, Payload, PlaceError, Qp, SendOp, WcStatus, psn};
+use crate::{Cause, Data, Env, Instant, Payload, Qp, SendOp, WcStatus, psn};
 use core::time::Duration;
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 
@@ -278,15 +278,10 @@ impl<A: Clone> Qp<A> {
         }
         if let Data::Sges(sges) = &wqe.wr.data
             && bytes > 0
+            && env.place(wqe.buffer(), sges, offset, payload, 0).is_err()
         {
-            match env.place(wqe.buffer(), sges, offset, payload, 0) {
-                Ok(()) => {}
-                Err(PlaceError::Memory) => {
-                    self.fail_front(Cause::LocalMemory, env);
-                    return;
-                }
-                Err(PlaceError::Lost) => return,
-            }
+            self.fail_front(Cause::LocalMemory, env);
+            return;
         }
         self.finish_data(now, last, env);
     }

@@ -237,7 +237,7 @@ impl<A: Clone> Qp<A> {
         }
         match self.execute_request(headers, payload, env) {
             Ok(_) => Executed::Done { original: self.answers.take_atomic() },
-            Err(Refusal::NotReady | Refusal::Lost) => Executed::NotReady,
+            Err(Refusal::NotReady) => Executed::NotReady,
             Err(refusal) => {
                 self.report_refusal(refusal, env);
                 self.enter_error(env);

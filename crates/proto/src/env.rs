@@ -17,12 +17,12 @@ pub trait Payload {
     /// Copies all of it.
     ///
     /// # Errors
-    /// [`PlaceError::Lost`] when it couldn't be had; [`PlaceError::Memory`] when `to` isn't as long as it is.
+    /// When `to` isn't as long as it is.
     fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError>;
     /// Copies its first bytes.
     ///
     /// # Errors
-    /// As [`Payload::copy`]; [`PlaceError::Memory`] when `to` is longer than it is.
+    /// When `to` is longer than it is.
     fn copy_first(&self, to: &mut [u8]) -> Result<(), PlaceError>;
 }
 
@@ -33,11 +33,11 @@ impl Payload for &[u8] {
 
     fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError> {
         let whole = to.len() == self.len();
-        whole.then(|| to.copy_from_slice(self)).ok_or(PlaceError::Memory)
+        whole.then(|| to.copy_from_slice(self)).ok_or(PlaceError)
     }
 
     fn copy_first(&self, to: &mut [u8]) -> Result<(), PlaceError> {
-        let first = self.get(..to.len()).ok_or(PlaceError::Memory)?;
+        let first = self.get(..to.len()).ok_or(PlaceError)?;
         to.copy_from_slice(first);
         Ok(())
     }
@@ -106,8 +106,6 @@ pub enum RemoteError {
     Access,
     /// The memory was there when it was registered and is gone: NAK remote operational error.
     Operational,
-    /// The payload couldn't be had: see [`PlaceError::Lost`].
-    Lost,
 }
 
 /// A packet of somebody who doesn't have the key (the counters of IBTA's PortInfo).
@@ -137,15 +135,9 @@ pub enum Buffer {
     Request,
 }
 
-/// Why a payload wasn't written to its destination.
+/// A payload wasn't written to its destination, because a local key, its rights, its range or the memory is wrong: LOC_PROT_ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PlaceError {
-    /// A local key, its rights or range or the memory is wrong: LOC_PROT_ERR.
-    Memory,
-    /// The payload itself couldn't be had (it was still in the sender's memory): the packet is as good as lost, and is
-    /// asked for again.
-    Lost,
-}
+pub struct PlaceError;
 
 /// The oldest unacknowledged packet, and when requests were last sent again from the oldest one on. It changes when an answer
 /// acknowledges packets, or has them sent again, and after a timeout.
@@ -264,7 +256,7 @@ pub trait Env {
     /// Writes these bytes likewise into a send request's buffer (atomic results, in host byte order).
     ///
     /// # Errors
-    /// `Err(())`: as [`PlaceError::Memory`].
+    /// `Err(())`: as [`PlaceError`].
     #[allow(clippy::result_unit_err)]
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()>;
     /// Writes the 40 bytes of GRH of the packet at hand to the start of a UD receive. False: the packet has none, and the

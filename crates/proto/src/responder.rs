@@ -41,16 +41,11 @@ pub(crate) enum Refusal {
     NoSrq,
     /// Another process executes it: nothing is answered yet.
     Delegated,
-    /// The payload couldn't be had: as if the packet had been lost, and nothing has changed.
-    Lost,
 }
 
 impl From<PlaceError> for Refusal {
-    fn from(error: PlaceError) -> Self {
-        match error {
-            PlaceError::Memory => Refusal::BadReceive,
-            PlaceError::Lost => Refusal::Lost,
-        }
+    fn from(PlaceError: PlaceError) -> Self {
+        Refusal::BadReceive
     }
 }
 
@@ -59,7 +54,6 @@ impl From<RemoteError> for Refusal {
         match error {
             RemoteError::Access => Refusal::Access,
             RemoteError::Operational => Refusal::Operational,
-            RemoteError::Lost => Refusal::Lost,
         }
     }
 }
@@ -76,7 +70,6 @@ impl Refusal {
             | Refusal::TooLong
             | Refusal::NoSrq
             | Refusal::Delegated => NakCode::InvalidRequest,
-            Refusal::Lost => NakCode::PsnSequenceError,
             Refusal::Access | Refusal::Invalidation => NakCode::RemoteAccessError,
             Refusal::Operational | Refusal::BadReceive => NakCode::RemoteOperationalError,
         }
@@ -95,7 +88,7 @@ impl Refusal {
             Refusal::Invalidation => Refusing::Invalidation,
             Refusal::BadReceive => Refusing::Receive,
             Refusal::NoSrq => Refusing::NoSrq,
-            Refusal::Invalid | Refusal::NotReady | Refusal::Delegated | Refusal::Lost => Refusing::Malformed,
+            Refusal::Invalid | Refusal::NotReady | Refusal::Delegated => Refusing::Malformed,
         };
         Cause::Refuses { why, asked }
     }
@@ -219,10 +212,6 @@ impl<A: Clone> Qp<A> {
             Ok(psns) => self.accept(psns, headers.bth.ack_request && !wants_data(headers)),
             Err(Refusal::Delegated) => {}
             Err(Refusal::NotReady) => self.not_ready_for(number, env),
-            Err(Refusal::Lost) => {
-                self.resp.gap = Some(number);
-                self.owe_sequence_nak();
-            }
             // The end of those before it is told first.
             Err(_) if self.is_delegating() => {}
             Err(refusal) => {
@@ -434,11 +423,7 @@ impl<A: Clone> Qp<A> {
             return Err(Refusal::Misaligned);
         }
         let mut bytes = [0; 8];
-        match payload.copy(&mut bytes) {
-            Ok(()) => {}
-            Err(PlaceError::Lost) => return Err(Refusal::Lost),
-            Err(PlaceError::Memory) => return Err(Refusal::Invalid),
-        }
+        payload.copy(&mut bytes).map_err(|PlaceError| Refusal::Invalid)?;
         env.atomic_remote(reth.rkey, reth.va, AtomicOp::Store { value: u64::from_ne_bytes(bytes) })?;
         Ok(self.answer_with_nothing(8))
     }

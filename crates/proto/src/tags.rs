@@ -158,11 +158,7 @@ impl<A: Clone> Qp<A> {
 fn read_headers(payload: &impl Payload) -> Result<(Tmh, Option<Rvh>), Refusal> {
     let mut bytes = [0; Tmh::LEN + Rvh::LEN];
     let there = bytes.len().min(payload.len());
-    match payload.copy_first(&mut bytes[..there]) {
-        Ok(()) => {}
-        Err(PlaceError::Lost) => return Err(Refusal::Lost),
-        Err(PlaceError::Memory) => return Err(Refusal::Invalid),
-    }
+    payload.copy_first(&mut bytes[..there]).map_err(|PlaceError| Refusal::Invalid)?;
     let (tmh, rest) = bytes[..there].split_first_chunk().ok_or(Refusal::Invalid)?;
     let header = Tmh::parse(tmh).ok_or(Refusal::Invalid)?;
     if header.operation != TagOperation::Rendezvous {

@@ -38,9 +38,9 @@ impl Link {
         word.enter(ends.1, range.0);
         // Accesses that begin after the link has ended aren't waited for.
         let ended = self.terms(false).ended.is_set();
-        let find = || if ended { None } else { remote.directory.find(ends, range, purpose) };
-        let result = find().and_then(|Found { address, region, connection, receives }| {
-            let view = if purpose == Purpose::Fetch { None } else { self.view(&mut lane, &region, memory) };
+        let found = if ended { None } else { remote.directory.find(ends, range, purpose) };
+        let result = found.and_then(|Found { address, region, connection, receives }| {
+            let view = self.view(&mut lane, &region, memory);
             // Records keep the peer awake, which is faster than copies by the kernel if its program only receives.
             if receives && view.is_none() {
                 None
@@ -48,8 +48,6 @@ impl Link {
                 f(&PeerAccess { memory, view, connection }, address)
             }
         });
-        // What a failed QP has sent isn't waited for when it fails: its memory may have changed while it was read.
-        let result = result.filter(|_| purpose != Purpose::Fetch || find().is_some());
         word.leave();
         self.free(lane);
         result

@@ -93,8 +93,6 @@ impl PeersAccess {
 /// What the producer of a ring says of itself.
 #[repr(C)]
 struct Terms {
-    /// 1: it can copy from the memory of the ring's consumer, so packets may leave their payload there.
-    fetches: AtomicU64,
     /// 1: it takes compact headers, and acknowledges by position. 0: it captures packets, or hasn't answered.
     compact: AtomicU64,
     /// How many regions of the consumer's it has mapped.
@@ -131,7 +129,7 @@ pub(super) const LAYOUT: u64 =
     layout(LEN, &[("ring", SPAN, RingHead::LAYOUT), ("records", BYTES_AT, Lines::GRAIN as u64)]);
 
 ferroce_access::shared_words!(
-    Terms { fetches, compact, views, ended, sees_exit, fate, unserved }
+    Terms { compact, views, ended, sees_exit, fate, unserved }
     RingHead { lines, access, terms }
 );
 
@@ -408,11 +406,6 @@ impl Link {
         &ring.head.terms
     }
 
-    /// Tells the peer whether its packets may leave their payload in its memory.
-    pub(super) fn offer_to_fetch(&self, offer: bool) {
-        self.terms(true).fetches.store(u64::from(offer), Ordering::Release);
-    }
-
     /// Tells the peer that packets of connections may come with compact headers, and be acknowledged by position.
     pub(super) fn offer_compact(&self) {
         self.terms(true).compact.store(1, Ordering::Release);
@@ -423,12 +416,6 @@ impl Link {
     pub fn peer_takes_compact(&self) -> bool {
         // In the child of a fork the memory isn't there.
         !self.is_dead() && self.terms(false).compact.load(Ordering::Relaxed) == 1
-    }
-
-    /// The peer fetches payloads from this process's memory, and may.
-    #[inline]
-    pub fn peer_fetches(&self) -> bool {
-        self.is_entitled() && self.terms(false).fetches.load(Ordering::Acquire) == 1
     }
 
     /// Wakes the peer if it sleeps: something was left for it.

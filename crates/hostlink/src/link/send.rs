@@ -6,7 +6,7 @@ use crate::compact::CompactHeaders;
 use crate::directory::QpnPair;
 use crate::payload::RingBytes;
 use crate::protocol::Broken;
-use crate::record::{self, Draft, Piece};
+use crate::record::{self, Draft};
 use ferroce_proto::Instant;
 use ferroce_types::PacketMeta;
 use ferroce_wire::Headers;
@@ -91,17 +91,6 @@ impl Link {
             Ok(())
         };
         self.publish_with(record::compact_total(headers, payload), write, before)
-    }
-
-    /// Sends a packet whose payload the peer fetches from `pieces` of this process's memory.
-    pub fn send_reference<E>(&self, headers: &Headers, meta: &PacketMeta, pieces: &[Piece]) -> Sent<E> {
-        match Draft::reference(headers, meta, pieces) {
-            Some(draft) => self.publish(draft.total(), |at| {
-                draft.write(&self.memory, at);
-                Ok(())
-            }),
-            None => Sent::Lost,
-        }
     }
 
     /// Publishes a record of `total` bytes, which `write` writes where it is told to.

@@ -72,16 +72,6 @@ impl Mr {
         })
     }
 
-    /// As [`KeyTable::is_listed`].
-    pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, Denied> {
-        let mut listed = true;
-        self.find_local(pd, sge, false, |registered, _| {
-            listed = registered.is_listed();
-            Ok(())
-        })?;
-        Ok(listed)
-    }
-
     /// Runs `f` with the address of `sge`, which `f` touches by [`Registered::accessed`] only.
     fn find_local(
         &self,

@@ -227,7 +227,7 @@ impl Adapter {
                 let packet = &received.packet;
                 if env.accepts(&packet.meta, Origin::Process(received.peer())) {
                     env.mark_peer_uses_shm(ends.1);
-                    env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
+                    env.handle(proto, now, &packet.headers, received.payload().into(), &packet.meta);
                 } else {
                     if env.is_peer_on_shm(&packet.meta) {
                         // Any packet over UDP tells it.
@@ -283,12 +283,7 @@ impl Adapter {
     fn show_received(&self, received: &ReceivedRecord<'_>) {
         if self.has_capture() {
             let packet = &received.packet;
-            self.show_message(
-                Direction::In,
-                &packet.headers,
-                &received.payload((0, 0)).to_vec(),
-                &packet.meta,
-            );
+            self.show_message(Direction::In, &packet.headers, &received.payload().to_vec(), &packet.meta);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::settings;
 use ferroce_access::{Fault, copy};
-use ferroce_hostlink::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
+use ferroce_hostlink::{RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_proto::{Payload, PayloadSource, PlaceError, RemoteAccess, Sge, TransmitError};
 
@@ -40,16 +40,16 @@ impl Payload for RxPayload<'_> {
 
     fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError> {
         if to.len() != self.len() {
-            return Err(PlaceError::Memory);
+            return Err(PlaceError);
         }
-        self.copy_to(0, to.as_mut_ptr() as u64, to.len())
+        self.copy_to(0, to.as_mut_ptr() as u64, to.len()).map_err(|Fault| PlaceError)
     }
 
     fn copy_first(&self, to: &mut [u8]) -> Result<(), PlaceError> {
         if to.len() > self.len() {
-            return Err(PlaceError::Memory);
+            return Err(PlaceError);
         }
-        self.copy_to(0, to.as_mut_ptr() as u64, to.len())
+        self.copy_to(0, to.as_mut_ptr() as u64, to.len()).map_err(|Fault| PlaceError)
     }
 }
 
@@ -60,14 +60,10 @@ impl<'a> RxPayload<'a> {
     }
 
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
-    pub(super) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
+    pub(super) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         match self {
-            Self::Bytes(bytes) => {
-                copy::write(addr, &bytes[offset..offset + len]).map_err(|Fault| PlaceError::Memory)
-            }
-            Self::Careful(bytes) => {
-                ferroce_mem::place(addr, &bytes[offset..offset + len]).map_err(|Fault| PlaceError::Memory)
-            }
+            Self::Bytes(bytes) => copy::write(addr, &bytes[offset..offset + len]),
+            Self::Careful(bytes) => ferroce_mem::place(addr, &bytes[offset..offset + len]),
             Self::Shared(payload) => payload.copy_to(offset, addr, len),
         }
     }
@@ -75,7 +71,7 @@ impl<'a> RxPayload<'a> {
     /// Copies it to the program's memory at `addr`, its last byte long before the others: who waits for that byte and takes the
     /// others for there finds out.
     #[cold]
-    pub(super) fn copy_last_byte_first(&self, addr: u64) -> Result<(), PlaceError> {
+    pub(super) fn copy_last_byte_first(&self, addr: u64) -> Result<(), Fault> {
         if let Some(last) = self.len().checked_sub(1) {
             self.copy_to(last, addr + last as u64, 1)?;
             std::thread::yield_now();
@@ -177,17 +173,11 @@ pub(super) fn scatter_rest(
     let mut done = skip;
     for (piece, at) in pieces(sges, offset, src.len() - skip) {
         let len = piece.length as usize;
-        let mut copied = Ok(());
-        let copy = |addr| {
-            copied = src.copy_to(skip + at, addr, len);
-            copied.map_err(|_| Fault)
-        };
-        if table.local(pd, &piece, true, copy).is_err() {
-            return Err(copied.err().unwrap_or(PlaceError::Memory));
-        }
+        let copy = |addr| src.copy_to(skip + at, addr, len);
+        table.local(pd, &piece, true, copy).map_err(|Denied| PlaceError)?;
         done += len;
     }
-    if done == src.len() { Ok(()) } else { Err(PlaceError::Memory) }
+    if done == src.len() { Ok(()) } else { Err(PlaceError) }
 }
 
 /// Runs `f` with place, address and length of each part of `len` bytes from `offset` of a message; `None` when a key or a
@@ -206,23 +196,6 @@ pub(super) fn each_piece(
         table.local(pd, &piece, write, copied).ok()?;
     }
     Some(len as u32)
-}
-
-/// The parts of a payload that the peer may fetch itself; `None` when it has to come through the ring. Keys, rights and
-/// ranges are checked here.
-pub(super) fn references(pd: u32, source: PayloadSource<'_>) -> Result<Option<Pieces>, TransmitError> {
-    let PayloadSource::Local { sges, offset, len, .. } = source else { return Ok(None) };
-    let parts: Pieces = pieces(sges, offset, len as usize)
-        .map(|(part, _)| Piece { key: part.lkey, len: part.length, va: part.addr })
-        .collect();
-    if parts.len() > MAX_PIECES {
-        return Ok(None);
-    }
-    let mut listed = true;
-    for (part, _) in pieces(sges, offset, len as usize) {
-        listed &= KeyTable::global().is_listed(pd, &part).map_err(|Denied| TransmitError::Local)?;
-    }
-    Ok(listed.then_some(parts))
 }
 
 /// Fills a record's payload with the one that `source` names.

@@ -2,12 +2,10 @@
 //! the completion. [`ferroce_proto::PlainSend`] says when a SEND is plain.
 
 use super::broken::EndsOnPanic;
-use super::env::REFERENCE;
 use super::payload::scatter;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
 use crate::poller::Poller;
-use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{
     CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket, ShmPayload, SinglePacket,
 };
@@ -72,7 +70,7 @@ fn place_front(queue: &mut RecvQueue, pd: u32, payload: &ShmPayload<'_>) -> Opti
 fn place(pd: u32, sge: &Sge, payload: &ShmPayload<'_>) -> bool {
     let len = payload.len();
     let part = Sge { length: len as u32, ..*sge };
-    let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
+    let copy = |addr| payload.copy_to(0, addr, len);
     KeyTable::global().local(pd, &part, true, copy).is_ok()
 }
 
@@ -141,7 +139,7 @@ impl Qp {
         let len = request.data.len();
         self.service == Service::Rc
             && match request.data {
-                PlainData::Memory(_) => self.cap.max_send_sge > 0 && (len < REFERENCE || !copy::by_kernel()),
+                PlainData::Memory(_) => self.cap.max_send_sge > 0,
                 PlainData::Inline(_) => len <= self.cap.max_inline_data as usize,
             }
     }

@@ -83,8 +83,6 @@ pub struct Host {
     pub room: Option<usize>,
     /// Nothing leaves before then.
     pub later: Option<Instant>,
-    /// Payloads still to come that can't be had.
-    pub payloads_lost: u32,
     /// Bytes that may still be carried out without the peer; all is claimed to succeed.
     pub direct: u64,
     /// It had rather execute a request than send a packet.
@@ -139,7 +137,6 @@ impl Host {
             ecn: true,
             room: None,
             later: None,
-            payloads_lost: 0,
             direct: 0,
             prefers_direct: false,
             direct_log: Vec::new(),
@@ -181,12 +178,6 @@ impl Host {
 
     pub fn recv_statuses(&self) -> Vec<(u64, WcStatus)> {
         self.recvs.iter().map(|c| (c.wr_id, c.status)).collect()
-    }
-
-    fn loses_payload(&mut self) -> bool {
-        let lost = self.payloads_lost > 0;
-        self.payloads_lost -= u32::from(lost);
-        lost
     }
 
     /// How often an operation left.
@@ -402,10 +393,7 @@ impl Env for Host {
         payload: &Self::Payload<'_>,
         skip: usize,
     ) -> Result<(), PlaceError> {
-        if self.loses_payload() {
-            return Err(PlaceError::Lost);
-        }
-        self.place_bytes(sges, offset, &payload[skip..]).map_err(|()| PlaceError::Memory)
+        self.place_bytes(sges, offset, &payload[skip..]).map_err(|()| PlaceError)
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
@@ -438,9 +426,6 @@ impl Env for Host {
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &Self::Payload<'_>) -> Result<(), RemoteError> {
-        if self.loses_payload() {
-            return Err(RemoteError::Lost);
-        }
         self.region(rkey, va, payload.len() as u64, |r| r.remote_write)?;
         let span = self.span(va, payload.len() as u64);
         self.memory[span].copy_from_slice(payload);

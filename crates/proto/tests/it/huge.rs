@@ -16,11 +16,11 @@ impl Payload for Length {
     }
 
     fn copy(&self, _: &mut [u8]) -> Result<(), PlaceError> {
-        Err(PlaceError::Lost)
+        Err(PlaceError)
     }
 
     fn copy_first(&self, _: &mut [u8]) -> Result<(), PlaceError> {
-        Err(PlaceError::Lost)
+        Err(PlaceError)
     }
 }
 

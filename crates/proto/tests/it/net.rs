@@ -309,8 +309,7 @@ impl Side {
         }
         let send = matches!(bth.opcode.operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
         let payload = &frame.payload[..];
-        // What has come with its payload can't lose that.
-        if self.host.takes_plain && send && self.host.payloads_lost == 0 {
+        if self.host.takes_plain && send {
             let (psn, pkey, solicited) = (bth.psn, bth.pkey, bth.solicited);
             let ack_request = bth.ack_request && !awaited;
             let send = PlainSend { psn, pkey, solicited, ack_request, immediate };
@@ -325,9 +324,7 @@ impl Side {
                 return;
             }
         }
-        let taken = self.host.takes_plain
-            && self.host.payloads_lost == 0
-            && (self.answer(&frame.headers) || self.take_answer(now, frame));
+        let taken = self.host.takes_plain && (self.answer(&frame.headers) || self.take_answer(now, frame));
         if taken {
             self.host.plain += 1;
         } else {

@@ -57,10 +57,6 @@ enum Step {
     Pause {
         steps: u8,
     },
-    /// Payloads that can't be had at the peer.
-    LosePayloads {
-        count: u32,
-    },
     /// The fabric takes so many packets more until the next step of this kind.
     Room {
         packets: Option<usize>,
@@ -82,7 +78,6 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(adds, at, fence, keys)| Step::Atomic { adds, at, fence, keys }),
         6 => (prop_oneof![9 => Just(LONGEST), 1 => len()], key()).prop_map(|(len, key)| Step::Receive { len, key }),
         4 => (1..6u8).prop_map(|steps| Step::Pause { steps }),
-        1 => (1..3u32).prop_map(|count| Step::LosePayloads { count }),
         1 => prop::option::of(0..4usize).prop_map(|packets| Step::Room { packets }),
     ]
 }
@@ -229,7 +224,6 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
                     p.step();
                 }
             }
-            Step::LosePayloads { count } => p.b.host.payloads_lost = count,
             Step::Room { packets } => p.a.host.room = packets,
         }
         // Whoever posts lets the QP send at once.

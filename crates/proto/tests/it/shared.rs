@@ -37,22 +37,6 @@ fn first_request_is_a_packet_so_that_psns_that_do_not_match_show() {
     assert!(p.a.host.direct_log.is_empty());
 }
 
-#[test]
-fn payload_that_cannot_be_had_is_asked_for_again_and_used_once() {
-    for (op, len) in [(SendOp::Send, 10_000), (WRITE, 10_000), (SendOp::Send, 5)] {
-        let mut p = pair(4096);
-        p.a.host.fill(BASE, len as usize, 3);
-        p.b.host.post_recv(9, THERE, len);
-        p.b.host.payloads_lost = 1;
-        p.a.post(wr(1, op, BASE, len));
-        p.run();
-        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
-        assert_eq!(p.b.host.bytes(THERE, len as usize), p.a.host.bytes(BASE, len as usize));
-        let received = usize::from(matches!(op, SendOp::Send));
-        assert_eq!((p.b.host.recvs.len(), p.b.qp.counters().seq_naks_sent), (received, 1));
-    }
-}
-
 /// A one-sided request waits for those before it if it had better be executed; what has to be received keeps it waiting for nothing.
 #[test]
 fn request_that_had_better_be_executed_waits_for_one_sided_ones_only() {

@@ -215,18 +215,6 @@ fn unexpected_message_without_a_receive_is_counted_once_it_has_one() {
 }
 
 #[test]
-fn tag_is_taken_once_when_a_payload_has_to_come_again() {
-    let mut p = pair(1024);
-    p.b.host.tags = vec![(1, 1, receive(9, THERE, 5000)), (1, 1, receive(10, THERE, 5000))];
-    p.b.host.payloads_lost = 1;
-    send(&mut p, 1, &eager(1, 3000, 1));
-    p.run();
-    assert_eq!(told(&p.b.host), [(9, WcStatus::Success, WcOpcode::TmRecv, BOTH, 3000)]);
-    assert_eq!(p.b.host.bytes(THERE, 3000), &eager(1, 3000, 1)[16..]);
-    assert_eq!(p.b.host.tags.len(), 1);
-}
-
-#[test]
 fn unexpected_message_that_is_cut_off_does_not_count() {
     let mut p = pair(256);
     p.b.host.post_recv(1, UNEXPECTED, 5000);

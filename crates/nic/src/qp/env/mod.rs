@@ -6,7 +6,6 @@ mod outgoing;
 
 pub(in crate::qp) use failed::{operation_of_request, state_of};
 pub(crate) use incoming::Origin;
-pub(crate) use outgoing::REFERENCE;
 
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::received::Received;
@@ -19,7 +18,7 @@ use crate::ah::Ah;
 use crate::fabric::{LocalPacket, grh_of, seen_of};
 use crate::owner::OfContext as _;
 use crate::settings;
-use ferroce_access::{Fault, atomic};
+use ferroce_access::atomic;
 use ferroce_engine::Inbox;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_netdev::LinkLayer;
@@ -303,17 +302,11 @@ impl Env for QpEnv<'_> {
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &RxPayload<'_>) -> Result<(), RemoteError> {
         let len = payload.len();
-        let mut copied = Ok(());
-        let copy = |addr| {
-            copied = match payload {
-                RxPayload::Careful(_) if settings::is_strict() => payload.copy_last_byte_first(addr),
-                _ => payload.copy_to(0, addr, len),
-            };
-            copied.map_err(|_| Fault)
+        let copy = |addr| match payload {
+            RxPayload::Careful(_) if settings::is_strict() => payload.copy_last_byte_first(addr),
+            _ => payload.copy_to(0, addr, len),
         };
-        let written =
-            KeyTable::global().remote(self.key_user(), rkey, va, len as u64, RemoteAccess::Write, copy);
-        if copied == Err(PlaceError::Lost) { Err(RemoteError::Lost) } else { written }
+        KeyTable::global().remote(self.key_user(), rkey, va, len as u64, RemoteAccess::Write, copy)
     }
 
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
@@ -369,7 +362,6 @@ impl Env for QpEnv<'_> {
 
     fn complete_send(&mut self, completion: Completion) {
         if completion.status != WcStatus::Success {
-            // What the QP has sent by reference isn't to be fetched any more.
             self.withdraw();
         }
         self.work.overrun |= !self.qp.send_cq.push(self.wc(completion));

@@ -6,7 +6,7 @@ use crate::ah::{Ah, Way};
 use crate::fabric::LocalPacket;
 use crate::qp::Path;
 use crate::qp::one_sided::Reach;
-use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
+use crate::qp::payload::{each_piece, fill, fill_ring, source_len};
 use crate::xrc::Range;
 use ferroce_access::copy;
 use ferroce_hostlink::{LARGE, Link, Purpose, Sent};
@@ -16,10 +16,6 @@ use ferroce_udp::{PushError, tap::Direction};
 use ferroce_wire::{Headers, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it, where the kernel copies: two
-/// copies through the ring are faster than one of the kernel's where the processor copies them.
-pub(crate) const REFERENCE: usize = 16 * 1024;
 
 impl QpEnv<'_> {
     /// As [`ferroce_proto::Env::transmit`].
@@ -126,20 +122,13 @@ impl QpEnv<'_> {
         source: PayloadSource<'_>,
     ) -> Result<(), TransmitError> {
         let (by, adapter) = (self.key_user(), self.qp.adapter);
-        let by_reference = copy::by_kernel()
-            && self.listed
-            && len >= REFERENCE
-            && link.peer_fetches()
-            && !adapter.has_capture();
-        let pieces = if by_reference { references(by.pd, source)? } else { None };
         // The peer knows the connection once it has answered.
         let is_known = self.qp.service != Service::Ud && self.qp.peer_uses_shm();
-        let is_compact = is_known && pieces.is_none() && link.peer_takes_compact() && !adapter.has_capture();
+        let is_compact = is_known && link.peer_takes_compact() && !adapter.has_capture();
         let compact = is_compact.then(|| link.send_compact(headers, len, |ring| fill_ring(by, source, ring)));
-        let sent = match (compact.flatten(), pieces) {
-            (Some(sent), _) => sent,
-            (None, Some(pieces)) => link.send_reference(headers, &meta.of_packet(headers, len), &pieces),
-            (None, None) => {
+        let sent = match compact.flatten() {
+            Some(sent) => sent,
+            None => {
                 let meta = &meta.of_packet(headers, len);
                 link.send(headers, meta, len, |ring| {
                     fill_ring(by, source, ring)?;
