@@ -23,6 +23,7 @@ const QPS_AT: usize = REGIONS_AT + REGIONS * size_of::<DirectoryEntry>();
 /// Bytes of a directory.
 pub(super) const LEN: usize = QPS_AT + LISTED_SLOTS * QPNS_PER_SLOT * size_of::<DirectoryEntry>();
 
+/// Of a directory.
 pub(super) const LAYOUT: u64 = layout(
     LEN,
     &[

@@ -3,7 +3,7 @@
 use super::{FIRST, LIMIT, Pair, ROOT, THIRD, expect_no_complaint, hosts, python, start, trusting_users};
 use ferroce_tests::{Fabric, Outcome, Process, World, require, tool};
 
-/// Makes links by hand, without any QP. `regions` are the keys that the peer's directory lists.
+/// Makes links by hand, without any QP, with a `LAYOUT`. `regions` are the keys that the peer's directory lists.
 const LINKS: &str = "
 import ctypes, fcntl, mmap, array
 RING = 512 << 10; LINK = 2 * (4096 + RING); REGIONS = 65536; DIRECTORY = 4096 + REGIONS * 64 + 4 * 4096 * 64
@@ -15,7 +15,7 @@ def link(slot):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(10); s.connect('\\0ferroce-2-slot-%d' % slot)
     shared, directory = memory(LINK), memory(DIRECTORY)
     m = mmap.mmap(shared, LINK)
-    hello = b'FRCE' + bytes([2, 2, 0, 0]) + struct.pack('=IIQQ', 3, RING, random.getrandbits(62), ctypes.addressof(cookie)) + cookie.raw + bytes(8)
+    hello = b'FRCE' + bytes([2, 2, 0, 0]) + struct.pack('=QQQ', LAYOUT, random.getrandbits(62), ctypes.addressof(cookie)) + cookie.raw
     try:
         socket.send_fds(s, [hello], [shared, directory])
         answer, fds = socket.recv_fds(s, 100, 4)[:2]
@@ -25,9 +25,14 @@ def link(slot):
 def regions(directory):
     v = mmap.mmap(directory, DIRECTORY, prot=mmap.PROT_READ)
     return [name & 0xffffffff for name in array.array('Q', v[4096:4096 + REGIONS * 64])[::8] if name]
-def name(m, lane, key): m[2048 + 64 * lane:2056 + 64 * lane] = struct.pack('=Q', key << 32 | 0xabcdef << 8 | 1)
+def name(m, lane, key): m[256 + 64 * lane:264 + 64 * lane] = struct.pack('=Q', key << 32 | 0xabcdef << 8 | 1)
 slot = slots('ferroce-2-u12345-slot-').pop()
 ";
+
+/// [`LINKS`] with the layout of this build.
+fn links_by_hand() -> String {
+    format!("LAYOUT = {}{LINKS}", ferroce_hostlink::LAYOUT)
+}
 
 /// A server of the first user that trusts the third, and may have so many descriptors.
 fn server(world: &World, descriptors: &str) -> Process {
@@ -55,8 +60,9 @@ fn trusted_user_holds_up_no_deregistration() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
     let world = require!(hosts(|| World::one_host(1500)));
     let server = server(&world, "1024");
+    let by_hand = links_by_hand();
     let hold = format!(
-        "{LINKS}
+        "{by_hand}
 _, m, directory = link(slot)
 keys = regions(directory)
 assert keys
@@ -92,8 +98,9 @@ fn links_of_a_trusted_user_take_a_bounded_part_of_all_descriptors() {
     // A link takes four descriptors, and all of them take at most a quarter.
     for (descriptors, links) in [("4096", 64), ("512", 32)] {
         let server = server(&world, descriptors);
+        let by_hand = links_by_hand();
         let take = format!(
-            "{LINKS}
+            "{by_hand}
 r, w = os.pipe()
 for n in range(12):
     if os.fork() == 0:
