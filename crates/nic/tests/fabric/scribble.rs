@@ -19,7 +19,7 @@ const TAIL: usize = 0;
 const WAITS: usize = 8;
 const HEAD: usize = 128;
 const ACCESS: usize = 256;
-const SEES_EXIT: usize = ACCESS + 4 * 64 + 32;
+const SEES_EXIT: usize = ACCESS + 4 * 64 + 24;
 
 /// Where memory of this length is that this process shares and may write.
 fn mappings(len: usize) -> Vec<usize> {
