@@ -995,6 +995,29 @@ static void reset(void)
 	EXPECT_ERRNO(ECONNRESET, recv(fds[1], &byte, 1, 0));
 }
 
+/* A peer that has sent all data, and resets the connection later, ends the data all the same. */
+static void reset_after_the_end(void)
+{
+	struct linger at_once = {.l_onoff = 1};
+	int fds[2], error = 0;
+	socklen_t length = sizeof error;
+	char byte;
+
+	pair(fds);
+	EXPECT(shutdown(fds[0], SHUT_WR) == 0);
+	EXPECT(ready(fds[1], POLLIN, 10000) & POLLIN);
+	EXPECT(send(fds[1], "x", 1, 0) == 1);
+	EXPECT(ready(fds[0], POLLIN, 10000) & POLLIN);
+	EXPECT(setsockopt(fds[0], SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+	EXPECT(close(fds[0]) == 0);
+	EXPECT(ready(fds[1], 0, 10000) & POLLERR);
+	EXPECT(recv(fds[1], &byte, 1, 0) == 0);
+	EXPECT(recv(fds[1], &byte, 1, 0) == 0);
+	EXPECT(getsockopt(fds[1], SOL_SOCKET, SO_ERROR, &error, &length) == 0);
+	EXPECT(error == EPIPE);
+	EXPECT(recv(fds[1], &byte, 1, 0) == 0);
+}
+
 static void datagrams(void)
 {
 	struct sockaddr_in names[2], from;
@@ -1131,6 +1154,7 @@ static const struct test_case {
 	{"options", options},
 	{"many", many},
 	{"reset", reset},
+	{"reset_after_the_end", reset_after_the_end},
 	{"datagrams", datagrams},
 	{"pieces", pieces},
 	{"datagrams_to_a_new_server", datagrams_to_a_new_server},

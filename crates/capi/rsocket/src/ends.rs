@@ -9,6 +9,8 @@ use crate::wire::Control;
 pub struct Ends {
     readable: bool,
     writable: bool,
+    /// The peer has closed its sending end: no more data comes, whatever happens to the connection.
+    ended: bool,
     /// The peer has said, or we have, that all is over.
     disconnected: bool,
     /// What broke the connection, as an errno.
@@ -21,7 +23,15 @@ pub struct Ends {
 
 impl Default for Ends {
     fn default() -> Self {
-        Self { readable: true, writable: true, disconnected: false, broken: None, shut: false, told: false }
+        Self {
+            readable: true,
+            writable: true,
+            ended: false,
+            disconnected: false,
+            broken: None,
+            shut: false,
+            told: false,
+        }
     }
 }
 
@@ -30,6 +40,12 @@ impl Ends {
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
+    }
+
+    /// Whether the peer has sent all data. A receive then returns 0, also when the connection is lost later.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// Whether data may be sent.
@@ -72,6 +88,7 @@ impl Ends {
 
     /// The peer has said so.
     pub fn received(&mut self, control: Control) {
+        self.ended |= !self.is_over() && control != Control::KeepAlive;
         match control {
             Control::KeepAlive => {}
             Control::Shutdown if self.writable => self.readable = false,
@@ -86,10 +103,12 @@ impl Ends {
         self.writable = false;
     }
 
-    /// The connection is lost. What comes after its end changes nothing.
+    /// The connection is lost. What comes after its end changes nothing. A reset by a peer that has sent all data is EPIPE, as of a TCP
+    /// socket in CLOSE_WAIT.
     pub fn fail(&mut self, errno: c_int) {
         if !self.is_over() {
-            self.broken = Some(errno);
+            let is_late_reset = self.ended && errno == libc::ECONNRESET;
+            self.broken = Some(if is_late_reset { libc::EPIPE } else { errno });
             self.readable = false;
             self.writable = false;
         }
@@ -154,6 +173,22 @@ mod tests {
         ends.fail(libc::ECONNRESET);
         assert_eq!((ends.error(), ends.take_error()), (Some(libc::ECONNRESET), Some(libc::ECONNRESET)));
         assert_eq!((ends.error(), ends.take_error(), ends.broken()), (None, None, Some(libc::ECONNRESET)));
+    }
+
+    #[test]
+    fn a_peer_that_has_sent_all_data_ends_them_also_if_it_resets_the_connection_later() {
+        let mut ends = Ends::default();
+        assert!(!ends.has_ended());
+        ends.received(Control::KeepAlive);
+        assert!(!ends.has_ended());
+        ends.received(Control::Shutdown);
+        ends.fail(libc::ECONNRESET);
+        assert_eq!((ends.has_ended(), ends.take_error()), (true, Some(libc::EPIPE)));
+        // What is left in a queue after a reset isn't looked at.
+        let mut ends = Ends::default();
+        ends.fail(libc::ECONNRESET);
+        ends.received(Control::Shutdown);
+        assert_eq!((ends.has_ended(), ends.take_error()), (false, Some(libc::ECONNRESET)));
     }
 
     #[test]

@@ -51,6 +51,9 @@ impl Stream {
                     return Some(Ok(()));
                 }
             }
+            if connection.ends.has_ended() {
+                return Some(Ok(()));
+            }
             match connection.ends.take_error() {
                 Some(errno) => Some(Err(Refusal::plain(errno))),
                 None if !connection.ends.is_readable() || total == 0 => Some(Ok(())),
