@@ -63,7 +63,7 @@ pub use ferroce_queues::{
 pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
-pub use qp::{PlainSender, Qp, wait_for_work};
+pub use qp::{Poster, Qp, wait_for_work};
 pub use xrc::{XrcTarget, Xrcd};
 
 pub use ferroce_host as host;
@@ -80,8 +80,7 @@ pub use ferroce_watch as watch;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, BindMw, Completion, Counters, Data, Fetch, MAX_RENDEZVOUS_REQUEST, OneSided, Placement,
-    PlainData, PlainRequest, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget,
-    WcOpcode, WcStatus, one_sge,
+    Access, BindMw, Completion, Counters, Data, DataRef, MAX_RENDEZVOUS_REQUEST, Placement, QpState, RecvWqe,
+    SendOp, SendRequest, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode, WcStatus, one_sge,
 };
 pub use ferroce_wire::Service;

@@ -1,48 +1,27 @@
 //! The short way of a fetch: a READ of one packet or an atomic, which is one packet and is answered by one with data.
 //!
-//! (Payloads that a receiver fetches out of its peer's memory, in `hostlink`, are something else.)
-//!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
 use crate::requester::charge;
 use crate::sendq::Issuer;
 use crate::{
-    AtomicOp, Completion, Data, Instant, MAX_MESSAGE, PlainData, Qp, QpState, SendOp, SendWr, Sge, WcStatus,
-    psn,
+    AtomicOp, Completion, Data, DataRef, Instant, MAX_MESSAGE, Qp, QpState, SendOp, SendRequest, SendWr, Sge,
+    WcStatus, psn,
 };
 use ferroce_wire::{Aeth, Operation, Service, Syndrome};
 
-/// A READ or an atomic that may take the short way: its answer goes into one element of memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Fetch {
-    /// Comes back with its completion.
-    pub wr_id: u64,
-    /// Where the answer goes.
-    pub sge: Sge,
-    /// READ, compare and swap, or fetch and add.
-    pub op: SendOp,
-    /// It asks for a completion.
-    pub signaled: bool,
-    /// It waits for the READs and atomics before it.
-    pub fence: bool,
-}
-
-impl Fetch {
-    /// The same request, if it may take the short way.
-    #[must_use]
-    pub fn of<A>(wr: &SendWr<A>) -> Option<Self> {
-        let fetches =
-            matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-        let PlainData::Memory(sge) = PlainData::of(&wr.data)? else { return None };
-        let &SendWr { wr_id, op, signaled, fence, .. } = wr;
-        (fetches && !wr.solicited).then_some(Self { wr_id, sge, op, signaled, fence })
-    }
-
-    /// It is a READ.
+impl<A> SendRequest<'_, A> {
+    /// The element that the answer goes to, if it is a READ or an atomic that may take the short way.
     #[must_use]
     #[inline]
-    pub const fn reads(&self) -> bool {
-        matches!(self.op, SendOp::Read { .. })
+    pub fn fetches_to(&self) -> Option<&Sge> {
+        match (self.op, self.data) {
+            (
+                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
+                DataRef::Sges([sge]),
+            ) => Some(sge),
+            _ => None,
+        }
     }
 }
 
@@ -116,10 +95,10 @@ impl<A: Clone> Qp<A> {
     /// The PSN of a fetch if it may leave at once, after all that was posted before.
     #[must_use]
     #[inline]
-    pub fn fetch_psn(&self, fetch: &Fetch) -> Option<u32> {
+    pub fn fetch_psn(&self, fetch: &SendRequest<'_, A>) -> Option<u32> {
         let req = &self.req;
-        let len = fetch.sge.length;
-        let fits = if fetch.reads() {
+        let len = fetch.fetches_to()?.length;
+        let fits = if matches!(fetch.op, SendOp::Read { .. }) {
             (1..=self.mtu()).contains(&len)
         } else {
             (8..=MAX_MESSAGE).contains(&u64::from(len))
@@ -142,11 +121,16 @@ impl<A: Clone> Qp<A> {
     /// The fetch for which [`Qp::fetch_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
     /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
     #[inline]
-    pub fn fetch_sent(&mut self, now: impl FnOnce() -> Instant, fetch: &Fetch) -> Option<Instant> {
+    pub fn fetch_sent(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        fetch: &SendRequest<'_, A>,
+    ) -> Option<Instant> {
         let mtu = self.mtu();
-        let cost = charge(self.sq.push_fetch(fetch, self.req.next), 0, 1, mtu);
+        let wqe = self.sq.push(fetch, (1, self.req.next), Issuer::Program);
+        let cost = charge(wqe, 0, 1, mtu);
         self.counters.requests_sent += 1;
-        self.req.sent_fetch(cost, fetch.reads());
+        self.req.sent_fetch(cost, matches!(fetch.op, SendOp::Read { .. }));
         self.start_ack_timer(now)
     }
 

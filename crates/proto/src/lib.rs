@@ -40,10 +40,9 @@ pub use env::{
     Unanswered, Violation,
 };
 pub use failure::{Asked, Cause, Failure, Refusing, Telling};
-pub use fetch::{Fetch, FetchAnswer, FetchOp};
-pub use one_sided::OneSided;
+pub use fetch::{FetchAnswer, FetchOp};
 pub use pace::{Pace, Portion};
-pub use plain::{PlainData, PlainRequest, PlainSend};
+pub use plain::PlainSend;
 pub use qp::{MAX_MESSAGE, Oldest, Qp};
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
@@ -52,6 +51,6 @@ pub use sendq::Wqe;
 pub use tags::{MAX_RENDEZVOUS_REQUEST, TagFlags, TagInfo, Taken};
 pub use time::Instant;
 pub use types::{
-    Access, AtomicOp, BindMw, Completion, Data, Placement, PostError, QpEvent, QpParams, QpState, RecvWqe,
-    SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus, one_sge,
+    Access, AtomicOp, BindMw, Completion, Data, DataRef, Placement, PostError, QpEvent, QpParams, QpState,
+    RecvWqe, SendOp, SendRequest, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus, one_sge,
 };

@@ -2,58 +2,18 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
-use crate::{Completion, Fetch, PlainData, Qp, SendOp, SendWr, WcOpcode, WcStatus};
+use crate::{Completion, DataRef, Qp, SendOp, SendRequest, WcOpcode, WcStatus};
 
-/// An RDMA WRITE or READ that may take the short way: of one element of memory, or a WRITE of inline data.
-#[derive(Clone, Copy, Debug)]
-pub struct OneSided<'a> {
-    /// Comes back with its completion.
-    pub wr_id: u64,
-    /// What it writes, or where it reads to.
-    pub data: PlainData<'a>,
-    /// It is a READ.
-    pub reads: bool,
-    /// The peer's address.
-    pub va: u64,
-    /// The peer's key.
-    pub rkey: u32,
-    /// It asks for a completion.
-    pub signaled: bool,
-    /// It waits for the READs and atomics before it.
-    pub fence: bool,
-}
-
-impl<'a> OneSided<'a> {
-    /// The same request as a fetch, if it is a READ.
+impl<A> SendRequest<'_, A> {
+    /// Whether it reads, and address and key at the peer, if it is an RDMA WRITE or READ that may take the short way.
     #[must_use]
     #[inline]
-    pub fn fetch(&self) -> Option<Fetch> {
-        let Self { wr_id, data: PlainData::Memory(sge), reads: true, va, rkey, signaled, fence } = *self
-        else {
-            return None;
-        };
-        Some(Fetch { wr_id, sge, op: SendOp::Read { va, rkey }, signaled, fence })
-    }
-
-    /// The same request, if it may take the short way.
-    #[must_use]
-    pub fn of<A>(wr: &'a SendWr<A>) -> Option<Self> {
-        let (reads, va, rkey) = match wr.op {
-            SendOp::Write { va, rkey } => (false, va, rkey),
-            SendOp::Read { va, rkey } => (true, va, rkey),
-            _ => return None,
-        };
-        let data = PlainData::of(&wr.data)?;
-        let of_memory = matches!(data, PlainData::Memory(_));
-        (of_memory || !reads).then_some(Self {
-            wr_id: wr.wr_id,
-            data,
-            reads,
-            va,
-            rkey,
-            signaled: wr.signaled,
-            fence: wr.fence,
-        })
+    pub fn one_sided(&self) -> Option<(bool, u64, u32)> {
+        match (self.op, self.data) {
+            (SendOp::Write { va, rkey }, DataRef::Sges([_]) | DataRef::Inline(_)) => Some((false, va, rkey)),
+            (SendOp::Read { va, rkey }, DataRef::Sges([_])) => Some((true, va, rkey)),
+            _ => None,
+        }
     }
 }
 
@@ -74,11 +34,13 @@ impl<A: Clone> Qp<A> {
     /// The request for which [`Qp::may_reach_peer`] has been asked was carried out: its completion, if it asks for one.
     #[must_use]
     #[inline]
-    pub fn reached_peer(&mut self, request: &OneSided<'_>) -> Option<Completion> {
+    pub fn reached_peer(&mut self, request: &SendRequest<'_, A>) -> Option<Completion> {
         let len = request.data.len() as u32;
         self.sq.count_passed(len);
-        let (opcode, byte_len) =
-            if request.reads { (WcOpcode::RdmaRead, len) } else { (WcOpcode::RdmaWrite, 0) };
+        let (opcode, byte_len) = match request.op {
+            SendOp::Read { .. } => (WcOpcode::RdmaRead, len),
+            _ => (WcOpcode::RdmaWrite, 0),
+        };
         let src_qp = self.params.dest_qpn;
         let completion = Completion::new(request.wr_id, WcStatus::Success, opcode);
         request.signaled.then_some(Completion { byte_len, src_qp, ..completion })

@@ -6,75 +6,24 @@
 use crate::requester::SMALLEST_CHARGE;
 use crate::sendq::Issuer;
 use crate::{
-    Buffer, Completion, Data, Env, Instant, Payload, Qp, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode,
-    WcStatus, psn,
+    Buffer, Completion, DataRef, Env, Instant, Payload, Qp, QpState, RecvWqe, SendOp, SendRequest, SendWr,
+    WcOpcode, WcStatus, psn,
 };
 use ferroce_wire::Service;
 
-/// The data of a request that may take the short way, in this process.
-#[derive(Clone, Copy, Debug)]
-pub enum PlainData<'a> {
-    /// One element of registered memory.
-    Memory(Sge),
-    /// These bytes, which the request keeps (IBV_SEND_INLINE).
-    Inline(&'a [u8]),
-}
-
-impl<'a> PlainData<'a> {
-    /// The same data, if they are of this form.
-    #[must_use]
-    pub fn of(data: &'a Data) -> Option<Self> {
-        Some(match data {
-            Data::Sges(sges) => Self::Memory(*<&[Sge; 1]>::try_from(&sges[..]).ok()?.first()?),
-            Data::Inline(bytes) => Self::Inline(bytes),
-        })
-    }
-
-    /// Bytes.
+impl<A> SendRequest<'_, A> {
+    /// It is a SEND that may take the short way: of one element of memory or inline.
     #[must_use]
     #[inline]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Memory(sge) => sge.length as usize,
-            Self::Inline(bytes) => bytes.len(),
-        }
+    pub fn is_plain(&self) -> bool {
+        matches!(self.op, SendOp::Send | SendOp::SendWithImmediate { .. }) && !self.fence && self.is_single()
     }
 
-    /// No byte at all.
+    /// Its data are inline, or one element of memory.
     #[must_use]
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// A send request that may take the short way: SEND, of one element of memory or inline.
-#[derive(Clone, Copy, Debug)]
-pub struct PlainRequest<'a> {
-    /// Comes back with its completion.
-    pub wr_id: u64,
-    /// What it sends.
-    pub data: PlainData<'a>,
-    /// Immediate data, as they are on the wire.
-    pub immediate: Option<[u8; 4]>,
-    /// It asks for a completion.
-    pub signaled: bool,
-    /// The peer's completion is solicited.
-    pub solicited: bool,
-}
-
-impl<'a> PlainRequest<'a> {
-    /// The same request, if it may take the short way.
-    #[must_use]
-    pub fn of<A>(wr: &'a SendWr<A>) -> Option<Self> {
-        let data = PlainData::of(&wr.data)?;
-        let immediate = match wr.op {
-            SendOp::Send => None,
-            SendOp::SendWithImmediate { immediate } => Some(immediate),
-            _ => return None,
-        };
-        let SendWr { wr_id, signaled, solicited, .. } = *wr;
-        (!wr.fence).then_some(Self { wr_id, data, immediate, signaled, solicited })
+    pub fn is_single(&self) -> bool {
+        matches!(self.data, DataRef::Sges([_]) | DataRef::Inline(_))
     }
 }
 
@@ -130,11 +79,11 @@ impl<A: Clone> Qp<A> {
     pub fn plain_sent(
         &mut self,
         now: impl FnOnce() -> Instant,
-        request: &PlainRequest<'_>,
+        request: &SendRequest<'_, A>,
     ) -> Option<Instant> {
-        self.sq.push_plain(request, self.req.next);
+        self.sq.push(request, (1, self.req.next), Issuer::Program);
         self.counters.requests_sent += 1;
-        self.req.sent_plain(request.data.len() as u64);
+        self.req.sent_plain(request.data.len());
         self.start_ack_timer(now)
     }
 

@@ -1,6 +1,6 @@
 //! The send queue: work requests between posting and completion.
 
-use crate::{Buffer, Data, Fetch, PlainData, PlainRequest, SendOp, SendWr, SgeList, one_sge};
+use crate::{Buffer, Data, SendOp, SendRequest, SendWr, SgeList};
 use ferroce_ring::Ring;
 
 /// A posted work request.
@@ -71,44 +71,23 @@ impl<A> Default for Wqe<A> {
     }
 }
 
-impl<A> Wqe<A> {
-    /// Becomes a SEND of one packet. What it was before doesn't matter.
+impl<A: Clone> Wqe<A> {
+    /// Becomes this request. What it was before doesn't matter.
     #[inline(always)]
-    fn set_plain(&mut self, request: &PlainRequest<'_>, first: u64) {
-        let PlainRequest { wr_id, data, immediate, signaled, solicited } = *request;
-        self.wr.wr_id = wr_id;
-        self.wr.op = immediate.map_or(SendOp::Send, |immediate| SendOp::SendWithImmediate { immediate });
-        self.wr.data = match data {
-            PlainData::Memory(sge) => Data::Sges(one_sge(sge)),
-            PlainData::Inline(bytes) => Data::Inline(bytes.into()),
-        };
-        self.wr.signaled = signaled;
-        self.wr.solicited = solicited;
-        self.wr.fence = false;
-        self.wr.ud = None;
-        self.wr.remote_srqn = 0;
-        self.len = data.len() as u32;
-        self.packets = 1;
-        self.first = first;
-        self.issuer = Issuer::Program;
-    }
-
-    /// Becomes a READ of one packet or an atomic. What it was before doesn't matter.
-    #[inline(always)]
-    fn set_fetch(&mut self, fetch: &Fetch, first: u64) {
-        let Fetch { wr_id, sge, op, signaled, fence } = *fetch;
+    fn set(&mut self, request: &SendRequest<'_, A>, (packets, first): (u32, u64), issuer: Issuer) {
+        let SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn } = *request;
         self.wr.wr_id = wr_id;
         self.wr.op = op;
-        self.wr.data = Data::Sges(one_sge(sge));
+        self.wr.data = data.to_data();
         self.wr.signaled = signaled;
-        self.wr.solicited = false;
+        self.wr.solicited = solicited;
         self.wr.fence = fence;
-        self.wr.ud = None;
-        self.wr.remote_srqn = 0;
-        self.len = sge.length;
-        self.packets = 1;
+        self.wr.ud = ud.cloned();
+        self.wr.remote_srqn = remote_srqn;
+        self.len = data.len() as u32;
+        self.packets = packets;
         self.first = first;
-        self.issuer = Issuer::Program;
+        self.issuer = issuer;
     }
 }
 
@@ -128,6 +107,19 @@ pub(crate) struct SendQueue<A> {
     passed: u64,
     /// Those in the queue that ask for a completion.
     signaled: u32,
+}
+
+impl<A: Clone> SendQueue<A> {
+    /// Adds a request that takes so many PSNs, from this extended one on.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, request: &SendRequest<'_, A>, psns: (u32, u64), issuer: Issuer) -> &Wqe<A> {
+        self.own += u32::from(issuer != Issuer::Program);
+        self.signaled += u32::from(request.signaled);
+        let wqe = self.ring.add();
+        wqe.set(request, psns, issuer);
+        self.bytes += u64::from(wqe.len);
+        wqe
+    }
 }
 
 impl<A> SendQueue<A> {
@@ -189,32 +181,6 @@ impl<A> SendQueue<A> {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, wqe: Wqe<A>) {
-        self.bytes += u64::from(wqe.len);
-        self.own += u32::from(wqe.issuer != Issuer::Program);
-        self.signaled += u32::from(wqe.wr.signaled);
-        self.ring.push_back(wqe);
-    }
-
-    /// Adds a SEND of one packet, with its first extended PSN.
-    #[inline]
-    pub(crate) fn push_plain(&mut self, request: &PlainRequest<'_>, first: u64) {
-        self.bytes += request.data.len() as u64;
-        self.signaled += u32::from(request.signaled);
-        self.ring.add().set_plain(request, first);
-    }
-
-    /// Adds a READ of one packet or an atomic, with its first extended PSN.
-    #[inline]
-    pub(crate) fn push_fetch(&mut self, fetch: &Fetch, first: u64) -> &Wqe<A> {
-        self.bytes += u64::from(fetch.sge.length);
-        self.signaled += u32::from(fetch.signaled);
-        let wqe = self.ring.add();
-        wqe.set_fetch(fetch, first);
-        wqe
-    }
-
-    #[inline]
     pub(crate) fn front(&self) -> Option<&Wqe<A>> {
         self.ring.front()
     }
@@ -261,27 +227,23 @@ impl<A> SendQueue<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Sge, UdTarget};
+    use crate::{DataRef, Sge, UdTarget};
     use core::cell::Cell;
 
-    fn element(wr_id: u64) -> Sge {
-        Sge { addr: 16 * wr_id, length: 8, lkey: 1 }
-    }
+    const ELEMENT: Sge = Sge { addr: 16, length: 8, lkey: 1 };
 
-    fn request(wr_id: u64) -> PlainRequest<'static> {
-        let data = if wr_id.is_multiple_of(3) {
-            PlainData::Inline(&[7; 40])
-        } else {
-            PlainData::Memory(element(wr_id))
-        };
-        PlainRequest { wr_id, data, immediate: None, signaled: true, solicited: false }
+    fn request<A>(wr_id: u64) -> SendRequest<'static, A> {
+        let data =
+            if wr_id.is_multiple_of(3) { DataRef::Inline(&[7; 40]) } else { DataRef::Sges(&[ELEMENT]) };
+        let (op, signaled, solicited, fence) = (SendOp::Send, true, false, false);
+        SendRequest { wr_id, op, data, signaled, solicited, fence, ud: None, remote_srqn: 0 }
     }
 
     #[test]
     fn requests_have_numbers_that_stay_and_are_counted_until_they_are_removed() {
         let mut queue = SendQueue::<()>::new(16);
         for n in 0..200u64 {
-            queue.push_plain(&request(n), n);
+            queue.push(&request(n), (1, n), Issuer::Program);
             let first = n.saturating_sub(10);
             if n >= 10 && n % 2 == 0 {
                 queue.drop_front();
@@ -302,6 +264,19 @@ mod tests {
     /// An address, which counts itself.
     struct Counted<'a>(&'a Cell<u32>);
 
+    impl<'a> Counted<'a> {
+        fn new(held: &'a Cell<u32>) -> Self {
+            held.set(held.get() + 1);
+            Self(held)
+        }
+    }
+
+    impl Clone for Counted<'_> {
+        fn clone(&self) -> Self {
+            Self::new(self.0)
+        }
+    }
+
     impl Drop for Counted<'_> {
         fn drop(&mut self) {
             self.0.set(self.0.get() - 1);
@@ -313,10 +288,10 @@ mod tests {
         let held = Cell::new(0);
         let mut queue = SendQueue::new(4);
         for drop_first in [false, true] {
-            queue.push_plain(&request(1), 0);
-            let wqe = queue.get_mut(queue.head()).unwrap();
-            held.set(1);
-            wqe.wr.ud = Some(UdTarget { address: Counted(&held), qpn: 1, qkey: 1 });
+            let target = UdTarget { address: Counted::new(&held), qpn: 1, qkey: 1 };
+            queue.push(&SendRequest { ud: Some(&target), ..request(1) }, (1, 0), Issuer::Program);
+            drop(target);
+            assert_eq!(held.get(), 1);
             if drop_first {
                 queue.drop_front();
             } else {

@@ -5,8 +5,8 @@ use crate::execute::{begins, ends};
 use crate::responder::Refusal;
 use crate::sendq::{Issuer, Wqe};
 use crate::{
-    Completion, Data, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, RecvWqe, SendOp, SendWr, Sge,
-    SgeList, WcOpcode, WcStatus,
+    Completion, DataRef, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, RecvWqe, SendOp, SendRequest,
+    Sge, SgeList, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
 
@@ -107,17 +107,18 @@ impl<A: Clone> Qp<A> {
         let Tmh { tag, app_ctx, .. } = tagged.header;
         env.complete_tagged(completion, TagInfo { tag, app_ctx });
         let read = SendOp::Read { va: rvh.va, rkey: rvh.rkey };
-        self.issue(Issuer::Rendezvous, receive.wr_id, read, Data::Sges(first_bytes(&receive.sges, rvh.len)));
+        let sges = first_bytes(&receive.sges, rvh.len);
+        self.issue(Issuer::Rendezvous, receive.wr_id, read, DataRef::Sges(&sges));
         let fin = Tmh { operation: TagOperation::Fin, ..tagged.header };
-        self.issue(Issuer::Fin, 0, SendOp::Send, Data::Inline(fin.emit().as_slice().into()));
+        self.issue(Issuer::Fin, 0, SendOp::Send, DataRef::Inline(&fin.emit()));
     }
 
     /// Adds a work request of the adapter. The limit of the send queue is the program's.
-    fn issue(&mut self, issuer: Issuer, wr_id: u64, op: SendOp, data: Data) {
+    fn issue(&mut self, issuer: Issuer, wr_id: u64, op: SendOp, data: DataRef<'_>) {
         let fence = issuer == Issuer::Fin;
         let (signaled, solicited) = (true, false);
-        let wr = SendWr { wr_id, op, data, signaled, solicited, fence, ud: None, remote_srqn: 0 };
-        self.enqueue(wr, issuer);
+        let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud: None, remote_srqn: 0 };
+        self.enqueue(&request, issuer);
     }
 
     /// A work request of the adapter has ended.

@@ -163,6 +163,55 @@ impl Data {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The same data, where they lie.
+    #[must_use]
+    #[inline]
+    pub fn as_ref(&self) -> DataRef<'_> {
+        match self {
+            Data::Sges(sges) => DataRef::Sges(sges),
+            Data::Inline(bytes) => DataRef::Inline(bytes),
+        }
+    }
+}
+
+/// The data of a send work request that is being posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataRef<'a> {
+    /// In registered memory.
+    Sges(&'a [Sge]),
+    /// These bytes, which the request keeps (IBV_SEND_INLINE).
+    Inline(&'a [u8]),
+}
+
+impl DataRef<'_> {
+    /// Bytes in all.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Sges([sge]) => u64::from(sge.length),
+            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// No byte at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy to keep.
+    #[must_use]
+    #[inline]
+    pub fn to_data(self) -> Data {
+        match self {
+            Self::Sges(&[sge]) => Data::Sges(one_sge(sge)),
+            Self::Sges(sges) => Data::Sges(sges.into()),
+            Self::Inline(bytes) => Data::Inline(bytes.into()),
+        }
+    }
 }
 
 /// Where a UD work request goes. `A` is the caller's address handle.
@@ -176,7 +225,39 @@ pub struct UdTarget<A> {
     pub qkey: u32,
 }
 
-/// A send work request.
+/// A send work request that is being posted. Its fields are those of [`SendWr`].
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct SendRequest<'a, A> {
+    pub wr_id: u64,
+    pub op: SendOp,
+    pub data: DataRef<'a>,
+    pub signaled: bool,
+    pub solicited: bool,
+    pub fence: bool,
+    pub ud: Option<&'a UdTarget<A>>,
+    pub remote_srqn: u32,
+}
+
+impl<A> Clone for SendRequest<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for SendRequest<'_, A> {}
+
+impl<A> SendWr<A> {
+    /// The request, to be posted.
+    #[must_use]
+    pub fn request(&self) -> SendRequest<'_, A> {
+        let &Self { wr_id, op, ref data, signaled, solicited, fence, ref ud, remote_srqn } = self;
+        let (data, ud) = (data.as_ref(), ud.as_ref());
+        SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn }
+    }
+}
+
+/// A send work request in a send queue.
 #[derive(Clone, Debug)]
 pub struct SendWr<A> {
     /// The program's number, given back in the completion.

@@ -9,7 +9,6 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::memory::{MrBlock, PdBlock};
 use crate::object::{Headed, Identity, next_handle};
-use crate::post::SendWr;
 use crate::qp::QpBlock;
 
 #[repr(C)]
@@ -132,17 +131,17 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         let rkey = next_rkey(unsafe { (*mw).rkey });
         // SAFETY: by the man page a window, and a region or none.
         let op = nic::SendOp::BindMw(unsafe { operation(mw, rkey, &bind.bind_info) }?);
-        let mut wr = Some(SendWr {
+        let request = nic::SendRequest {
             wr_id: bind.wr_id,
             op,
-            data: nic::Data::Sges(nic::SgeList::new()),
+            data: nic::DataRef::Sges(&[]),
             signaled: bind.send_flags & IBV_SEND_SIGNALED != 0,
             solicited: false,
             fence: bind.send_flags & IBV_SEND_FENCE != 0,
             ud: None,
             remote_srqn: 0,
-        });
-        qp.post_send(|| wr.take().map(Ok))?;
+        };
+        qp.post_send(&request)?;
         // SAFETY: as above; by the man page the caller finds the new key there.
         unsafe { (*mw).rkey = rkey };
         Ok(())

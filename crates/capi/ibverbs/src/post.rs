@@ -1,7 +1,6 @@
 //! Posting: ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3). Of a list, everything before the first bad element
 //! is posted, and `bad_wr` points to that element.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::slice;
@@ -9,7 +8,7 @@ use std::sync::Arc;
 
 use ferroce_nic as nic;
 use nic::raw::{RawQp, RawSend};
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use crate::abi::*;
 use crate::ah::AhBlock;
@@ -47,16 +46,20 @@ pub(crate) fn sges(elements: &[ibv_sge]) -> nic::SgeList {
     }
 }
 
-/// Copies what is to be sent inline.
+/// Copies what is to be sent inline to `bytes`, which is empty.
 ///
 /// # Safety
 /// The elements are readable memory of the program, if they aren't more than `max` bytes.
-unsafe fn inline(elements: &[ibv_sge], max: u32) -> Outcome<nic::Data> {
+#[inline]
+unsafe fn inline<B: Array<Item = u8>>(
+    elements: &[ibv_sge],
+    max: u32,
+    bytes: &mut SmallVec<B>,
+) -> Outcome<()> {
     let length: u64 = elements.iter().map(|e| u64::from(e.length)).sum();
     if length > u64::from(max) {
         return Err(Refusal::invalid(format!("{length} bytes inline, the queue takes {max}")));
     }
-    let mut bytes = SmallVec::with_capacity(length as usize);
     for element in elements.iter().filter(|e| e.length > 0) {
         if element.addr == 0 {
             return Err(Refusal::invalid("inline data at NULL"));
@@ -66,7 +69,7 @@ unsafe fn inline(elements: &[ibv_sge], max: u32) -> Outcome<nic::Data> {
             slice::from_raw_parts(element.addr as *const u8, element.length as usize)
         });
     }
-    Ok(nic::Data::Inline(bytes))
+    Ok(())
 }
 
 /// The buffers of a list that is to be sent inline.
@@ -140,26 +143,43 @@ unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
     })
 }
 
+/// What a send request refers to, copied: no memory of the program is read while its queue pair is locked, but for that of lists.
+#[derive(Default)]
+struct Copied {
+    sges: nic::SgeList,
+    bytes: SmallVec<[u8; 256]>,
+    ud: Option<nic::UdTarget<Arc<nic::Ah>>>,
+}
+
 /// Converts a send request.
 ///
 /// # Safety
 /// `wr` is as ibv_post_send(3) asks for a queue of this service.
-unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
+#[inline]
+unsafe fn request<'a>(
+    wr: &ibv_send_wr,
+    qp: &nic::Qp,
+    copied: &'a mut Copied,
+) -> Outcome<nic::SendRequest<'a, Arc<nic::Ah>>> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
     if wr.send_flags & !known != 0 {
         return Err(Refusal::invalid(format!("send_flags {:#x} aren't supported", wr.send_flags & !known)));
     }
     let cap = qp.cap();
+    let Copied { sges: list, bytes, ud } = copied;
     // SAFETY: the caller's promise.
     unsafe {
         let op = operation(wr)?;
         let elements = elements(wr.sg_list, wr.num_sge, cap.max_send_sge)?;
         let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
-            inline(elements, cap.max_inline_data)?
+            bytes.clear();
+            inline(elements, cap.max_inline_data, bytes)?;
+            nic::DataRef::Inline(bytes)
         } else {
-            nic::Data::Sges(sges(elements))
+            *list = sges(elements);
+            nic::DataRef::Sges(list)
         };
-        let ud = match (qp.service(), &op) {
+        *ud = match (qp.service(), &op) {
             (nic::Service::Ud, nic::SendOp::Send | nic::SendOp::SendWithImmediate { .. }) => {
                 let to = wr.wr.ud;
                 let address = AhBlock::of(to.ah)?.nic().clone();
@@ -171,148 +191,17 @@ unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
             }
             _ => None,
         };
-        Ok(SendWr {
+        Ok(nic::SendRequest {
             wr_id: wr.wr_id,
             op,
             data,
             signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
             solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
             fence: wr.send_flags & IBV_SEND_FENCE != 0,
-            ud,
+            ud: ud.as_ref(),
             remote_srqn: wr.remote_srqn,
         })
     }
-}
-
-/// Where the data of an inline request are gathered. Longer ones take the general way.
-type Gathered = SmallVec<[u8; 256]>;
-
-/// A request that sends what `data` gives, as the short way takes it, if it may.
-#[inline(always)]
-fn plain<'a>(
-    wr: &ibv_send_wr,
-    data: impl FnOnce() -> Option<nic::PlainData<'a>>,
-) -> Option<nic::PlainRequest<'a>> {
-    let immediate = match wr.opcode {
-        IBV_WR_SEND => None,
-        IBV_WR_SEND_WITH_IMM => Some(wr.imm_data.to_ne_bytes()),
-        _ => return None,
-    };
-    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE) != 0 {
-        return None;
-    }
-    Some(nic::PlainRequest {
-        wr_id: wr.wr_id,
-        data: data()?,
-        immediate,
-        signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
-        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
-    })
-}
-
-/// An RDMA WRITE or READ, as the short way takes it, if it may.
-///
-/// # Safety
-/// `wr` is as ibv_post_send(3) asks of a request for `qp`.
-#[inline]
-unsafe fn one_sided<'a>(
-    wr: &ibv_send_wr,
-    qp: &nic::Qp,
-    gathered: &'a mut Gathered,
-) -> Option<nic::OneSided<'a>> {
-    let reads = match wr.opcode {
-        IBV_WR_RDMA_WRITE => false,
-        IBV_WR_RDMA_READ => true,
-        _ => return None,
-    };
-    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_INLINE) != 0 {
-        return None;
-    }
-    // SAFETY: the caller's promise; the opcode selects this member.
-    let (data, rdma) = unsafe {
-        let data = plain_memory(wr).or_else(|| if reads { None } else { plain_inline(wr, qp, gathered) });
-        (data?, wr.wr.rdma)
-    };
-    Some(nic::OneSided {
-        wr_id: wr.wr_id,
-        data,
-        reads,
-        va: rdma.remote_addr,
-        rkey: rdma.rkey,
-        signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
-        fence: wr.send_flags & IBV_SEND_FENCE != 0,
-    })
-}
-
-/// It is an atomic on eight bytes that the peer answers with what it has found.
-#[inline]
-const fn is_atomic(wr: &ibv_send_wr) -> bool {
-    matches!(wr.opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD)
-}
-
-/// An atomic, as the short way takes it, if it may.
-///
-/// # Safety
-/// `wr` is as ibv_post_send(3) asks.
-#[inline]
-unsafe fn atomic(wr: &ibv_send_wr) -> Option<nic::Fetch> {
-    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_FENCE) != 0 {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let (nic::PlainData::Memory(sge), op) = (unsafe { (plain_memory(wr)?, operation(wr).ok()?) }) else {
-        return None;
-    };
-    Some(nic::Fetch {
-        wr_id: wr.wr_id,
-        sge,
-        op,
-        signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
-        fence: wr.send_flags & IBV_SEND_FENCE != 0,
-    })
-}
-
-/// The data of a request of one element that isn't inline.
-///
-/// # Safety
-/// `wr` is as ibv_post_send(3) asks.
-#[inline(always)]
-unsafe fn plain_memory(wr: &ibv_send_wr) -> Option<nic::PlainData<'static>> {
-    let one = wr.num_sge == 1 && wr.send_flags & IBV_SEND_INLINE == 0;
-    // SAFETY: the caller's promise; a list of one element is valid where it is announced.
-    let element = unsafe { wr.sg_list.as_ref().filter(|_| one)? };
-    let sge = nic::Sge { addr: element.addr, length: element.length, lkey: element.lkey };
-    Some(nic::PlainData::Memory(sge))
-}
-
-/// The data of a request that is inline, which are gathered into `gathered`.
-///
-/// # Safety
-/// `wr` is as ibv_post_send(3) asks of a request for `qp`.
-unsafe fn plain_inline<'a>(
-    wr: &ibv_send_wr,
-    qp: &nic::Qp,
-    gathered: &'a mut Gathered,
-) -> Option<nic::PlainData<'a>> {
-    if wr.send_flags & IBV_SEND_INLINE == 0 {
-        return None;
-    }
-    let cap = qp.cap();
-    // SAFETY: the caller's promise.
-    let elements = unsafe { elements(wr.sg_list, wr.num_sge, cap.max_send_sge).ok()? };
-    let length: u64 = elements.iter().map(|element| u64::from(element.length)).sum();
-    let limit = u64::from(cap.max_inline_data).min(gathered.inline_size() as u64);
-    if length > limit || elements.iter().any(|element| element.length > 0 && element.addr == 0) {
-        return None;
-    }
-    gathered.clear();
-    for element in elements.iter().filter(|element| element.length > 0) {
-        // SAFETY: the caller's promise; the element isn't NULL.
-        gathered.extend_from_slice(unsafe {
-            slice::from_raw_parts(element.addr as *const u8, element.length as usize)
-        });
-    }
-    Some(nic::PlainData::Inline(gathered))
 }
 
 /// Posts a list of send requests to a queue pair that isn't of raw packets.
@@ -321,83 +210,28 @@ unsafe fn plain_inline<'a>(
 /// `wr` is as ibv_post_send(3) asks for `qp`, `bad_wr` null or the caller's variable.
 #[inline(always)]
 unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
+    let mut copied = Copied::default();
     // SAFETY: the caller's promise.
     unsafe {
         match wr.as_ref() {
             Some(one) if one.next.is_null() => {
-                let sent = if matches!(one.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
-                    post_one_sided(qp, one)
-                } else if is_atomic(one) {
-                    qp.shares_memory_with_peer() && atomic(one).is_some_and(|fetch| qp.post_fetch(&fetch))
-                } else if one.send_flags & IBV_SEND_INLINE == 0 {
-                    plain(one, || plain_memory(one)).is_some_and(|request| qp.post_plain(&request))
-                } else {
-                    post_inline(qp, one)
-                };
-                if sent {
-                    return Ok(());
-                }
-                post_each(&Cell::new(wr), bad_wr, |wr| send_wr(wr, qp), |next| qp.post_send(next))
+                let posted = request(one, qp, &mut copied).and_then(|one| Ok(qp.post_send(&one)?));
+                posted.inspect_err(|_| report_bad(bad_wr, wr))
             }
-            _ => post_list(qp, wr, bad_wr),
-        }
-    }
-}
-
-/// Carries out a WRITE or READ the short way, if that is possible.
-///
-/// # Safety
-/// As [`one_sided`].
-#[inline]
-unsafe fn post_one_sided(qp: &Arc<nic::Qp>, wr: &ibv_send_wr) -> bool {
-    if !qp.shares_memory_with_peer() {
-        return false;
-    }
-    let mut gathered = Gathered::new();
-    // SAFETY: the caller's promise.
-    let request = unsafe { one_sided(wr, qp, &mut gathered) };
-    request.is_some_and(|request| qp.post_one_sided(&request))
-}
-
-/// Sends an inline request the short way, if that is possible.
-///
-/// # Safety
-/// As [`plain_inline`].
-unsafe fn post_inline(qp: &Arc<nic::Qp>, wr: &ibv_send_wr) -> bool {
-    let mut gathered = Gathered::new();
-    // SAFETY: the caller's promise.
-    let request = plain(wr, || unsafe { plain_inline(wr, qp, &mut gathered) });
-    request.is_some_and(|request| qp.post_plain(&request))
-}
-
-/// As [`post_sends`], of a list of several requests.
-///
-/// # Safety
-/// As [`post_sends`].
-unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
-    let rest = Cell::new(wr);
-    let mut gathered = Gathered::new();
-    let send_plain = |sender: &mut nic::PlainSender<'_>| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            while let Some(wr) = rest.get().as_ref() {
-                let taken = if matches!(wr.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
-                    one_sided(wr, qp, &mut gathered).is_some_and(|request| sender.reach(&request))
-                } else if is_atomic(wr) {
-                    atomic(wr).is_some_and(|fetch| sender.fetch(&fetch))
-                } else {
-                    plain(wr, || plain_memory(wr).or_else(|| plain_inline(wr, qp, &mut gathered)))
-                        .is_some_and(|request| sender.send(&request))
-                };
-                if !taken {
-                    break;
-                }
-                rest.set(wr.next);
+            _ => {
+                // The element at hand; after an error, the bad one.
+                let mut current = wr;
+                let posted = qp.post_list(|poster| {
+                    while let Some(wr) = current.as_ref() {
+                        poster.post(&request(wr, qp, &mut copied)?)?;
+                        current = wr.next;
+                    }
+                    Ok(())
+                });
+                posted.inspect_err(|_| report_bad(bad_wr, current))
             }
         }
-    };
-    // SAFETY: the caller's promise.
-    unsafe { post_each(&rest, bad_wr, |wr| send_wr(wr, qp), |next| qp.post_list(send_plain, next)) }
+    }
 }
 
 /// Tells the program which element was bad.
@@ -431,7 +265,9 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
     let data = unsafe {
         let elements = elements(wr.sg_list, wr.num_sge, cap.max_send_sge)?;
         if wr.send_flags & IBV_SEND_INLINE != 0 {
-            inline(elements, cap.max_inline_data)?
+            let mut bytes = SmallVec::new();
+            inline(elements, cap.max_inline_data, &mut bytes)?;
+            nic::Data::Inline(bytes)
         } else {
             nic::Data::Sges(sges(elements))
         }
@@ -441,33 +277,26 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
     Ok(RawSend { wr_id: wr.wr_id, data, signaled, checksums, tso })
 }
 
-/// Posts the list of send requests that begins at `next` when `post` takes the first one; `post` takes them one by one, as `convert`
-/// makes them.
+/// Posts a list of frames.
 ///
 /// # Safety
-/// `next` is a list that stays valid during the call, `bad_wr` null or the caller's variable.
-unsafe fn post_each<T>(
-    next: &Cell<*mut ibv_send_wr>,
-    bad_wr: *mut *mut ibv_send_wr,
-    convert: impl Fn(&ibv_send_wr) -> Outcome<T>,
-    post: impl FnOnce(&mut dyn FnMut() -> Option<nic::Result<T>>) -> nic::Result<()>,
-) -> Outcome<()> {
+/// `wr` is as ibv_post_send(3) asks for `qp`, `bad_wr` null or the caller's variable.
+unsafe fn post_frames(qp: &Arc<RawQp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
+    let mut next = wr;
     // The element at hand; after an error, the bad one.
-    let mut current = next.get();
+    let mut current = wr;
     let mut refusal = None;
-    let posted = post(&mut || {
-        current = NonNull::new(next.get())?.as_ptr();
+    let posted = qp.post_send(|| {
+        current = NonNull::new(next)?.as_ptr();
         // SAFETY: the caller's promise.
-        let element = unsafe { &*current };
-        next.set(element.next);
-        match convert(element) {
-            Ok(wr) => Some(Ok(wr)),
-            Err(why) => {
-                let error = nic::Error::Invalid(String::new());
-                refusal = Some(why);
-                Some(Err(error))
-            }
-        }
+        let frame = unsafe {
+            next = (*current).next;
+            raw_send(&*current, qp)
+        };
+        Some(frame.map_err(|why| {
+            refusal = Some(why);
+            nic::Error::Invalid(String::new())
+        }))
     });
     let outcome = refusal.map_or_else(|| posted.map_err(Refusal::from), Err);
     // SAFETY: the caller's promise.
@@ -485,9 +314,7 @@ pub(crate) unsafe extern "C" fn post_send(
         unsafe {
             match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
                 Work::Transport(qp) => post_sends(qp, wr, bad_wr),
-                Work::Raw(qp) => {
-                    post_each(&Cell::new(wr), bad_wr, |wr| raw_send(wr, qp), |next| qp.post_send(next))
-                }
+                Work::Raw(qp) => post_frames(qp, wr, bad_wr),
             }
         }
     }))
@@ -602,11 +429,12 @@ mod tests {
         let list = [element(&a), element(&[]), element(&b)];
         // SAFETY: the elements are these arrays.
         unsafe {
-            let nic::Data::Inline(bytes) = inline(&list, 5).expect("five bytes") else { panic!("inline") };
+            let mut bytes = SmallVec::<[u8; 4]>::new();
+            inline(&list, 5, &mut bytes).expect("five bytes");
             assert_eq!(&bytes[..], b"abcde");
-            assert_eq!(inline(&list, 4).expect_err("too long").errno, libc::EINVAL);
+            assert_eq!(inline(&list, 4, &mut bytes).expect_err("too long").errno, libc::EINVAL);
             let nowhere = ibv_sge { addr: 0, length: 1, lkey: 0 };
-            assert_eq!(inline(&[nowhere], 5).expect_err("NULL").errno, libc::EINVAL);
+            assert_eq!(inline(&[nowhere], 5, &mut bytes).expect_err("NULL").errno, libc::EINVAL);
         }
     }
 }

@@ -103,7 +103,7 @@ mod tests {
         let wr =
             SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud, remote_srqn: 0 };
         let mut inner = side.qp.inner.lock();
-        inner.proto.post_send(wr).unwrap();
+        inner.proto.post_send(&wr.request()).unwrap();
         side.qp.work_locked(&mut inner, work, clock::now(), |_, _| ());
     }
 

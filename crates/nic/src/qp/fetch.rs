@@ -1,17 +1,18 @@
 //! Fetches between two processes of a host, that is READs of one packet and atomics: the short way, from the program's request to the
-//! ring, from the ring to the answer, and from the answer to the completion. [`ferroce_proto::Fetch`] says which may take it.
+//! ring, from the ring to the answer, and from the answer to the completion. [`ferroce_proto::SendRequest::fetches_to`] says which may take it.
 
 use super::broken::EndsOnPanic;
 use super::payload::fill_ring;
-use super::plain::{PlainSender, ring_bell};
 use super::{Inner, Path, Qp};
+use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_access::{Fault, atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
 use ferroce_mem::{KeyTable, KeyUser};
 use ferroce_os::clock;
 use ferroce_proto::{
-    AtomicOp, Fetch, FetchAnswer, FetchOp, PayloadSource, RemoteAccess, SendOp, Sge, TransmitError, WcStatus,
+    AtomicOp, FetchAnswer, FetchOp, PayloadSource, RemoteAccess, SendOp, SendRequest, Sge, TransmitError,
+    WcStatus,
 };
 use ferroce_queues::Wc;
 use ferroce_wire::{Opcode, Operation, Reth, Service};
@@ -40,50 +41,18 @@ impl Budget {
     }
 }
 
-impl PlainSender<'_> {
-    /// Sends a fetch. False, and nothing has happened: the general way has to take it, and what comes after.
-    pub fn fetch(&mut self, fetch: &Fetch) -> bool {
-        let sent = !self.overrun && self.qp.may_fetch() && self.qp.send_fetch(self.inner, fetch);
-        self.sent |= sent;
-        sent
-    }
-}
-
 impl Qp {
-    /// Sends a fetch at once, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
-    #[inline]
-    pub fn post_fetch(self: &Arc<Self>, fetch: &Fetch) -> bool {
-        if !self.may_fetch() || self.is_inherited() {
-            return false;
-        }
-        let mut inner = self.inner.lock();
-        let unwinding = EndsOnPanic(self);
-        let sent = self.send_fetch(&mut inner, fetch);
-        if sent {
-            ring_bell(&inner);
-        }
-        std::mem::forget(unwinding);
-        sent
-    }
-
-    /// Whether a fetch of this queue pair may ever take the short way.
-    #[inline]
-    fn may_fetch(&self) -> bool {
-        self.service == Service::Rc && self.cap.max_send_sge > 0
-    }
-
     /// Sends a fetch, without a bell.
     #[inline]
-    pub(super) fn send_fetch(self: &Arc<Self>, inner: &mut Inner, fetch: &Fetch) -> bool {
+    pub(super) fn send_fetch(self: &Arc<Self>, inner: &mut Inner, fetch: &SendRequest<'_, Arc<Ah>>) -> bool {
         let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
             && !self.is_broken()
             && !self.adapter.has_capture()
             && !copy::by_kernel();
-        let signaled = fetch.signaled || self.sq_sig_all;
         let Some(psn) = proto.fetch_psn(fetch).filter(|_| usable) else { return false };
-        if self.may_overrun(proto.signaled_len(), signaled) {
+        if self.may_overrun(proto.signaled_len(), fetch.signaled) {
             return false;
         }
         let (operation, reth, operands) = match fetch.op {
@@ -94,7 +63,7 @@ impl Qp {
                 return false;
             }
             SendOp::Read { va, rkey } => {
-                (Operation::ReadRequest, Reth { va, rkey, dma_len: fetch.sge.length }, None)
+                (Operation::ReadRequest, Reth { va, rkey, dma_len: fetch.data.len() as u32 }, None)
             }
             SendOp::CompareSwap { va, rkey, compare, swap } => {
                 (Operation::CompareSwap, Reth { va, rkey, dma_len: 0 }, Some([swap, compare]))
@@ -117,8 +86,7 @@ impl Qp {
         let Sent::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
-        let fetch = Fetch { signaled, ..*fetch };
-        if let Some(at) = proto.fetch_sent(|| self.adapter.engine.lately(), &fetch) {
+        if let Some(at) = proto.fetch_sent(|| self.adapter.engine.lately(), fetch) {
             self.adapter.schedule(self, at);
         }
         true

@@ -38,7 +38,7 @@ pub(crate) use fetch::{Budget, Rest};
 pub(crate) use modify::HELD_UP;
 pub use modify::wait_for_work;
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
-pub use plain::PlainSender;
+pub use post::Poster;
 pub(crate) use received::Received;
 pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;

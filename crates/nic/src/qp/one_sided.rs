@@ -1,20 +1,19 @@
 //! Small WRITEs and READs between two processes of a host: the short way, from the program's request to the peer's memory and to the
-//! completion, without the peer and without a place in the send queue. [`ferroce_proto::OneSided`] says which requests may take it.
+//! completion, without the peer and without a place in the send queue. [`ferroce_proto::SendRequest::one_sided`] says which requests may take it.
 
-use super::broken::EndsOnPanic;
-use super::plain::{PlainSender, ring_bell};
 use super::{Inner, Path, Qp};
+use crate::ah::Ah;
 use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{Link, Purpose};
 use ferroce_mem::KeyTable;
-use ferroce_proto::{OneSided, PlainData};
+use ferroce_proto::{DataRef, SendRequest};
 use ferroce_queues::Wc;
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Requests of more bytes take the general way: the copy is what they cost.
-const MOST: usize = 4096;
+pub(super) const MOST: u64 = 4096;
 
 /// The memory of the peer of a queue pair, as one request reaches it.
 #[derive(Clone, Copy)]
@@ -48,50 +47,12 @@ impl Reach<'_> {
     }
 }
 
-impl PlainSender<'_> {
-    /// Carries out a request, or sends it as a fetch if it is a READ that the peer had better carry out. False, and nothing has happened:
-    /// the general way has to take it, and what comes after.
-    pub fn reach(&mut self, request: &OneSided<'_>) -> bool {
-        // Others wait for the queue pair as long as for a full send queue at most.
-        let may =
-            !self.overrun && self.passed < self.qp.cap.max_send_wr && self.qp.may_take_short_way(request);
-        if may && self.qp.reach(self.inner, request, &mut self.overrun) {
-            self.passed += 1;
-            return true;
-        }
-        may && request.fetch().is_some_and(|fetch| self.fetch(&fetch))
-    }
-}
-
 impl Qp {
     /// Its peer is another process that shares memory with this one: requests may take the short way.
     #[must_use]
     #[inline]
     pub fn shares_memory_with_peer(&self) -> bool {
         self.service == Service::Rc && self.peer_uses_shm()
-    }
-
-    /// Carries out a request at once, or sends it as a fetch if it is a READ that the peer had better carry out. False, and nothing has
-    /// happened: [`Qp::post_send`] has to.
-    #[inline]
-    pub fn post_one_sided(self: &Arc<Self>, request: &OneSided<'_>) -> bool {
-        if !self.may_take_short_way(request) || self.is_inherited() {
-            return false;
-        }
-        let mut overrun = false;
-        let mut inner = self.inner.lock();
-        let unwinding = EndsOnPanic(self);
-        let mut done = self.reach(&mut inner, request, &mut overrun);
-        if !done && request.fetch().is_some_and(|fetch| self.send_fetch(&mut inner, &fetch)) {
-            ring_bell(&inner);
-            done = true;
-        }
-        std::mem::forget(unwinding);
-        drop(inner);
-        if overrun {
-            self.end_overrun();
-        }
-        done
     }
 
     /// Whether a one-sided request of a region of the peer's that follows others had better be carried out without packets, when they
@@ -115,22 +76,17 @@ impl Qp {
         is_mappable
     }
 
-    /// Whether a request of this queue pair may ever take the short way.
+    /// Carries out a WRITE or READ. `overrun`: its completion had no room. False, and nothing has happened.
     #[inline]
-    fn may_take_short_way(&self, request: &OneSided<'_>) -> bool {
-        let len = request.data.len();
-        let fits = match request.data {
-            PlainData::Memory(_) => self.cap.max_send_sge > 0,
-            PlainData::Inline(_) => len <= self.cap.max_inline_data as usize,
-        };
-        self.service == Service::Rc && fits && len > 0 && len <= MOST
-    }
-
-    /// Carries out a request that [`Qp::may_take_short_way`]. `overrun`: its completion had no room.
-    #[inline]
-    fn reach(&self, inner: &mut Inner, request: &OneSided<'_>, overrun: &mut bool) -> bool {
+    pub(super) fn reach(
+        &self,
+        inner: &mut Inner,
+        request: &SendRequest<'_, Arc<Ah>>,
+        overrun: &mut bool,
+    ) -> bool {
         let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
-        let OneSided { data, reads, va, rkey, .. } = *request;
+        let Some((reads, va, rkey)) = request.one_sided() else { return false };
+        let SendRequest { data, signaled, .. } = *request;
         // Where the kernel copies, all that the general way does costs little beside.
         let usable = self.peer_uses_shm()
             && link.may_access()
@@ -138,11 +94,10 @@ impl Qp {
             && !self.adapter.has_capture()
             && !self.observers.any()
             && !copy::by_kernel();
-        let signaled = request.signaled || self.sq_sig_all;
         if !usable || !proto.may_reach_peer(reads) || self.may_overrun(0, signaled) {
             return false;
         }
-        let len = data.len();
+        let len = data.len() as usize;
         let reach = Reach { qp: self, link, peer: proto.params().dest_qpn, reads };
         if !self.is_mappable(link, rkey) && link.is_better_left_to_peer(reach.purpose(), len as u64) {
             self.burst.begin_small(true);
@@ -151,24 +106,24 @@ impl Qp {
         self.burst.begin_small(false);
         let mut reached = false;
         let done = match data {
-            PlainData::Inline(bytes) => {
+            DataRef::Inline(bytes) => {
                 reached = true;
                 reach.copy((rkey, va, len as u64), 0, bytes.as_ptr() as u64, len).is_some()
             }
             // A null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
-            PlainData::Memory(sge) => {
+            DataRef::Sges(sges) => {
+                let [sge] = sges else { return false };
                 let copy = |addr| {
                     reached = true;
                     reach.copy((rkey, va, len as u64), 0, addr, len).ok_or(Fault)
                 };
-                KeyTable::global().local(self.pd.id(), &sge, reads, copy).is_ok()
+                KeyTable::global().local(self.pd.id(), sge, reads, copy).is_ok()
             }
         };
         if !done || !reached {
             return false;
         }
-        let request = OneSided { signaled, ..*request };
-        if let Some(completion) = proto.reached_peer(&request) {
+        if let Some(completion) = proto.reached_peer(request) {
             *overrun |= !self.send_cq.push(Wc::new(self.qpn, completion));
         }
         true

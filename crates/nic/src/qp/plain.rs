@@ -12,7 +12,7 @@ use ferroce_hostlink::{
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_proto::{PlainData, PlainRequest, PlainSend, RecvWqe, Sge, WcStatus};
+use ferroce_proto::{DataRef, PlainSend, RecvWqe, SendOp, SendRequest, Sge, WcStatus};
 use ferroce_queues::{RecvQueue, Srq, Wc};
 use ferroce_wire::{Opcode, Operation, Service};
 use smallvec::SmallVec;
@@ -74,105 +74,40 @@ fn place(pd: u32, sge: &Sge, payload: &ShmPayload<'_>) -> bool {
     KeyTable::global().local(pd, &part, true, copy).is_ok()
 }
 
-/// Sends requests of a queue pair the short way, while it is locked.
-pub struct PlainSender<'a> {
-    pub(super) qp: &'a Arc<Qp>,
-    pub(super) inner: &'a mut Inner,
-    pub(super) sent: bool,
-    /// Requests that were carried out without a place in the send queue.
-    pub(super) passed: u32,
-    /// A completion had no room.
-    pub(super) overrun: bool,
-}
-
-impl PlainSender<'_> {
-    /// Sends a request. False, and nothing has happened: the general way has to take it, and what comes after.
-    pub fn send(&mut self, request: &PlainRequest<'_>) -> bool {
-        let qp = self.qp;
-        let sent = !self.overrun
-            && qp.takes_short_way(request)
-            && qp.send_plain(self.inner, request, |ring| qp.fill_plain(&request.data, ring));
-        self.sent |= sent;
-        sent
-    }
-}
-
 impl Qp {
-    /// Sends a request at once, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
-    #[inline]
-    pub fn post_plain(self: &Arc<Self>, request: &PlainRequest<'_>) -> bool {
-        if !self.takes_short_way(request) || self.is_inherited() {
-            return false;
-        }
-        let mut inner = self.inner.lock();
-        let unwinding = EndsOnPanic(self);
-        let sent = self.send_plain(&mut inner, request, |ring| self.fill_plain(&request.data, ring));
-        if sent {
-            ring_bell(&inner);
-        }
-        std::mem::forget(unwinding);
-        sent
-    }
-
-    /// Sends what `post` gives the sender, with one bell. The queue pair isn't inherited. True: a completion had no room.
-    #[inline]
-    #[must_use]
-    pub(super) fn send_all_plain(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        post: impl FnOnce(&mut PlainSender<'_>),
-    ) -> bool {
-        let unwinding = EndsOnPanic(self);
-        let mut sender = PlainSender { qp: self, inner, sent: false, passed: 0, overrun: false };
-        post(&mut sender);
-        let PlainSender { inner, sent, overrun, .. } = sender;
-        if sent {
-            ring_bell(inner);
-        }
-        std::mem::forget(unwinding);
-        overrun
-    }
-
-    /// Whether a request of this queue pair may ever take the short way.
-    #[inline]
-    fn takes_short_way(&self, request: &PlainRequest<'_>) -> bool {
-        let len = request.data.len();
-        self.service == Service::Rc
-            && match request.data {
-                PlainData::Memory(_) => self.cap.max_send_sge > 0,
-                PlainData::Inline(_) => len <= self.cap.max_inline_data as usize,
-            }
-    }
-
     /// Copies the data of a request into the ring.
     #[inline(always)]
-    fn fill_plain(&self, data: &PlainData<'_>, ring: &RingBytes<'_>) -> Result<(), Denied> {
+    fn fill_plain(&self, data: DataRef<'_>, ring: &RingBytes<'_>) -> Result<(), Denied> {
         match data {
-            PlainData::Memory(sge) => KeyTable::global()
+            DataRef::Sges([sge]) => KeyTable::global()
                 .local(self.pd.id(), sge, false, |addr| ring.copy_from(0, addr, sge.length as usize)),
-            PlainData::Inline(bytes) => {
+            DataRef::Sges(_) => Err(Denied),
+            DataRef::Inline(bytes) => {
                 ring.put(bytes);
                 Ok(())
             }
         }
     }
 
-    /// Sends a request that [`Qp::takes_short_way`], without a bell; `fill` copies its data into the ring.
+    /// Sends a SEND without a bell. False, and nothing has happened: the general way has to.
     #[inline(always)]
-    fn send_plain(
+    pub(super) fn send_plain(
         self: &Arc<Self>,
         inner: &mut Inner,
-        request: &PlainRequest<'_>,
-        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), Denied>,
+        request: &SendRequest<'_, Arc<Ah>>,
     ) -> bool {
         let Inner { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
-        let PlainRequest { data, immediate, signaled, solicited, .. } = *request;
+        let SendRequest { data, solicited, .. } = *request;
+        let immediate = match request.op {
+            SendOp::SendWithImmediate { immediate } => Some(immediate),
+            _ => None,
+        };
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
             && !self.is_broken()
             && !self.adapter.has_capture();
         let len = data.len();
-        let Some(psn) = proto.plain_psn(len as u64).filter(|_| usable) else { return false };
+        let Some(psn) = proto.plain_psn(len).filter(|_| usable && request.is_plain()) else { return false };
         // An answer that is awaited may come later than the position.
         let by_position = link.may_await() && !proto.awaits_data();
         let operation =
@@ -185,13 +120,13 @@ impl Qp {
             (solicited, immediate.map_or(0, u32::from_ne_bytes)),
             by_position,
         );
-        let sent = link.send_plain(&headers, (self.qpn, *connection), len, fill);
+        let fill = |ring: &RingBytes<'_>| self.fill_plain(data, ring);
+        let sent = link.send_plain(&headers, (self.qpn, *connection), len as usize, fill);
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
-        let request = PlainRequest { signaled: signaled || self.sq_sig_all, ..*request };
-        if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), &request) {
+        if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), request) {
             self.adapter.schedule(self, at);
         }
         true

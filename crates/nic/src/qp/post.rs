@@ -1,36 +1,149 @@
 //! Posting: ibv_post_send(3), ibv_post_recv(3).
 
-use super::{Inner, PlainSender, Qp, env, look};
+use super::broken::EndsOnPanic;
+use super::one_sided::MOST;
+use super::plain::ring_bell;
+use super::{Inner, Qp, env, look};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use ferroce_os::clock;
-use ferroce_proto::{Data, Fetch, OneSided, PlainRequest, PostError, QpState, RecvWqe, SendOp, SendWr};
+use ferroce_proto::{DataRef, PostError, QpState, RecvWqe, SendOp, SendRequest, SendWr};
 use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Qp {
-    /// Posts send requests, as many as `next` gives, and rings once (ibv_post_send(3)).
-    ///
-    /// # Errors
-    /// The first request that wasn't taken; those before it are posted.
-    pub fn post_send(self: &Arc<Self>, next: impl FnMut() -> Option<Result<SendWr<Arc<Ah>>>>) -> Result<()> {
-        self.post_list(|_| (), next)
+/// Posts send requests of a queue pair, which is locked meanwhile.
+pub struct Poster<'a> {
+    qp: &'a Arc<Qp>,
+    inner: &'a mut Inner,
+    /// A record was sent: the peer is to be woken.
+    sent: bool,
+    /// Requests that were carried out without a place in the send queue.
+    passed: u32,
+    /// A completion had no room.
+    overrun: bool,
+    /// A request was left to the general way, which takes all that follow.
+    queued: bool,
+}
+
+impl<'a> Poster<'a> {
+    fn new(qp: &'a Arc<Qp>, inner: &'a mut Inner, queued: bool) -> Self {
+        Self { qp, inner, sent: false, passed: 0, overrun: false, queued }
     }
 
-    /// As [`Qp::post_send`], of a list of which `plain` sends the first requests the short way, and `next` gives the others.
+    /// Posts a request.
     ///
     /// # Errors
-    /// As [`Qp::post_send`].
-    pub fn post_list(
+    /// The request wasn't taken.
+    pub fn post(&mut self, request: &SendRequest<'_, Arc<Ah>>) -> Result<()> {
+        if self.send_at_once(request) {
+            return Ok(());
+        }
+        let request = &self.signaled(request);
+        self.check(request, (0, 0))?;
+        self.queue(request)
+    }
+
+    /// The request as this queue pair takes it.
+    #[inline]
+    fn signaled<'r>(&self, request: &SendRequest<'r, Arc<Ah>>) -> SendRequest<'r, Arc<Ah>> {
+        SendRequest { signaled: request.signaled || self.qp.sq_sig_all, ..*request }
+    }
+
+    /// Whether the send queue takes a request after `before` others, of which so many are signaled.
+    fn check(&self, request: &SendRequest<'_, Arc<Ah>>, (before, signaled): (u32, u32)) -> Result<()> {
+        let (qp, proto) = (self.qp, &self.inner.proto);
+        qp.check_send(request)?;
+        qp.check_room(proto, request, signaled)?;
+        proto.check_post(request, before).map_err(|e| qp.post_error(e))
+    }
+
+    /// Puts a request into the send queue.
+    fn queue(&mut self, request: &SendRequest<'_, Arc<Ah>>) -> Result<()> {
+        self.queued = true;
+        self.inner.proto.post_send(request).map_err(|e| self.qp.post_error(e))
+    }
+
+    /// Sends a request, or carries it out, at once. False, and nothing has happened: the general way has to take it, and what comes after.
+    #[inline]
+    pub fn send_at_once(&mut self, request: &SendRequest<'_, Arc<Ah>>) -> bool {
+        let request = &self.signaled(request);
+        let (qp, len) = (self.qp, request.data.len());
+        let fits = match request.data {
+            DataRef::Sges(_) => qp.cap.max_send_sge > 0,
+            DataRef::Inline(_) => len <= u64::from(qp.cap.max_inline_data),
+        };
+        if self.queued || self.overrun || !fits || qp.service != Service::Rc {
+            return false;
+        }
+        let sent = match request.op {
+            SendOp::Send | SendOp::SendWithImmediate { .. } => qp.send_plain(self.inner, request),
+            SendOp::Write { .. } | SendOp::Read { .. } if (1..=MOST).contains(&len) => {
+                // Others wait for the queue pair as long as for a full send queue at most.
+                let may = self.passed < qp.cap.max_send_wr;
+                if may && qp.reach(self.inner, request, &mut self.overrun) {
+                    self.passed += 1;
+                    return true;
+                }
+                may && qp.send_fetch(self.inner, request)
+            }
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => qp.send_fetch(self.inner, request),
+            _ => false,
+        };
+        self.sent |= sent;
+        sent
+    }
+}
+
+impl Qp {
+    /// Posts a send request (ibv_post_send(3)).
+    ///
+    /// # Errors
+    /// The request wasn't taken.
+    #[inline]
+    pub fn post_send(self: &Arc<Self>, request: &SendRequest<'_, Arc<Ah>>) -> Result<()> {
+        if self.shares_memory_with_peer() && !self.is_inherited() {
+            let mut inner = self.inner.lock();
+            let unwinding = EndsOnPanic(self);
+            let mut poster = Poster::new(self, &mut inner, false);
+            let done = poster.send_at_once(request);
+            let Poster { sent, overrun, .. } = poster;
+            if sent {
+                ring_bell(&inner);
+            }
+            std::mem::forget(unwinding);
+            drop(inner);
+            if overrun {
+                self.end_overrun();
+            }
+            if done {
+                return Ok(());
+            }
+        }
+        self.post_with(true, |poster| poster.post(request))
+    }
+
+    /// Posts send requests, which `post` gives to the poster, and rings once.
+    ///
+    /// # Errors
+    /// That of `post`; the requests that it has posted before are posted.
+    pub fn post_list<E: From<Error>>(
         self: &Arc<Self>,
-        plain: impl FnOnce(&mut PlainSender<'_>),
-        mut next: impl FnMut() -> Option<Result<SendWr<Arc<Ah>>>>,
-    ) -> Result<()> {
+        post: impl FnOnce(&mut Poster<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.post_with(false, post)
+    }
+
+    /// As [`Qp::post_list`]. `queued`: all of them take the general way.
+    fn post_with<E: From<Error>>(
+        self: &Arc<Self>,
+        queued: bool,
+        post: impl FnOnce(&mut Poster<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         if self.is_target() {
-            return invalid!("an XRC target has no send queue");
+            return Err(Error::Invalid("an XRC target has no send queue".into()).into());
         }
         self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
@@ -38,23 +151,17 @@ impl Qp {
             if self.is_inherited() {
                 self.fail_inherited(&mut inner, work);
             }
-            if self.send_all_plain(&mut inner, plain) {
+            let unwinding = EndsOnPanic(self);
+            let mut poster = Poster::new(self, &mut inner, queued);
+            let result = post(&mut poster);
+            let Poster { sent, overrun, queued, .. } = poster;
+            if sent {
+                ring_bell(&inner);
+            }
+            std::mem::forget(unwinding);
+            if overrun {
                 self.work_locked(&mut inner, work, clock::now(), |_, env| env.note_overrun());
-            }
-            let (mut result, mut any) = (Ok(()), false);
-            while let Some(wr) = next() {
-                any = true;
-                let posted = wr.and_then(|mut wr| {
-                    self.check_send(&mut wr)?;
-                    self.check_room(&inner.proto, &wr, 0)?;
-                    inner.proto.post_send(wr).map_err(|e| self.post_error(e))
-                });
-                if posted.is_err() {
-                    result = posted;
-                    break;
-                }
-            }
-            if any {
+            } else if queued {
                 self.work_locked(&mut inner, work, clock::now(), |_, _| ());
             }
             result
@@ -65,43 +172,21 @@ impl Qp {
     ///
     /// # Errors
     /// That of the first request that can't be taken.
-    pub(super) fn post_all(self: &Arc<Self>, requests: &mut Vec<SendWr<Arc<Ah>>>) -> Result<()> {
-        self.adapter.with_work(|work| {
-            let mut inner = self.inner.lock();
-            self.check_whole()?;
-            if self.is_inherited() {
-                self.fail_inherited(&mut inner, work);
-            }
+    pub(super) fn post_all(self: &Arc<Self>, requests: &[SendWr<Arc<Ah>>]) -> Result<()> {
+        self.post_list(|poster| {
             let mut signaled = 0;
-            for (before, request) in requests.iter_mut().enumerate() {
-                self.check_send(request)?;
-                self.check_room(&inner.proto, request, signaled)?;
+            for (request, before) in requests.iter().zip(0..) {
+                let request = poster.signaled(&request.request());
+                poster.check(&request, (before, signaled))?;
                 signaled += u32::from(request.signaled);
-                inner.proto.check_post(request, before as u32).map_err(|e| self.post_error(e))?;
             }
-            let mut sent = 0;
-            let overrun = self.send_all_plain(&mut inner, |sender| {
-                let takes = |request: &&SendWr<_>| match request.op {
-                    SendOp::Write { .. } | SendOp::Read { .. } => {
-                        OneSided::of(*request).is_some_and(|request| sender.reach(&request))
-                    }
-                    SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
-                        Fetch::of(*request).is_some_and(|fetch| sender.fetch(&fetch))
-                    }
-                    _ => PlainRequest::of(*request).is_some_and(|request| sender.send(&request)),
-                };
-                sent = requests.iter().take_while(takes).count();
-            });
-            if overrun {
-                self.work_locked(&mut inner, work, clock::now(), |_, env| env.note_overrun());
+            for request in requests {
+                let request = request.request();
+                if !poster.send_at_once(&request) {
+                    let request = poster.signaled(&request);
+                    poster.queue(&request)?;
+                }
             }
-            if sent == requests.len() {
-                return Ok(());
-            }
-            for request in requests.drain(..).skip(sent) {
-                inner.proto.post_send(request).map_err(|e| self.post_error(e))?;
-            }
-            self.work_locked(&mut inner, work, clock::now(), |_, _| ());
             Ok(())
         })
     }
@@ -126,21 +211,21 @@ impl Qp {
         }
     }
 
-    fn check_send(&self, wr: &mut SendWr<Arc<Ah>>) -> Result<()> {
-        match &wr.data {
-            Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
+    fn check_send(&self, wr: &SendRequest<'_, Arc<Ah>>) -> Result<()> {
+        match wr.data {
+            DataRef::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
                 return invalid!("{} gather elements, the queue takes {}", sges.len(), self.cap.max_send_sge);
             }
             // Its 8 bytes are part of the request.
-            Data::Inline(_) if matches!(wr.op, SendOp::AtomicWrite { .. }) => {}
-            Data::Inline(bytes) if bytes.len() > self.cap.max_inline_data as usize => {
+            DataRef::Inline(_) if matches!(wr.op, SendOp::AtomicWrite { .. }) => {}
+            DataRef::Inline(bytes) if bytes.len() > self.cap.max_inline_data as usize => {
                 return invalid!(
                     "{} bytes inline, the queue takes {}",
                     bytes.len(),
                     self.cap.max_inline_data
                 );
             }
-            Data::Inline(_)
+            DataRef::Inline(_)
                 if matches!(
                     wr.op,
                     SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
@@ -150,14 +235,13 @@ impl Qp {
             }
             _ => {}
         }
-        match (&wr.ud, self.service) {
+        match (wr.ud, self.service) {
             (Some(ud), Service::Ud) if ud.address.pd().id() != self.pd.id() => {
                 return invalid!("the address handle is of another protection domain");
             }
             (None, Service::Ud) => return invalid!("a UD send without an address handle"),
             _ => {}
         }
-        wr.signaled |= self.sq_sig_all;
         Ok(())
     }
 
@@ -173,7 +257,7 @@ impl Qp {
     fn check_room(
         &self,
         proto: &ferroce_proto::Qp<Arc<Ah>>,
-        wr: &SendWr<Arc<Ah>>,
+        wr: &SendRequest<'_, Arc<Ah>>,
         before: u32,
     ) -> Result<()> {
         let one_sided = matches!(
@@ -264,19 +348,19 @@ mod tests {
             let [side, peer] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
             side.connect(peer.qp.qpn());
             peer.connect(side.qp.qpn());
-            let mut with_bad: Vec<_> = [1, 5, 1].map(|elements| send(&side, 0, elements)).into();
-            side.qp.post_all(&mut with_bad).unwrap_err();
-            let mut too_many: Vec<_> = (0..65).map(|n| send(&side, n, 1)).collect();
-            side.qp.post_all(&mut too_many).unwrap_err();
+            let with_bad: Vec<_> = [1, 5, 1].map(|elements| send(&side, 0, elements)).into();
+            side.qp.post_all(&with_bad).unwrap_err();
+            let too_many: Vec<_> = (0..65).map(|n| send(&side, n, 1)).collect();
+            side.qp.post_all(&too_many).unwrap_err();
             assert!(side.qp.has_nothing_under_way());
             (0..3).for_each(|n| peer.recv(n, peer.sge(0, 8)));
-            side.qp.post_all(&mut (0..3).map(|n| send(&side, n, 1)).collect()).unwrap();
+            side.qp.post_all(&[0, 1, 2].map(|n| send(&side, n, 1))).unwrap();
             for n in 0..3 {
                 assert_eq!((side.wait().wr_id, peer.wait().wr_id), (n, n));
             }
             assert_eq!(side.cq.poll(1, |_| ()).unwrap(), 0);
             assert!(side.qp.has_nothing_under_way());
-            side.qp.post_all(&mut vec![send(&side, 3, 1)]).unwrap();
+            side.qp.post_all(&[send(&side, 3, 1)]).unwrap();
             assert!(!side.qp.has_nothing_under_way(), "the peer has no receive");
             peer.recv(3, peer.sge(0, 8));
             assert_eq!((side.wait().wr_id, peer.wait().status), (3, WcStatus::Success));

@@ -120,7 +120,7 @@ impl Qp {
     pub fn post_gathered(self: &Arc<Self>, gathered: &mut GatheredWrs<SendWr<Arc<Ah>>>) -> Result<()> {
         match gathered.error.take() {
             Some(error) => Err(error),
-            None => self.post_all(&mut gathered.requests),
+            None => self.post_all(&gathered.requests),
         }
     }
 }

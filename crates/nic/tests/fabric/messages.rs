@@ -5,8 +5,8 @@ use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
 use super::side::{Side, open};
 use ferroce_nic::{
-    Completion, Data, Fetch, Mr, MrAccess, MrInit, OneSided, PlainRequest, Poll as _, RecvWqe, SendOp,
-    SendWr, Service, Sge, WcOpcode, WcStatus,
+    Completion, Data, Mr, MrAccess, MrInit, Poll as _, RecvWqe, SendOp, SendWr, Service, Sge, WcOpcode,
+    WcStatus,
 };
 use std::sync::Arc;
 
@@ -19,13 +19,21 @@ const LENGTHS: [usize; 12] = [0, 1, 8, 31, 32, 33, 64, 65, 128, 200, 1024, 2048]
 
 /// Posts a request as the C interface does. Whether it was taken by the way between processes of a host.
 pub fn post(side: &Side, wr: SendWr<Arc<ferroce_nic::Ah>>) -> bool {
-    let taken = OneSided::of(&wr).is_some_and(|request| side.qp.post_one_sided(&request))
-        || Fetch::of(&wr).is_some_and(|fetch| side.qp.post_fetch(&fetch))
-        || PlainRequest::of(&wr).is_some_and(|request| side.qp.post_plain(&request));
+    let taken = takes_at_once(side, &wr);
     if !taken {
-        let mut wr = Some(wr);
-        side.qp.post_send(|| wr.take().map(Ok)).unwrap();
+        side.qp.post_send(&wr.request()).unwrap();
     }
+    taken
+}
+
+/// Posts a request if it takes the way between processes of a host, and returns whether it does.
+pub fn takes_at_once(side: &Side, wr: &SendWr<Arc<ferroce_nic::Ah>>) -> bool {
+    let mut taken = false;
+    let post = |poster: &mut ferroce_nic::Poster<'_>| {
+        taken = poster.send_at_once(&wr.request());
+        ferroce_nic::Result::Ok(())
+    };
+    side.qp.post_list(post).unwrap();
     taken
 }
 

@@ -2,15 +2,15 @@
 
 use super::messages::{
     INCOMING, bytes, check_many, connect, connected, fill, of_memory, pattern, post, receive_many, reconnect,
-    register_read_only, request, send_many,
+    register_read_only, request, send_many, takes_at_once,
 };
 use super::namespace::in_namespace;
 use super::peer::MEMORY;
 use super::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    Access, Ah, CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Data, Fetch, Mr, MrAccess, MrInit,
-    OneSided, Pd, PlainRequest, QpState, RecvWqe, SendOp, SendWr, Service, Sge, Srq, SrqAttr, WcStatus,
+    Access, Ah, CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Data, Mr, MrAccess, MrInit, Pd, QpState,
+    RecvWqe, SendOp, SendWr, Service, Sge, Srq, SrqAttr, WcStatus,
 };
 use ferroce_tests::wait::eventually;
 use std::sync::Arc;
@@ -163,19 +163,16 @@ fn limits() {
         let send = request(1, SendOp::Send, inline(len));
         let write = request(2, write, inline(len));
         assert_eq!(remote.member.ask("receive 1 256"), "ok");
-        let sent = PlainRequest::of(&send).is_some_and(|send| side.qp.post_plain(&send));
-        assert_eq!(sent, fits, "a SEND of {len} bytes");
+        assert_eq!(takes_at_once(&side, &send), fits, "a SEND of {len} bytes");
         if fits {
             assert_eq!(side.wait().status, WcStatus::Success);
         }
         if fits {
             takes_short_way(&side, &write);
         }
-        let is_taken = || OneSided::of(&write).is_some_and(|write| side.qp.post_one_sided(&write));
-        assert!(fits || !is_taken(), "a WRITE of {len} bytes");
+        assert!(fits || !takes_at_once(&side, &write), "a WRITE of {len} bytes");
         for wr in [send, write].into_iter().filter(|_| !fits) {
-            let mut wr = Some(wr);
-            side.qp.post_send(|| wr.take().map(Ok)).unwrap_err();
+            side.qp.post_send(&wr.request()).unwrap_err();
         }
     }
     assert_eq!(remote.member.ask("received 1"), "ok");
@@ -184,8 +181,7 @@ fn limits() {
         if fits {
             takes_short_way(&side, &write);
         }
-        let is_taken = || OneSided::of(&write).is_some_and(|write| side.qp.post_one_sided(&write));
-        assert!(fits || !is_taken(), "{len} bytes");
+        assert!(fits || !takes_at_once(&side, &write), "{len} bytes");
     }
     side.close();
 }
@@ -286,14 +282,13 @@ fn lists() {
     let of = |n: u64, op| request(n, op, of_memory(side.sge(8 * n as usize, 8)));
     for _ in 0..20 {
         assert_eq!(remote.member.ask("receive 2 8"), "ok");
-        let posted = side.qp.post_list(
-            |sender| {
-                assert!(sender.send(&PlainRequest::of(&of(0, SendOp::Send)).unwrap()));
-                assert!(sender.fetch(&Fetch::of(&of(1, SendOp::FetchAdd { va, rkey, add: 1 })).unwrap()));
-                assert!(sender.send(&PlainRequest::of(&of(2, SendOp::Send)).unwrap()));
-            },
-            || None,
-        );
+        let posted = side.qp.post_list(|poster| {
+            let ops = [SendOp::Send, SendOp::FetchAdd { va, rkey, add: 1 }, SendOp::Send];
+            for (op, n) in ops.into_iter().zip(0..) {
+                assert!(poster.send_at_once(&of(n, op).request()));
+            }
+            ferroce_nic::Result::Ok(())
+        });
         posted.unwrap();
         for n in 0..3 {
             let wc = side.wait();
@@ -305,12 +300,13 @@ fn lists() {
     let write = of(1, SendOp::Write { va, rkey });
     eventually("a send queue's length of WRITEs takes the short way", || {
         let mut reached = 0;
-        let reach = |sender: &mut ferroce_nic::PlainSender<'_>| {
-            while reached < 100 && sender.reach(&OneSided::of(&write).unwrap()) {
+        let reach = |poster: &mut ferroce_nic::Poster<'_>| {
+            while reached < 100 && poster.send_at_once(&write.request()) {
                 reached += 1;
             }
+            ferroce_nic::Result::Ok(())
         };
-        side.qp.post_list(reach, || None).unwrap();
+        side.qp.post_list(reach).unwrap();
         (0..reached).for_each(|_| assert_eq!(side.wait().status, WcStatus::Success));
         assert!(reached <= side.qp.cap().max_send_wr);
         reached == side.qp.cap().max_send_wr
@@ -338,10 +334,8 @@ fn full_queue() {
     }
     let [write, read, add] =
         [SendOp::Write { va, rkey }, SendOp::Read { va, rkey }, SendOp::FetchAdd { va, rkey, add: 1 }];
-    assert!(!side.qp.post_one_sided(&OneSided::of(&of(9, write)).unwrap()));
-    assert!(!side.qp.post_one_sided(&OneSided::of(&of(9, read)).unwrap()));
-    assert!(!side.qp.post_fetch(&Fetch::of(&of(9, add)).unwrap()));
     for op in [write, read, add] {
+        assert!(!takes_at_once(&side, &of(9, op)));
         side.post(9, op, side.sge(0, 8), None).unwrap_err();
     }
     (0..room).for_each(|n| assert_eq!(side.wait().wr_id, n));

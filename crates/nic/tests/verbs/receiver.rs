@@ -59,7 +59,7 @@ impl Receiver {
 
 pub fn send(a: &Side, srqn: u32, wr_id: u64, op: SendOp, len: usize) {
     let data = Data::Sges([a.sge(0, len)].into_iter().collect());
-    let mut wr = Some(SendWr {
+    let wr = SendWr {
         wr_id,
         op,
         data,
@@ -68,8 +68,8 @@ pub fn send(a: &Side, srqn: u32, wr_id: u64, op: SendOp, len: usize) {
         fence: false,
         ud: None,
         remote_srqn: srqn,
-    });
-    a.qp.post_send(|| wr.take().map(Ok)).unwrap();
+    };
+    a.qp.post_send(&wr.request()).unwrap();
 }
 
 /// Connects an initiator with a target.

@@ -1,7 +1,7 @@
 //! What is taken into the send queue.
 
 use crate::sendq::{Issuer, Wqe};
-use crate::{Data, MAX_MESSAGE, PostError, Qp, QpState, SendOp, SendWr};
+use crate::{Data, DataRef, MAX_MESSAGE, PostError, Qp, QpState, SendOp, SendRequest};
 use ferroce_wire::Service;
 
 impl<A: Clone> Qp<A> {
@@ -9,24 +9,23 @@ impl<A: Clone> Qp<A> {
     ///
     /// # Errors
     /// See [`PostError`].
-    pub fn post_send(&mut self, wr: SendWr<A>) -> Result<(), PostError> {
-        self.check_post(&wr, 0)?;
-        self.enqueue(wr, Issuer::Program);
+    pub fn post_send(&mut self, request: &SendRequest<'_, A>) -> Result<(), PostError> {
+        self.check_post(request, 0)?;
+        self.enqueue(request, Issuer::Program);
         Ok(())
     }
 
-    /// Adds a work request to the send queue, whoever wants it.
-    pub(crate) fn enqueue(&mut self, wr: SendWr<A>, issuer: Issuer) {
-        let len = wr.data.len() as u32;
-        let packets = packets(&wr.op, len, self.mtu());
-        self.sq.push(Wqe { wr, len, packets, first: 0, issuer });
+    /// Adds a work request of the program or of the adapter to the send queue.
+    pub(crate) fn enqueue(&mut self, request: &SendRequest<'_, A>, issuer: Issuer) {
+        let packets = packets(&request.op, request.data.len() as u32, self.mtu());
+        self.sq.push(request, (packets, 0), issuer);
     }
 
     /// Whether [`Qp::post_send`] would take a send work request after `before` others.
     ///
     /// # Errors
     /// See [`PostError`].
-    pub fn check_post(&self, wr: &SendWr<A>, before: u32) -> Result<(), PostError> {
+    pub fn check_post(&self, wr: &SendRequest<'_, A>, before: u32) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State(self.state));
         }
@@ -58,8 +57,8 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Does the service have this operation?
-    fn offers(&self, wr: &SendWr<A>) -> bool {
-        let inline = matches!(wr.data, Data::Inline(_));
+    fn offers(&self, wr: &SendRequest<'_, A>) -> bool {
+        let inline = matches!(wr.data, DataRef::Inline(_));
         match (self.service, &wr.op) {
             (Service::Ud, SendOp::Send | SendOp::SendWithImmediate { .. }) => wr.ud.is_some(),
             (Service::Ud, _) => false,

@@ -164,7 +164,7 @@ fn no_packet_panics_or_breaks_the_order_of_completions() {
                 };
                 let request =
                     crate::net::datagram(posted, op, BASE, [0, 8, 200][rng.below(3) as usize], 0x22, 0);
-                if p.a.qp.post_send(request).is_ok() {
+                if p.a.qp.post_send(&request.request()).is_ok() {
                     posted += 1;
                 }
                 p.transmit();

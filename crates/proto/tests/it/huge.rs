@@ -172,7 +172,7 @@ fn exchange(op: SendOp, mtu: u32) -> (Counter, Counter) {
         ud: None,
         remote_srqn: 0,
     };
-    a.post_send(wr).unwrap();
+    a.post_send(&wr.request()).unwrap();
     while a.sq_len() > 0 {
         now.0 += 10_000;
         let before = a.counters().requests_sent + b.counters().responses_sent;

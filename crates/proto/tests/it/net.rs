@@ -392,7 +392,7 @@ impl Side {
     }
 
     pub fn post(&mut self, wr: SendWr<u32>) {
-        self.qp.post_send(wr).unwrap();
+        self.qp.post_send(&wr.request()).unwrap();
     }
 
     pub fn send_ok(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, READ, Side, WRITE, params, wr};
-use ferroce_proto::{Data, OneSided, QpParams, QpState, SendOp, SendWr, WcOpcode, WcStatus};
+use ferroce_proto::{Data, QpParams, QpState, SendOp, SendWr, WcOpcode, WcStatus};
 use ferroce_wire::Service;
 
 /// A pair whose first packet was answered.
@@ -18,10 +18,10 @@ fn answered(side: QpParams) -> Pair {
 
 /// Carries out a WRITE or READ, of which nothing but its end is looked at here. False: it may not be.
 fn reach(side: &mut Side, request: &SendWr<u32>) -> bool {
-    let one_sided = OneSided::of(request).unwrap();
-    let may = side.qp.may_reach_peer(one_sided.reads);
+    let (reads, ..) = request.request().one_sided().unwrap();
+    let may = side.qp.may_reach_peer(reads);
     if may {
-        side.host.sends.extend(side.qp.reached_peer(&one_sided));
+        side.host.sends.extend(side.qp.reached_peer(&request.request()));
     }
     may
 }
@@ -78,13 +78,14 @@ fn requests_of_another_form_are_none() {
         }
         request
     };
-    assert!(OneSided::of(&two(WRITE)).is_none() && OneSided::of(&two(READ)).is_none());
+    let is_one_sided = |wr: &SendWr<u32>| wr.request().one_sided().is_some();
+    assert!(!is_one_sided(&two(WRITE)) && !is_one_sided(&two(READ)));
     let inline = |op| SendWr { data: Data::Inline([1; 8].as_slice().into()), ..wr(1, op, BASE, 8) };
-    assert!(OneSided::of(&inline(WRITE)).is_some() && OneSided::of(&inline(READ)).is_none());
+    assert!(is_one_sided(&inline(WRITE)) && !is_one_sided(&inline(READ)));
     let with_immediate = SendOp::WriteWithImmediate { va: THERE, rkey: ALL, immediate: [0; 4] };
-    assert!(OneSided::of(&wr(1, with_immediate, BASE, 8)).is_none());
+    assert!(!is_one_sided(&wr(1, with_immediate, BASE, 8)));
     let unsignaled = SendWr { signaled: false, ..wr(1, WRITE, BASE, 8) };
-    assert!(answered(params(65_536)).a.qp.reached_peer(&OneSided::of(&unsignaled).unwrap()).is_none());
+    assert!(answered(params(65_536)).a.qp.reached_peer(&unsignaled.request()).is_none());
 }
 
 #[test]

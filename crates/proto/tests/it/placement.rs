@@ -128,12 +128,12 @@ fn wrong_sizes_and_services_are_refused_when_posted() {
     let mut p = Pair::new(Service::Rc, 1024);
     for data in [&[0u8; 7][..], &[0; 9], &[]] {
         let short = SendWr { data: Data::Inline(data.into()), ..store(1, WORD, ALL, 1) };
-        assert!(p.a.qp.post_send(short).is_err());
+        assert!(p.a.qp.post_send(&short.request()).is_err());
     }
-    assert!(p.a.qp.post_send(flush(1, WORD, ALL, 8, Placement::default())).is_err());
+    assert!(p.a.qp.post_send(&flush(1, WORD, ALL, 8, Placement::default()).request()).is_err());
     for service in [Service::Uc, Service::Ud] {
         let mut p = Pair::new(service, 1024);
-        assert!(p.a.qp.post_send(store(1, WORD, ALL, 1)).is_err());
-        assert!(p.a.qp.post_send(flush(1, WORD, ALL, 8, GLOBAL)).is_err());
+        assert!(p.a.qp.post_send(&store(1, WORD, ALL, 1).request()).is_err());
+        assert!(p.a.qp.post_send(&flush(1, WORD, ALL, 8, GLOBAL).request()).is_err());
     }
 }

@@ -5,8 +5,8 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Access, AtomicOp, Completion, Counters, Data, Fetch, FetchAnswer, FetchOp, Instant, PlainData,
-    PlainRequest, PlainSend, QpEvent, QpParams, QpState, RateLimit, RecvWqe, SendOp, SendWr, Sge, WcStatus,
+    Access, AtomicOp, Completion, Counters, Data, DataRef, FetchAnswer, FetchOp, Instant, PlainSend, QpEvent,
+    QpParams, QpState, RateLimit, RecvWqe, SendOp, SendWr, Sge, WcStatus,
 };
 use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Operation, Reth, Service, Syndrome};
 use proptest::prelude::*;
@@ -84,16 +84,22 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Posts a SEND the short way if that is possible.
 fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_position: bool) -> bool {
-    let Some(request) = PlainRequest::of(wr).filter(|_| side.host.room.is_none()) else { return false };
+    let request = wr.request();
+    if !request.is_plain() || side.host.room.is_some() {
+        return false;
+    }
     let payload = match request.data {
-        PlainData::Memory(sge) if sge.length > 0 && !side.host.regions.contains_key(&sge.lkey) => {
-            return false;
+        DataRef::Sges([sge]) if sge.length == 0 || side.host.regions.contains_key(&sge.lkey) => {
+            side.host.bytes(sge.addr, sge.length as usize).to_vec()
         }
-        PlainData::Memory(sge) => side.host.bytes(sge.addr, sge.length as usize).to_vec(),
-        PlainData::Inline(bytes) => bytes.to_vec(),
+        DataRef::Sges(_) => return false,
+        DataRef::Inline(bytes) => bytes.to_vec(),
     };
     let Some(psn) = side.qp.plain_psn(payload.len() as u64) else { return false };
-    let immediate = request.immediate;
+    let immediate = match request.op {
+        SendOp::SendWithImmediate { immediate } => Some(immediate),
+        _ => None,
+    };
     let operation = if immediate.is_some() { Operation::SendOnlyWithImmediate } else { Operation::SendOnly };
     let bth = Bth::new(Opcode { service: Service::Rc, operation }, side.qp.params().dest_qpn, psn);
     let bth = Bth { solicited: wr.solicited, ack_request: true, ..bth };
@@ -109,14 +115,13 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_position: bool
 
 /// Posts a READ or an atomic, the short way if that is possible and wanted.
 fn post_fetch(side: &mut Side, now: Instant, wr: SendWr<u32>, short: bool) {
-    let fetch = Fetch::of(&wr).filter(|_| short && side.host.room.is_none());
-    let Some((fetch, psn)) = fetch.and_then(|fetch| Some((fetch, side.qp.fetch_psn(&fetch)?))) else {
-        return side.post(wr);
-    };
+    let fetch = wr.request();
+    let psn = if short && side.host.room.is_none() { side.qp.fetch_psn(&fetch) } else { None };
+    let Some(psn) = psn else { return side.post(wr) };
     let atomic = |va, rkey, swap_or_add, compare| AtomicEth { va, rkey, swap_or_add, compare };
     let (operation, reth, atomic) = match fetch.op {
         SendOp::Read { va, rkey } => {
-            (Operation::ReadRequest, Some(Reth { va, rkey, dma_len: fetch.sge.length }), None)
+            (Operation::ReadRequest, Some(Reth { va, rkey, dma_len: fetch.data.len() as u32 }), None)
         }
         SendOp::CompareSwap { va, rkey, compare, swap } => {
             (Operation::CompareSwap, None, Some(atomic(va, rkey, swap, compare)))
@@ -182,7 +187,7 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
                     Data::Sges(std::iter::once(sge).collect())
                 };
                 let wr = SendWr { data, solicited, fence, signaled, ..wr(i, op, source, len) };
-                if p.a.qp.check_post(&wr, 0).is_err() {
+                if p.a.qp.check_post(&wr.request(), 0).is_err() {
                     continue;
                 }
                 if !(plain && post_plain(&mut p.a, p.now, &wr, ways == Ways::ByPosition)) {
@@ -359,8 +364,8 @@ fn quiet(side: QpParams) -> Pair {
 
 /// A SEND or a fetch of `a` may leave at once.
 fn may_leave(p: &Pair) -> (bool, bool) {
-    let read = Fetch::of(&wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8)).unwrap();
-    (p.a.qp.plain_psn(8).is_some(), p.a.qp.fetch_psn(&read).is_some())
+    let read = wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8);
+    (p.a.qp.plain_psn(8).is_some(), p.a.qp.fetch_psn(&read.request()).is_some())
 }
 
 #[test]
@@ -407,8 +412,7 @@ fn fetches_leave_within_their_limits() {
     let mut p = quiet(QpParams { max_rd_atomic: 2, ..params(1024) });
     let now = p.now;
     let read = |len, fence| SendWr { fence, ..wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, len) };
-    let fits =
-        |p: &Pair, wr: &SendWr<u32>| Fetch::of(wr).is_some_and(|fetch| p.a.qp.fetch_psn(&fetch).is_some());
+    let fits = |p: &Pair, wr: &SendWr<u32>| p.a.qp.fetch_psn(&wr.request()).is_some();
     for (len, expected) in [(0, false), (1, true), (1024, true), (1025, false)] {
         assert_eq!(fits(&p, &read(len, false)), expected, "a READ of {len} bytes");
     }
@@ -512,7 +516,7 @@ fn a_position_ends_the_sends_before_it_and_nothing_else() {
     assert_eq!((p.a.qp.sq_len(), p.a.qp.counters().requests_ended), (0, 4));
     // A READ ends with its answer only.
     post_fetch(&mut p.a, now, wr(5, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8), true);
-    p.a.qp.plain_sent(|| now, &PlainRequest::of(&wr(6, SendOp::Send, SOURCES, 8)).unwrap());
+    p.a.qp.plain_sent(|| now, &wr(6, SendOp::Send, SOURCES, 8).request());
     assert_eq!(take(&mut p, FIRST + 5), (false, vec![]));
     // A SEND of several packets is left to the general rules.
     let mut p = quiet(params(1024));

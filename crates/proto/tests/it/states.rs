@@ -17,35 +17,42 @@ fn requests_are_refused_before_rts_and_beyond_the_queue() {
     let mut p = Pair::down(Service::Rc, params(1024), params(1024), 0);
     for state in [QpState::Init, QpState::Rtr] {
         p.a.qp.set_state(state, &mut p.a.host);
-        assert_eq!(p.a.qp.post_send(wr(1, WRITE, BASE, 1)), Err(PostError::State(state)));
+        assert_eq!(p.a.qp.post_send(&wr(1, WRITE, BASE, 1).request()), Err(PostError::State(state)));
     }
     p.a.qp.set_state(QpState::Rts, &mut p.a.host);
     for i in 0..4096 {
         p.a.post(wr(i, WRITE, BASE, 1));
     }
-    assert_eq!(p.a.qp.post_send(wr(1, WRITE, BASE, 1)), Err(PostError::QueueFull));
+    assert_eq!(p.a.qp.post_send(&wr(1, WRITE, BASE, 1).request()), Err(PostError::QueueFull));
     assert_eq!(p.a.qp.sq_len(), 4096);
 }
 
 #[test]
 fn operations_that_a_service_does_not_have_are_refused() {
     let mut p = Pair::new(Service::Uc, 1024);
-    assert_eq!(p.a.qp.post_send(wr(1, READ, BASE, 1)), Err(PostError::Operation));
+    assert_eq!(p.a.qp.post_send(&wr(1, READ, BASE, 1).request()), Err(PostError::Operation));
     assert_eq!(
-        p.a.qp.post_send(wr(1, SendOp::SendWithInvalidate { rkey: 1 }, BASE, 1)),
+        p.a.qp.post_send(&wr(1, SendOp::SendWithInvalidate { rkey: 1 }, BASE, 1).request()),
         Err(PostError::Operation)
     );
     let mut p = Pair::new(Service::Ud, 1024);
-    assert_eq!(p.a.qp.post_send(wr(1, SendOp::Send, BASE, 1)), Err(PostError::Operation), "no address");
+    assert_eq!(
+        p.a.qp.post_send(&wr(1, SendOp::Send, BASE, 1).request()),
+        Err(PostError::Operation),
+        "no address"
+    );
     let mut p = Pair::new(Service::Rc, 1024);
     let mut inline = wr(1, READ, BASE, 1);
     inline.data = Data::Inline([0; 8].into_iter().collect());
-    assert_eq!(p.a.qp.post_send(inline), Err(PostError::Operation));
+    assert_eq!(p.a.qp.post_send(&inline.request()), Err(PostError::Operation));
     let mut long = wr(1, WRITE, BASE, 1 << 31);
     if let Data::Sges(sges) = &mut long.data {
         sges.push(ferroce_proto::Sge { addr: BASE, length: 1, lkey: ALL });
     }
-    assert_eq!(p.a.qp.post_send(long), Err(PostError::Length { len: (1 << 31) + 1, most: 1 << 31 }));
+    assert_eq!(
+        p.a.qp.post_send(&long.request()),
+        Err(PostError::Length { len: (1 << 31) + 1, most: 1 << 31 })
+    );
 }
 
 #[test]

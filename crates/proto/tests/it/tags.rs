@@ -243,7 +243,7 @@ fn what_the_adapter_asks_for_takes_no_room_in_the_send_queue() {
     for i in 0..4096 {
         p.b.post(wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
     }
-    assert!(p.b.qp.post_send(wr(4096, SendOp::Send, BASE, 8)).is_err());
+    assert!(p.b.qp.post_send(&wr(4096, SendOp::Send, BASE, 8).request()).is_err());
     p.b.host.room = None;
     p.run();
     assert_eq!((p.b.host.sends.len(), p.a.host.recvs.len()), (4096, 1));

@@ -197,7 +197,7 @@ fn ud_datagram_that_does_not_fit_is_dropped_and_takes_no_receive() {
 #[test]
 fn ud_message_longer_than_the_mtu_is_refused_when_posted() {
     let mut p = ud();
-    let r = p.a.qp.post_send(datagram(1, SendOp::Send, BASE, 1025, 0x22, QKEY));
+    let r = p.a.qp.post_send(&datagram(1, SendOp::Send, BASE, 1025, 0x22, QKEY).request());
     assert_eq!(r, Err(ferroce_proto::PostError::Length { len: 1025, most: 1024 }));
     p.a.post(datagram(1, SendOp::Send, BASE, 1024, 0x22, QKEY));
     p.b.host.post_recv(1, THERE, 1064);

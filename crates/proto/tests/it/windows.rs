@@ -91,7 +91,7 @@ fn a_bind_waits_for_what_was_asked_before() {
 #[test]
 fn datagrams_have_no_binds() {
     let mut p = Pair::new(Service::Ud, 1024);
-    let refused = p.a.qp.post_send(wr(1, bind(0, 0x200, LENGTH), BASE, 0));
+    let refused = p.a.qp.post_send(&wr(1, bind(0, 0x200, LENGTH), BASE, 0).request());
     assert_eq!(refused, Err(ferroce_proto::PostError::Operation));
 }
 
