@@ -1,9 +1,10 @@
 // What Charm++'s layer on verbs does, between two ranks: the first without an argument, the second with its address.
 //
 // Each rank has one completion queue and one shared receive queue for all peers. A message of up to 16 KiB is cut into packets, which are
-// copied into buffers of a pool; a rank may have so many packets outstanding with a peer, and keeps the others back. For a longer message a
-// packet names the sender's memory. The receiver reads the memory and says so, and the sender deregisters it: memory is registered for one
-// message at a time. A persistent buffer is written by the peer without a packet, and its owner waits until its last eight bytes change.
+// copied into buffers of a pool; a rank may have so many packets outstanding with a peer, and keeps the others back. For a longer message
+// a packet names the sender's memory. The receiver reads the memory and sends a packet when it has, and the sender deregisters it: memory
+// is registered for one message at a time. A persistent buffer is written by the peer without a packet, and its owner waits until its last
+// eight bytes change.
 
 #include "sides.h"
 

@@ -45,7 +45,6 @@ enum Kind {
 
 /// What a reader finds in a ring that isn't a compact record.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 pub(crate) enum Entry {
     /// Nothing: the end of the ring was too short.
     Padding,

@@ -1,6 +1,6 @@
 //! Where a program wants the entries of queues to lie: the allocator of a parent domain (ibv_alloc_parent_domain(3)).
 
-use ferroce_ring::Ring;
+use ferroce_ring::EntryRing;
 use ferroce_types::{Error, Result};
 use std::fmt::Debug;
 use std::ptr::NonNull;
@@ -46,12 +46,12 @@ pub fn ring_for<T: Default>(
     memory: Option<&Arc<dyn QueueMemory>>,
     capacity: usize,
     kind: QueueKind,
-) -> Result<Ring<T>> {
-    let Some(memory) = memory.filter(|_| capacity > 0) else { return Ok(Ring::new()) };
-    let (places, size) = Ring::<T>::size_for(capacity);
+) -> Result<EntryRing<T>> {
+    let Some(memory) = memory.filter(|_| capacity > 0) else { return Ok(EntryRing::new()) };
+    let (places, size) = EntryRing::<T>::size_for(capacity);
     let align = align_of::<T>().max(64);
     match memory.alloc(size, align, kind) {
-        AllocatorAnswer::Default => Ok(Ring::new()),
+        AllocatorAnswer::Default => Ok(EntryRing::new()),
         AllocatorAnswer::None => {
             Err(Error::NoMemory(format!("the domain's allocator returns no {size} bytes for a queue")))
         }
@@ -62,7 +62,7 @@ pub fn ring_for<T: Default>(
         AllocatorAnswer::Memory(at) => {
             let memory = memory.clone();
             // SAFETY: the program gives memory of this size and alignment to the queue until the queue frees it.
-            Ok(unsafe { Ring::in_memory(at, places, Box::new(move |at| memory.free(at, kind))) })
+            Ok(unsafe { EntryRing::in_memory(at, places, Box::new(move |at| memory.free(at, kind))) })
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{Completion, DataRef, Qp, SendOp, SendRequest, WcOpcode, WcStatus};
 impl<A> SendRequest<'_, A> {
     /// Whether it reads, and address and key at the peer, if it is an RDMA WRITE or READ that may take the short way.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn one_sided(&self) -> Option<(bool, u64, u32)> {
         match (self.op, self.data) {
             (SendOp::Write { va, rkey }, DataRef::Sges([_]) | DataRef::Inline(_)) => Some((false, va, rkey)),
@@ -21,7 +21,7 @@ impl<A: Clone> Qp<A> {
     /// Whether an RDMA WRITE or READ of one byte or more that is posted now may be carried out at once: all before it have ended, and
     /// the peer is known to expect the PSNs that are sent.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn may_reach_peer(&self, reads: bool) -> bool {
         let req = &self.req;
         self.may_send_at_once()
@@ -33,7 +33,7 @@ impl<A: Clone> Qp<A> {
 
     /// The request for which [`Qp::may_reach_peer`] has been asked was carried out: its completion, if it asks for one.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn reached_peer(&mut self, request: &SendRequest<'_, A>) -> Option<Completion> {
         let len = request.data.len() as u32;
         self.sq.count_passed(len);

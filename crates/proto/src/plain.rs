@@ -14,7 +14,7 @@ use ferroce_wire::Service;
 impl<A> SendRequest<'_, A> {
     /// It is a SEND that may take the short way: of one element of memory or inline.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn is_plain(&self) -> bool {
         matches!(self.op, SendOp::Send | SendOp::SendWithImmediate { .. }) && !self.fence && self.is_single()
     }
@@ -67,7 +67,7 @@ impl<A: Clone> Qp<A> {
 
     /// The PSN of a SEND of `len` bytes if it may leave at once, in one packet and after all that was posted before.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn plain_psn(&self, len: u64) -> Option<u32> {
         let ready = len <= u64::from(self.mtu()) && self.may_send_at_once();
         ready.then(|| psn::wire(self.req.next))
@@ -75,15 +75,15 @@ impl<A: Clone> Qp<A> {
 
     /// The SEND for which [`Qp::plain_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
     /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
-    #[inline]
+    #[inline(always)]
     pub fn plain_sent(
         &mut self,
         now: impl FnOnce() -> Instant,
         request: &SendRequest<'_, A>,
     ) -> Option<Instant> {
-        self.sq.push(request, (1, self.req.next), Issuer::Program);
+        let len = self.sq.push(request, (1, self.req.next), Issuer::Program).len;
         self.counters.requests_sent += 1;
-        self.req.sent_plain(request.data.len());
+        self.req.sent_plain(u64::from(len));
         self.start_ack_timer(now)
     }
 

@@ -1,7 +1,7 @@
 //! The send queue: work requests between posting and completion.
 
 use crate::{Buffer, Data, SendOp, SendRequest, SendWr, SgeList};
-use ferroce_ring::Ring;
+use ferroce_ring::EntryRing;
 
 /// A posted work request.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl<A: Clone> Wqe<A> {
 #[derive(Debug)]
 pub(crate) struct SendQueue<A> {
     /// Requests of the adapter come on top of the program's `max`.
-    ring: Ring<Wqe<A>>,
+    ring: EntryRing<Wqe<A>>,
     head: u64,
     max: u32,
     /// Those of the adapter, which take no room from the program.
@@ -124,16 +124,16 @@ impl<A: Clone> SendQueue<A> {
 
 impl<A> SendQueue<A> {
     pub(crate) const fn new(max: u32) -> Self {
-        Self { ring: Ring::new(), head: 0, max, own: 0, bytes: 0, passed: 0, signaled: 0 }
+        Self { ring: EntryRing::new(), head: 0, max, own: 0, bytes: 0, passed: 0, signaled: 0 }
     }
 
     /// Uses this ring, which is empty as the queue is.
-    pub(crate) fn place(&mut self, ring: Ring<Wqe<A>>) {
+    pub(crate) fn place(&mut self, ring: EntryRing<Wqe<A>>) {
         self.ring = ring;
     }
 
     /// Ends the queue, and returns its ring.
-    pub(crate) fn end(&mut self) -> Ring<Wqe<A>> {
+    pub(crate) fn end(&mut self) -> EntryRing<Wqe<A>> {
         self.reset();
         self.max = 0;
         std::mem::take(&mut self.ring)

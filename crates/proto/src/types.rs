@@ -187,7 +187,7 @@ pub enum DataRef<'a> {
 impl DataRef<'_> {
     /// Bytes in all.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> u64 {
         match self {
             Self::Sges([sge]) => u64::from(sge.length),
@@ -204,7 +204,7 @@ impl DataRef<'_> {
 
     /// A copy to keep.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn to_data(self) -> Data {
         match self {
             Self::Sges(&[sge]) => Data::Sges(one_sge(sge)),

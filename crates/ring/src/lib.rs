@@ -10,16 +10,16 @@ use std::ptr::NonNull;
 use std::slice;
 
 /// A ring of entries. The number of its places is a power of two.
-pub struct Ring<T> {
+pub struct EntryRing<T> {
     places: Places<T>,
     /// The place of the oldest entry.
     first: usize,
     len: usize,
     /// Memory of the program. It is returned when the ring is dropped, although a ring that outgrows it has left it by then.
-    given: Option<Given<T>>,
+    given: Option<GivenPlaces<T>>,
 }
 
-impl<T> Ring<T> {
+impl<T> EntryRing<T> {
     /// Places that a ring begins with when its first entry comes.
     const LEAST: usize = 4;
 
@@ -63,7 +63,7 @@ impl<T> Ring<T> {
         (index < self.len).then(|| &self.places.all()[self.at(index)])
     }
 
-    /// As [`Ring::get`], to change it.
+    /// As [`EntryRing::get`], to change it.
     #[must_use]
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
@@ -96,8 +96,8 @@ impl<T> Ring<T> {
     }
 }
 
-impl<T: Default> Ring<T> {
-    /// An empty ring in memory that has the places of [`Ring::size_for`]. `free` is called with the memory when the ring is dropped.
+impl<T: Default> EntryRing<T> {
+    /// An empty ring in memory that has the places of [`EntryRing::size_for`]. `free` is called with the memory when the ring is dropped.
     ///
     /// # Safety
     /// `at` is aligned for `T` and points to memory for `places` values of `T`, which nothing else uses until `free` is called.
@@ -114,7 +114,12 @@ impl<T: Default> Ring<T> {
             unsafe { at.add(index).write(T::default()) };
         }
         let places = Places { at, count: places };
-        Self { places, first: 0, len: 0, given: Some(Given { at, count: places.count, free: Some(free) }) }
+        Self {
+            places,
+            first: 0,
+            len: 0,
+            given: Some(GivenPlaces { at, count: places.count, free: Some(free) }),
+        }
     }
 
     /// Adds an entry, and returns its place. The value there is left over: the caller overwrites it.
@@ -191,7 +196,7 @@ impl<T: Default> Ring<T> {
     }
 }
 
-impl<T> Ring<T> {
+impl<T> EntryRing<T> {
     /// Frees the places, if they are the ring's own. The caller replaces them.
     fn free_own(&mut self) {
         let places = mem::replace(&mut self.places, Places::none());
@@ -201,25 +206,25 @@ impl<T> Ring<T> {
     }
 }
 
-impl<T> Drop for Ring<T> {
+impl<T> Drop for EntryRing<T> {
     fn drop(&mut self) {
         self.free_own();
     }
 }
 
-impl<T> Default for Ring<T> {
+impl<T> Default for EntryRing<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> Debug for Ring<T> {
+impl<T> Debug for EntryRing<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ring of {} entries in {} places at {:?}", self.len, self.places.count, self.places.at)
     }
 }
 
-/// Values that lie one after the other. The owner frees them, or the memory's `Given` does.
+/// Values that lie one after the other. The owner frees them, or the memory's `GivenPlaces` does.
 struct Places<T> {
     at: NonNull<T>,
     count: usize,
@@ -254,7 +259,7 @@ impl<T> Places<T> {
     fn free(self) {
         if self.count > 0 {
             // SAFETY: `own` took them out of a box of this length, and the ring frees them once.
-            drop(unsafe { Box::from_raw(slice::from_raw_parts_mut(self.at.as_ptr(), self.count)) });
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.at.as_ptr(), self.count)) });
         }
     }
 
@@ -272,18 +277,18 @@ impl<T> Places<T> {
 }
 
 /// Memory of the program, with values in it.
-struct Given<T> {
+struct GivenPlaces<T> {
     at: NonNull<T>,
     count: usize,
     free: Option<Box<dyn FnOnce(NonNull<u8>) + Send + Sync>>,
 }
 
 // SAFETY: the values belong to one ring alone, as a vector's would.
-unsafe impl<T: Send> Send for Given<T> {}
+unsafe impl<T: Send> Send for GivenPlaces<T> {}
 // SAFETY: shared references only read.
-unsafe impl<T: Sync> Sync for Given<T> {}
+unsafe impl<T: Sync> Sync for GivenPlaces<T> {}
 
-impl<T> Drop for Given<T> {
+impl<T> Drop for GivenPlaces<T> {
     fn drop(&mut self) {
         // SAFETY: `in_memory` wrote them, and they are dropped once.
         unsafe { std::ptr::slice_from_raw_parts_mut(self.at.as_ptr(), self.count).drop_in_place() };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A ring in memory that counts in `freed` when it is returned.
-fn given<T: Default>(capacity: usize, freed: &Arc<AtomicUsize>) -> Ring<T> {
-    let (places, size) = Ring::<T>::size_for(capacity);
+fn given<T: Default>(capacity: usize, freed: &Arc<AtomicUsize>) -> EntryRing<T> {
+    let (places, size) = EntryRing::<T>::size_for(capacity);
     let layout = Layout::from_size_align(size, align_of::<T>()).unwrap();
     // SAFETY: not of size 0.
     let at = NonNull::new(unsafe { alloc(layout) }).unwrap();
@@ -19,11 +19,11 @@ fn given<T: Default>(capacity: usize, freed: &Arc<AtomicUsize>) -> Ring<T> {
         unsafe { dealloc(at.as_ptr(), layout) };
     };
     // SAFETY: memory for as many, which `free` frees.
-    unsafe { Ring::in_memory(at, places, Box::new(free)) }
+    unsafe { EntryRing::in_memory(at, places, Box::new(free)) }
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RingStep {
     Push,
     Pop,
     Skip,
@@ -32,14 +32,14 @@ enum Step {
     Reset,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<RingStep>> {
     let step = prop_oneof![
-        8 => Just(Step::Push),
-        5 => Just(Step::Pop),
-        2 => Just(Step::Skip),
-        1 => Just(Step::RetainOdd),
-        1 => Just(Step::Move),
-        1 => Just(Step::Reset),
+        8 => Just(RingStep::Push),
+        5 => Just(RingStep::Pop),
+        2 => Just(RingStep::Skip),
+        1 => Just(RingStep::RetainOdd),
+        1 => Just(RingStep::Move),
+        1 => Just(RingStep::Reset),
     ];
     prop::collection::vec(step, 0..200)
 }
@@ -52,25 +52,25 @@ proptest! {
         let mut made = 1;
         let entry = Rc::new(());
         {
-            let mut rings = [Ring::<Option<(u32, Rc<()>)>>::new(), given(capacity, &freed)];
+            let mut rings = [EntryRing::<Option<(u32, Rc<()>)>>::new(), given(capacity, &freed)];
             let mut model = VecDeque::new();
             for (n, step) in (0u32..).zip(steps) {
                 match step {
-                    Step::Push => model.push_back(n),
-                    Step::Pop | Step::Skip => _ = model.pop_front(),
-                    Step::RetainOdd => model.retain(|n| n % 2 == 1),
-                    Step::Move => made += 1,
-                    Step::Reset => model.clear(),
+                    RingStep::Push => model.push_back(n),
+                    RingStep::Pop | RingStep::Skip => _ = model.pop_front(),
+                    RingStep::RetainOdd => model.retain(|n| n % 2 == 1),
+                    RingStep::Move => made += 1,
+                    RingStep::Reset => model.clear(),
                 }
                 for (kind, ring) in rings.iter_mut().enumerate() {
                     match step {
-                        Step::Push => ring.push_back(Some((n, entry.clone()))),
-                        Step::Pop => _ = ring.pop_front(),
-                        Step::Skip => ring.skip_front(),
-                        Step::RetainOdd => ring.retain(|entry| entry.as_ref().is_some_and(|(n, _)| n % 2 == 1)),
-                        Step::Move if kind == 0 => prop_assert!(ring.move_to(Ring::new()).is_empty()),
-                        Step::Move => prop_assert!(ring.move_to(given(capacity, &freed)).is_empty()),
-                        Step::Reset => ring.reset(),
+                        RingStep::Push => ring.push_back(Some((n, entry.clone()))),
+                        RingStep::Pop => _ = ring.pop_front(),
+                        RingStep::Skip => ring.skip_front(),
+                        RingStep::RetainOdd => ring.retain(|entry| entry.as_ref().is_some_and(|(n, _)| n % 2 == 1)),
+                        RingStep::Move if kind == 0 => prop_assert!(ring.move_to(EntryRing::new()).is_empty()),
+                        RingStep::Move => prop_assert!(ring.move_to(given(capacity, &freed)).is_empty()),
+                        RingStep::Reset => ring.reset(),
                     }
                     let number = |entry: Option<&Option<(u32, Rc<()>)>>| entry.and_then(|e| e.as_ref().map(|(n, _)| *n));
                     prop_assert_eq!(ring.len(), model.len());
@@ -115,7 +115,7 @@ fn entries_stay_in_the_memory_of_the_program_up_to_its_capacity() {
 
 #[test]
 fn a_ring_has_as_many_places_as_were_needed_at_once() {
-    let mut ring = Ring::new();
+    let mut ring = EntryRing::new();
     for n in 0..1000 {
         ring.push_back(n);
         if n >= 5 {

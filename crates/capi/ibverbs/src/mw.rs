@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
             ud: None,
             remote_srqn: 0,
         };
-        qp.post_send(&request)?;
+        qp.post_send(request)?;
         // SAFETY: as above; by the man page the caller finds the new key there.
         unsafe { (*mw).rkey = rkey };
         Ok(())

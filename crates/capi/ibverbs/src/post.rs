@@ -111,6 +111,7 @@ pub(crate) unsafe fn inline_data(buffers: &[ibv_data_buf], max: u32) -> Outcome<
 ///
 /// # Safety
 /// The members of its unions that the opcode selects are valid.
+#[inline(always)]
 unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
     use nic::SendOp;
     let immediate = wr.imm_data.to_ne_bytes();
@@ -143,65 +144,107 @@ unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
     })
 }
 
-/// What a send request refers to, copied: no memory of the program is read while its queue pair is locked, but for that of lists.
-#[derive(Default)]
+/// The data of a send request, copied: no memory of the program is read while its queue pair is locked, but for that of lists.
 struct Copied {
+    /// The only element, if there is one.
+    element: nic::Sge,
     sges: nic::SgeList,
     bytes: SmallVec<[u8; 256]>,
-    ud: Option<nic::UdTarget<Arc<nic::Ah>>>,
 }
 
-/// Converts a send request.
+impl Copied {
+    #[inline(always)]
+    fn new() -> Self {
+        let element = nic::Sge { addr: 0, length: 0, lkey: 0 };
+        Self { element, sges: nic::SgeList::new(), bytes: SmallVec::new() }
+    }
+
+    /// Copies the data of a request, and returns where they lie.
+    ///
+    /// # Safety
+    /// `wr` is as ibv_post_send(3) asks for a queue of these sizes.
+    #[inline(always)]
+    unsafe fn copy(&mut self, wr: &ibv_send_wr, cap: nic::qp::QpCap) -> Outcome<nic::DataRef<'_>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let elements = elements(wr.sg_list, wr.num_sge, cap.max_send_sge)?;
+            if wr.send_flags & IBV_SEND_INLINE != 0 {
+                self.bytes.clear();
+                inline(elements, cap.max_inline_data, &mut self.bytes)?;
+                return Ok(nic::DataRef::Inline(&self.bytes));
+            }
+            Ok(nic::DataRef::Sges(match elements {
+                &[ibv_sge { addr, length, lkey }] => {
+                    self.element = nic::Sge { addr, length, lkey };
+                    slice::from_ref(&self.element)
+                }
+                _ => {
+                    self.sges = sges(elements);
+                    &self.sges
+                }
+            }))
+        }
+    }
+}
+
+/// The target of a request of a UD queue pair.
 ///
 /// # Safety
-/// `wr` is as ibv_post_send(3) asks for a queue of this service.
-#[inline]
-unsafe fn request<'a>(
-    wr: &ibv_send_wr,
-    qp: &nic::Qp,
-    copied: &'a mut Copied,
-) -> Outcome<nic::SendRequest<'a, Arc<nic::Ah>>> {
-    let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
-    if wr.send_flags & !known != 0 {
-        return Err(Refusal::invalid(format!("send_flags {:#x} aren't supported", wr.send_flags & !known)));
+/// `wr` is as ibv_post_send(3) asks for a UD queue pair.
+unsafe fn target(wr: &ibv_send_wr) -> Outcome<nic::UdTarget<Arc<nic::Ah>>> {
+    // The union holds no address otherwise.
+    if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
+        return Err(Refusal::invalid("UD can send, with immediate data or without"));
     }
-    let cap = qp.cap();
-    let Copied { sges: list, bytes, ud } = copied;
     // SAFETY: the caller's promise.
     unsafe {
+        let to = wr.wr.ud;
+        let address = AhBlock::of(to.ah)?.nic().clone();
+        Ok(nic::UdTarget { address, qpn: to.remote_qpn, qkey: to.remote_qkey })
+    }
+}
+
+/// Checks `send_flags`.
+#[inline]
+fn check_flags(flags: u32) -> Outcome<()> {
+    match flags & !(IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE) {
+        0 => Ok(()),
+        unknown => Err(Refusal::invalid(format!("send_flags {unknown:#x} aren't supported"))),
+    }
+}
+
+/// Converts a send request, or returns why it can't be converted. A function's result would be copied.
+macro_rules! request {
+    ($wr:expr, $qp:expr, $copied:expr, $target:expr) => {{
+        let (wr, qp): (&ibv_send_wr, &nic::Qp) = ($wr, $qp);
+        check_flags(wr.send_flags)?;
         let op = operation(wr)?;
-        let elements = elements(wr.sg_list, wr.num_sge, cap.max_send_sge)?;
-        let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
-            bytes.clear();
-            inline(elements, cap.max_inline_data, bytes)?;
-            nic::DataRef::Inline(bytes)
-        } else {
-            *list = sges(elements);
-            nic::DataRef::Sges(list)
-        };
-        *ud = match (qp.service(), &op) {
-            (nic::Service::Ud, nic::SendOp::Send | nic::SendOp::SendWithImmediate { .. }) => {
-                let to = wr.wr.ud;
-                let address = AhBlock::of(to.ah)?.nic().clone();
-                Some(nic::UdTarget { address, qpn: to.remote_qpn, qkey: to.remote_qkey })
-            }
-            // The union holds no address then.
-            (nic::Service::Ud, _) => {
-                return Err(Refusal::invalid("UD can send, with immediate data or without"));
-            }
-            _ => None,
-        };
-        Ok(nic::SendRequest {
+        let data = $copied.copy(wr, qp.cap())?;
+        let ud = if qp.service() == nic::Service::Ud { Some(&*$target.insert(target(wr)?)) } else { None };
+        let has = |flag| wr.send_flags & flag != 0;
+        nic::SendRequest {
             wr_id: wr.wr_id,
             op,
             data,
-            signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
-            solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
-            fence: wr.send_flags & IBV_SEND_FENCE != 0,
-            ud: ud.as_ref(),
+            signaled: has(IBV_SEND_SIGNALED),
+            solicited: has(IBV_SEND_SOLICITED),
+            fence: has(IBV_SEND_FENCE),
+            ud,
             remote_srqn: wr.remote_srqn,
-        })
-    }
+        }
+    }};
+}
+
+/// Posts a send request.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks for `qp`.
+#[inline(always)]
+unsafe fn post_one(qp: &Arc<nic::Qp>, wr: &ibv_send_wr) -> Outcome<()> {
+    let (mut copied, mut ud) = (Copied::new(), None);
+    // SAFETY: the caller's promise.
+    let request = unsafe { request!(wr, qp, copied, ud) };
+    Ok(qp.post_send(request)?)
 }
 
 /// Posts a list of send requests to a queue pair that isn't of raw packets.
@@ -210,28 +253,35 @@ unsafe fn request<'a>(
 /// `wr` is as ibv_post_send(3) asks for `qp`, `bad_wr` null or the caller's variable.
 #[inline(always)]
 unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
-    let mut copied = Copied::default();
     // SAFETY: the caller's promise.
     unsafe {
         match wr.as_ref() {
-            Some(one) if one.next.is_null() => {
-                let posted = request(one, qp, &mut copied).and_then(|one| Ok(qp.post_send(&one)?));
-                posted.inspect_err(|_| report_bad(bad_wr, wr))
-            }
-            _ => {
-                // The element at hand; after an error, the bad one.
-                let mut current = wr;
-                let posted = qp.post_list(|poster| {
-                    while let Some(wr) = current.as_ref() {
-                        poster.post(&request(wr, qp, &mut copied)?)?;
-                        current = wr.next;
-                    }
-                    Ok(())
-                });
-                posted.inspect_err(|_| report_bad(bad_wr, current))
-            }
+            Some(one) if one.next.is_null() => post_one(qp, one).inspect_err(|_| report_bad(bad_wr, wr)),
+            _ => post_list(qp, wr, bad_wr),
         }
     }
+}
+
+/// As [`post_sends`], of a list of several requests, or of none.
+///
+/// # Safety
+/// As [`post_sends`].
+unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
+    let (mut copied, mut ud) = (Copied::new(), None);
+    // The element at hand; after an error, the bad one.
+    let mut current = wr;
+    let posted = qp.post_list(|poster| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            while let Some(wr) = current.as_ref() {
+                poster.post(request!(wr, qp, copied, ud))?;
+                current = wr.next;
+            }
+        }
+        Ok(())
+    });
+    // SAFETY: the caller's promise.
+    posted.inspect_err(|_: &Refusal| unsafe { report_bad(bad_wr, current) })
 }
 
 /// Tells the program which element was bad.

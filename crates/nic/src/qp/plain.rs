@@ -89,12 +89,13 @@ impl Qp {
         }
     }
 
-    /// Sends a SEND without a bell. False, and nothing has happened: the general way has to.
+    /// Sends a SEND of `len` bytes without a bell. False, and nothing has happened: the general way has to.
     #[inline(always)]
     pub(super) fn send_plain(
         self: &Arc<Self>,
         inner: &mut Inner,
         request: &SendRequest<'_, Arc<Ah>>,
+        len: u64,
     ) -> bool {
         let Inner { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let SendRequest { data, solicited, .. } = *request;
@@ -106,7 +107,6 @@ impl Qp {
             && link.peer_takes_compact()
             && !self.is_broken()
             && !self.adapter.has_capture();
-        let len = data.len();
         let Some(psn) = proto.plain_psn(len).filter(|_| usable && request.is_plain()) else { return false };
         // An answer that is awaited may come later than the position.
         let by_position = link.may_await() && !proto.awaits_data();

@@ -37,19 +37,13 @@ impl<'a> Poster<'a> {
     ///
     /// # Errors
     /// The request wasn't taken.
-    pub fn post(&mut self, request: &SendRequest<'_, Arc<Ah>>) -> Result<()> {
-        if self.send_at_once(request) {
+    #[inline]
+    pub fn post(&mut self, mut request: SendRequest<'_, Arc<Ah>>) -> Result<()> {
+        if self.send_at_once(&mut request) {
             return Ok(());
         }
-        let request = &self.signaled(request);
-        self.check(request, (0, 0))?;
-        self.queue(request)
-    }
-
-    /// The request as this queue pair takes it.
-    #[inline]
-    fn signaled<'r>(&self, request: &SendRequest<'r, Arc<Ah>>) -> SendRequest<'r, Arc<Ah>> {
-        SendRequest { signaled: request.signaled || self.qp.sq_sig_all, ..*request }
+        self.check(&request, (0, 0))?;
+        self.queue(&request)
     }
 
     /// Whether the send queue takes a request after `before` others, of which so many are signaled.
@@ -67,9 +61,9 @@ impl<'a> Poster<'a> {
     }
 
     /// Sends a request, or carries it out, at once. False, and nothing has happened: the general way has to take it, and what comes after.
-    #[inline]
-    pub fn send_at_once(&mut self, request: &SendRequest<'_, Arc<Ah>>) -> bool {
-        let request = &self.signaled(request);
+    #[inline(always)]
+    pub fn send_at_once(&mut self, request: &mut SendRequest<'_, Arc<Ah>>) -> bool {
+        request.signaled |= self.qp.sq_sig_all;
         let (qp, len) = (self.qp, request.data.len());
         let fits = match request.data {
             DataRef::Sges(_) => qp.cap.max_send_sge > 0,
@@ -79,7 +73,7 @@ impl<'a> Poster<'a> {
             return false;
         }
         let sent = match request.op {
-            SendOp::Send | SendOp::SendWithImmediate { .. } => qp.send_plain(self.inner, request),
+            SendOp::Send | SendOp::SendWithImmediate { .. } => qp.send_plain(self.inner, request, len),
             SendOp::Write { .. } | SendOp::Read { .. } if (1..=MOST).contains(&len) => {
                 // Others wait for the queue pair as long as for a full send queue at most.
                 let may = self.passed < qp.cap.max_send_wr;
@@ -102,13 +96,13 @@ impl Qp {
     ///
     /// # Errors
     /// The request wasn't taken.
-    #[inline]
-    pub fn post_send(self: &Arc<Self>, request: &SendRequest<'_, Arc<Ah>>) -> Result<()> {
+    #[inline(always)]
+    pub fn post_send(self: &Arc<Self>, mut request: SendRequest<'_, Arc<Ah>>) -> Result<()> {
         if self.shares_memory_with_peer() && !self.is_inherited() {
             let mut inner = self.inner.lock();
             let unwinding = EndsOnPanic(self);
             let mut poster = Poster::new(self, &mut inner, false);
-            let done = poster.send_at_once(request);
+            let done = poster.send_at_once(&mut request);
             let Poster { sent, overrun, .. } = poster;
             if sent {
                 ring_bell(&inner);
@@ -122,6 +116,12 @@ impl Qp {
                 return Ok(());
             }
         }
+        self.post_queued(request)
+    }
+
+    /// As [`Qp::post_send`], the general way.
+    #[inline(never)]
+    fn post_queued(self: &Arc<Self>, request: SendRequest<'_, Arc<Ah>>) -> Result<()> {
         self.post_with(true, |poster| poster.post(request))
     }
 
@@ -176,14 +176,14 @@ impl Qp {
         self.post_list(|poster| {
             let mut signaled = 0;
             for (request, before) in requests.iter().zip(0..) {
-                let request = poster.signaled(&request.request());
+                let mut request = request.request();
+                request.signaled |= self.sq_sig_all;
                 poster.check(&request, (before, signaled))?;
                 signaled += u32::from(request.signaled);
             }
             for request in requests {
-                let request = request.request();
-                if !poster.send_at_once(&request) {
-                    let request = poster.signaled(&request);
+                let mut request = request.request();
+                if !poster.send_at_once(&mut request) {
                     poster.queue(&request)?;
                 }
             }

@@ -21,7 +21,7 @@ const LENGTHS: [usize; 12] = [0, 1, 8, 31, 32, 33, 64, 65, 128, 200, 1024, 2048]
 pub fn post(side: &Side, wr: SendWr<Arc<ferroce_nic::Ah>>) -> bool {
     let taken = takes_at_once(side, &wr);
     if !taken {
-        side.qp.post_send(&wr.request()).unwrap();
+        side.qp.post_send(wr.request()).unwrap();
     }
     taken
 }
@@ -30,7 +30,7 @@ pub fn post(side: &Side, wr: SendWr<Arc<ferroce_nic::Ah>>) -> bool {
 pub fn takes_at_once(side: &Side, wr: &SendWr<Arc<ferroce_nic::Ah>>) -> bool {
     let mut taken = false;
     let post = |poster: &mut ferroce_nic::Poster<'_>| {
-        taken = poster.send_at_once(&wr.request());
+        taken = poster.send_at_once(&mut wr.request());
         ferroce_nic::Result::Ok(())
     };
     side.qp.post_list(post).unwrap();

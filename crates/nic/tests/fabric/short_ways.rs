@@ -172,7 +172,7 @@ fn limits() {
         }
         assert!(fits || !takes_at_once(&side, &write), "a WRITE of {len} bytes");
         for wr in [send, write].into_iter().filter(|_| !fits) {
-            side.qp.post_send(&wr.request()).unwrap_err();
+            side.qp.post_send(wr.request()).unwrap_err();
         }
     }
     assert_eq!(remote.member.ask("received 1"), "ok");
@@ -285,7 +285,7 @@ fn lists() {
         let posted = side.qp.post_list(|poster| {
             let ops = [SendOp::Send, SendOp::FetchAdd { va, rkey, add: 1 }, SendOp::Send];
             for (op, n) in ops.into_iter().zip(0..) {
-                assert!(poster.send_at_once(&of(n, op).request()));
+                assert!(poster.send_at_once(&mut of(n, op).request()));
             }
             ferroce_nic::Result::Ok(())
         });
@@ -301,7 +301,7 @@ fn lists() {
     eventually("a send queue's length of WRITEs takes the short way", || {
         let mut reached = 0;
         let reach = |poster: &mut ferroce_nic::Poster<'_>| {
-            while reached < 100 && poster.send_at_once(&write.request()) {
+            while reached < 100 && poster.send_at_once(&mut write.request()) {
                 reached += 1;
             }
             ferroce_nic::Result::Ok(())

@@ -257,7 +257,7 @@ fn posting_refuses_what_the_queue_pair_cannot_do() {
     let inline = |len| Data::Inline(std::iter::repeat_n(1, len).collect());
     let read = SendOp::Read { va: b.addr(), rkey: b.mr.key() };
     let add = SendOp::FetchAdd { va: b.addr(), rkey: b.mr.key(), add: 1 };
-    let post = |wr: SendWr<_>| a.qp.post_send(&wr.request());
+    let post = |wr: SendWr<_>| a.qp.post_send(wr.request());
     for data in [elements(5), inline(257)] {
         assert_eq!(post(request(SendOp::Send, data)).unwrap_err().errno(), libc::EINVAL);
     }
@@ -267,7 +267,7 @@ fn posting_refuses_what_the_queue_pair_cannot_do() {
     // Of a list those before the first that is refused are posted.
     let list = [elements(4), elements(5), elements(1)].map(|data| request(SendOp::Send, data));
     b.recv(0, b.sge(0, 256));
-    let posted = a.qp.post_list(|poster| list.iter().try_for_each(|wr| poster.post(&wr.request())));
+    let posted = a.qp.post_list(|poster| list.iter().try_for_each(|wr| poster.post(wr.request())));
     assert_eq!(posted.unwrap_err().errno(), libc::EINVAL);
     assert_eq!((a.wait().status, b.wait().byte_len), (WcStatus::Success, 4));
     b.recv(0, b.sge(0, 256));

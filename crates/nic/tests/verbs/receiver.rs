@@ -69,7 +69,7 @@ pub fn send(a: &Side, srqn: u32, wr_id: u64, op: SendOp, len: usize) {
         ud: None,
         remote_srqn: srqn,
     };
-    a.qp.post_send(&wr.request()).unwrap();
+    a.qp.post_send(wr.request()).unwrap();
 }
 
 /// Connects an initiator with a target.

@@ -188,7 +188,7 @@ impl Side {
         let data = Data::Sges([sge].into_iter().collect());
         let wr =
             SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud, remote_srqn: 0 };
-        self.qp.post_send(&wr.request())
+        self.qp.post_send(wr.request())
     }
 
     /// As `post`, of a request that is taken.

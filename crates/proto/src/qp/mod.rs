@@ -8,7 +8,7 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::sendq::{SendQueue, Wqe};
 use crate::{Counters, Env, Instant, QpParams, QpState, RateLimit, SendWr, Violation};
-use ferroce_ring::Ring;
+use ferroce_ring::EntryRing;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use post::packets;
 
@@ -68,13 +68,13 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Uses this ring for the send queue, which is empty.
-    pub fn place_send_queue(&mut self, ring: Ring<Wqe<A>>) {
+    pub fn place_send_queue(&mut self, ring: EntryRing<Wqe<A>>) {
         self.sq.place(ring);
     }
 
     /// Ends the send queue of a QP that is in RESET and won't be used again, and returns its ring.
     #[must_use]
-    pub fn end_send_queue(&mut self) -> Ring<Wqe<A>> {
+    pub fn end_send_queue(&mut self) -> EntryRing<Wqe<A>> {
         self.sq.end()
     }
 

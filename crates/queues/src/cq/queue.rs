@@ -1,7 +1,7 @@
 //! What a completion queue holds: completions, what is recorded with them, and when they raise an event.
 
 use ferroce_proto::{Completion, TagInfo, WcOpcode, WcStatus};
-use ferroce_ring::Ring;
+use ferroce_ring::EntryRing;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub(super) enum Rise {
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) entries: Ring<Wc>,
+    pub(super) entries: EntryRing<Wc>,
     /// One for each entry, in queues that stamp.
     pub(super) stamps: VecDeque<Stamp>,
     pub(super) capacity: usize,
@@ -105,7 +105,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// A queue in `entries`, which has room for as many.
-    pub(super) fn new(entries: Ring<Wc>, capacity: u32) -> Self {
+    pub(super) fn new(entries: EntryRing<Wc>, capacity: u32) -> Self {
         Self {
             entries,
             stamps: VecDeque::new(),
@@ -178,14 +178,14 @@ mod tests {
     use super::*;
 
     fn moderated(count: u16, period: u64) -> Queue {
-        let mut queue = Queue::new(Ring::default(), 16);
+        let mut queue = Queue::new(EntryRing::default(), 16);
         queue.moderation = Some(Moderation { count, period: Duration::from_nanos(period) });
         queue
     }
 
     #[test]
     fn without_moderation_each_completion_raises_its_event() {
-        assert_eq!(Queue::new(Ring::default(), 16).rise(1, || 0), Rise::Now);
+        assert_eq!(Queue::new(EntryRing::default(), 16).rise(1, || 0), Rise::Now);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use ferroce_mem::{CountedQueue, Pd, QueueKind, ring_for};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{NoReceive, RecvWqe};
-use ferroce_ring::Ring;
+use ferroce_ring::EntryRing;
 use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, Users, invalid};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A bounded queue of receive work requests.
 #[derive(Debug)]
 pub struct RecvQueue {
-    wqes: Ring<RecvWqe>,
+    wqes: EntryRing<RecvWqe>,
     max_wr: u32,
     max_sge: u32,
 }
