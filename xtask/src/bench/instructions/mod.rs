@@ -36,6 +36,9 @@ const LIMIT: Duration = Duration::from_secs(160);
 /// The runs that new figures are taken from, and the most of a comparison: where two processes have met while the machine was busy,
 /// each may have made a link to the other, and all polls look at both.
 const RUNS: usize = 3;
+/// Measurements of what seems to have grown, at most. A wait for an event takes one system call more in a third of the runs; what has grown in
+/// fact has grown in all of them.
+const ATTEMPTS: usize = 8;
 /// By how much of the smallest run the runs may differ for new figures to be the median.
 const MOST_SPREAD: f64 = 0.01;
 
@@ -78,7 +81,7 @@ pub fn instructions(write: bool) -> io::Result<()> {
     }
     let mut measured = Report { tools, figures: bench.run()? };
     let mut found = budget::compare(&committed, &measured);
-    for _ in 1..RUNS {
+    for _ in 1..ATTEMPTS {
         if found.failures.is_empty() {
             break;
         }
