@@ -124,14 +124,7 @@ public:
   // Writes a round into the peer's persistent buffer. The last eight bytes of each round differ from the mark.
   void put(std::uint64_t round) {
     fill(outgoing_.data(), PERSISTENT, round);
-    ibv_sge sge{reinterpret_cast<std::uint64_t>(outgoing_.data()), PERSISTENT, outgoing_region_->lkey};
-    ibv_send_wr wr{}, *bad = nullptr;
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_RDMA_WRITE;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.wr.rdma = {theirs_.persistent, theirs_.key};
-    must(ibv_post_send(qp_, &wr, &bad), "ibv_post_send");
+    post(IBV_WR_RDMA_WRITE, 0, {address_of(outgoing_), PERSISTENT, outgoing_region_->lkey}, theirs_.persistent, theirs_.key);
   }
 
   // Waits for the peer's round, without a completion.
@@ -156,6 +149,8 @@ private:
     std::size_t here = 0;
     ibv_mr* region = nullptr;
   };
+
+  static std::uint64_t address_of(const std::vector<std::uint8_t>& memory) { return reinterpret_cast<std::uint64_t>(memory.data()); }
 
   std::uint8_t* buffer(unsigned index) { return pool_.data() + index * PACKET; }
 
@@ -187,13 +182,17 @@ private:
     free_.pop_front();
     std::memcpy(buffer(index), &header, sizeof header);
     std::copy(data.begin(), data.end(), buffer(index) + sizeof header);
-    ibv_sge sge = element(index, sizeof header + data.size());
+    post(IBV_WR_SEND, index, element(index, sizeof header + data.size()), 0, 0);
+  }
+
+  void post(ibv_wr_opcode opcode, std::uint64_t number, ibv_sge sge, std::uint64_t address, std::uint32_t key) {
     ibv_send_wr wr{}, *bad = nullptr;
-    wr.wr_id = index;
+    wr.wr_id = number;
     wr.sg_list = &sge;
     wr.num_sge = 1;
-    wr.opcode = IBV_WR_SEND;
+    wr.opcode = opcode;
     wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {address, key};
     must(ibv_post_send(qp_, &wr, &bad), "ibv_post_send");
   }
 
@@ -222,15 +221,8 @@ private:
     Coming& coming = fetching_[header.message];
     coming.data.resize(header.length);
     coming.region = made(ibv_reg_mr(device_.pd, coming.data.data(), header.length, ACCESS), "ibv_reg_mr");
-    ibv_sge sge{reinterpret_cast<std::uint64_t>(coming.data.data()), static_cast<std::uint32_t>(header.length), coming.region->lkey};
-    ibv_send_wr wr{}, *bad = nullptr;
-    wr.wr_id = header.message;
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_RDMA_READ;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.wr.rdma = {header.address, header.key};
-    must(ibv_post_send(qp_, &wr, &bad), "ibv_post_send");
+    const ibv_sge sge{address_of(coming.data), static_cast<std::uint32_t>(header.length), coming.region->lkey};
+    post(IBV_WR_RDMA_READ, header.message, sge, header.address, header.key);
   }
 
   void fetched(std::uint64_t message) {

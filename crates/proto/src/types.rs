@@ -152,10 +152,7 @@ impl Data {
     /// Bytes in all.
     #[must_use]
     pub fn len(&self) -> u64 {
-        match self {
-            Data::Sges(s) => s.iter().map(|s| u64::from(s.length)).sum(),
-            Data::Inline(b) => b.len() as u64,
-        }
+        self.as_ref().len()
     }
 
     /// No byte at all.

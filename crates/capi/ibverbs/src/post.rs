@@ -204,10 +204,13 @@ unsafe fn target(wr: &ibv_send_wr) -> Outcome<nic::UdTarget<Arc<nic::Ah>>> {
     }
 }
 
-/// Checks `send_flags`.
+/// The flags of a request to a queue pair that isn't of raw packets.
+pub(crate) const KNOWN: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+
+/// Checks that `send_flags` has no flags but these.
 #[inline]
-fn check_flags(flags: u32) -> Outcome<()> {
-    match flags & !(IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE) {
+pub(crate) fn check_flags(flags: u32, known: u32) -> Outcome<()> {
+    match flags & !known {
         0 => Ok(()),
         unknown => Err(Refusal::invalid(format!("send_flags {unknown:#x} aren't supported"))),
     }
@@ -217,7 +220,7 @@ fn check_flags(flags: u32) -> Outcome<()> {
 macro_rules! request {
     ($wr:expr, $qp:expr, $copied:expr, $target:expr) => {{
         let (wr, qp): (&ibv_send_wr, &nic::Qp) = ($wr, $qp);
-        check_flags(wr.send_flags)?;
+        check_flags(wr.send_flags, KNOWN)?;
         let op = operation(wr)?;
         let data = $copied.copy(wr, qp.cap())?;
         let ud = if qp.service() == nic::Service::Ud { Some(&*$target.insert(target(wr)?)) } else { None };
@@ -300,7 +303,7 @@ pub(crate) unsafe fn report_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
 /// # Safety
 /// `wr` is as ibv_post_send(3) asks for a raw packet queue pair.
 unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
-    crate::qp::check_flags(wr.send_flags)?;
+    check_flags(wr.send_flags, KNOWN | IBV_SEND_IP_CSUM)?;
     let tso = match wr.opcode {
         IBV_WR_SEND => None,
         // SAFETY: the caller's promise: the union holds what the opcode says.

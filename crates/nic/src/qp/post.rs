@@ -42,16 +42,14 @@ impl<'a> Poster<'a> {
         if self.send_at_once(&mut request) {
             return Ok(());
         }
-        self.check(&request, (0, 0))?;
+        self.check(&request, 0)?;
         self.queue(&request)
     }
 
-    /// Whether the send queue takes a request after `before` others, of which so many are signaled.
-    fn check(&self, request: &SendRequest<'_, Arc<Ah>>, (before, signaled): (u32, u32)) -> Result<()> {
-        let (qp, proto) = (self.qp, &self.inner.proto);
-        qp.check_send(request)?;
-        qp.check_room(proto, request, signaled)?;
-        proto.check_post(request, before).map_err(|e| qp.post_error(e))
+    /// Whether the adapter takes a request after others, of which so many are signaled. The transport has its own checks.
+    fn check(&self, request: &SendRequest<'_, Arc<Ah>>, signaled: u32) -> Result<()> {
+        self.qp.check_send(request)?;
+        self.qp.check_room(&self.inner.proto, request, signaled)
     }
 
     /// Puts a request into the send queue.
@@ -178,7 +176,9 @@ impl Qp {
             for (request, before) in requests.iter().zip(0..) {
                 let mut request = request.request();
                 request.signaled |= self.sq_sig_all;
-                poster.check(&request, (before, signaled))?;
+                poster.check(&request, signaled)?;
+                let checked = poster.inner.proto.check_post(&request, before);
+                checked.map_err(|e| self.post_error(e))?;
                 signaled += u32::from(request.signaled);
             }
             for request in requests {

@@ -9,7 +9,7 @@ pub(crate) use attr::modify_qp_rate_limit;
 pub use attr::{ibv_modify_qp, ibv_query_qp};
 pub use create::{create_qp_ex, ibv_create_qp};
 pub use ece::{ibv_query_ece, ibv_set_ece};
-pub(crate) use raw::{check_flags, tso};
+pub(crate) use raw::tso;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

@@ -99,15 +99,6 @@ fn fill(c: &mut ibv_qp_ex) {
     c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
 }
 
-/// What ibv_post_send(3) says of flags.
-pub(crate) fn check_flags(flags: u32) -> Outcome<()> {
-    let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE | IBV_SEND_IP_CSUM;
-    match flags & !known {
-        0 => Ok(()),
-        beyond => Err(Refusal::invalid(format!("send flags {beyond:#x} aren't supported"))),
-    }
-}
-
 /// # Safety
 /// `qp` is an extended raw queue pair.
 unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> Outcome<&'a Arc<RawQp>> {
@@ -183,7 +174,7 @@ unsafe fn begin(
                 return Err(Refusal::invalid(format!("{call} wasn't asked for by send_ops_flags")));
             }
             let flags = (*qp).wr_flags;
-            check_flags(flags)?;
+            post::check_flags(flags, post::KNOWN | IBV_SEND_IP_CSUM)?;
             gathered.begin(RawSend {
                 wr_id: (*qp).wr_id,
                 data: Data::Sges(SmallVec::new()),
