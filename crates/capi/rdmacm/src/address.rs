@@ -1,4 +1,4 @@
-//! Addresses as C programs say them, and as they are shown to them.
+//! Conversion between C socket addresses and [`SocketAddr`].
 
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -23,7 +23,7 @@ pub(crate) unsafe fn family_of(address: *const sockaddr) -> c_int {
 /// EINVAL for NULL and for a family that isn't IPv4's or IPv6's.
 ///
 /// # Safety
-/// `address` is null or points to an address as long as its family says.
+/// `address` is null or points to an address of its family's length.
 pub(crate) unsafe fn read(address: *const sockaddr, what: &'static str) -> Outcome<SocketAddr> {
     if address.is_null() {
         return Err(Refusal::invalid(format!("{what} is NULL")));

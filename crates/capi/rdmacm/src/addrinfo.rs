@@ -1,22 +1,19 @@
-//! Names and services: rdma_getaddrinfo(3), rdma_freeaddrinfo(3), rdma_resolve_addrinfo(3), rdma_query_addrinfo(3).
+//! Names and services: rdma_getaddrinfo(3), rdma_freeaddrinfo(3).
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::{self, null, null_mut};
-use std::sync::Arc;
 
 use ferroce_ibverbs::abi::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
-use ferroce_ibverbs::call::{Outcome, Refusal, at_mut, last_errno, put};
+use ferroce_ibverbs::call::{Outcome, Refusal, at_mut};
 use ferroce_ibverbs::entry;
 use ferroce_nic as nic;
 use libc::{addrinfo, sockaddr, socklen_t};
 
 use crate::abi::*;
-use crate::event::News;
-use crate::id::{Id, IdBlock};
 
 /// Information that C programs free as C does.
-pub(crate) struct Owned(*mut rdma_addrinfo);
+pub(crate) struct Owned(pub(crate) *mut rdma_addrinfo);
 
 // SAFETY: memory of the C library, which one thread has at a time.
 unsafe impl Send for Owned {}
@@ -40,7 +37,7 @@ pub(crate) enum Answers {
 }
 
 /// Why there is no answer.
-enum Failed {
+pub(crate) enum Failed {
     /// A number of getaddrinfo(3).
     Name(c_int),
     Refused(Refusal),
@@ -143,8 +140,8 @@ unsafe fn take(from: *const sockaddr, length: socklen_t) -> Outcome<(*mut sockad
 /// Information about a name and a service.
 ///
 /// # Safety
-/// The hints' addresses are as long as they say.
-unsafe fn find(
+/// The hints' addresses have the lengths in the hints.
+pub(crate) unsafe fn find(
     node: Option<&CStr>,
     service: Option<&CStr>,
     hints: Option<&rdma_addrinfo>,
@@ -228,22 +225,9 @@ unsafe fn resolve(
 
 /// # Safety
 /// `text` is null or a string.
-unsafe fn string<'a>(text: *const c_char) -> Option<&'a CStr> {
+pub(crate) unsafe fn string<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: the caller's promise.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
-}
-
-/// What a service of the subnet would say: there is none on Ethernet.
-fn check_flags(hints: Option<&rdma_addrinfo>) -> Outcome<()> {
-    match hints.map_or(0, |hints| hints.ai_flags) & (RAI_SA | RAI_DNS) {
-        both if both == RAI_SA | RAI_DNS => {
-            Err(Refusal::new(libc::EOPNOTSUPP, "RAI_SA and RAI_DNS: one of them"))
-        }
-        RAI_SA => {
-            Err(Refusal::new(libc::ENOENT, "RAI_SA: a network of Ethernet has no subnet administration"))
-        }
-        _ => Ok(()),
-    }
 }
 
 entry! {
@@ -278,100 +262,6 @@ entry! {
     fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) -> value () = (), {
         // SAFETY: by the man page a list of `rdma_getaddrinfo`.
         unsafe { free(res) };
-    }
-}
-
-/// The hints as another thread can have them.
-struct Hints(rdma_addrinfo);
-
-// SAFETY: numbers; the pointers are cleared.
-unsafe impl Send for Hints {}
-
-/// Looks for an answer, and tells the id.
-fn answer(id: &Arc<Id>, node: Option<&CStr>, service: Option<&CStr>, hints: Option<&rdma_addrinfo>) {
-    // SAFETY: hints without addresses.
-    let found = unsafe { find(node, service, hints) };
-    let (answers, status) = match found {
-        Ok(info) => (Answers::Found(info), 0),
-        Err(Failed::Name(libc::EAI_MEMORY)) => (Answers::None, -libc::ENOMEM),
-        Err(Failed::Name(libc::EAI_SYSTEM)) => (Answers::None, -last_errno()),
-        Err(Failed::Name(_)) => (Answers::None, -libc::ENOENT),
-        Err(Failed::Refused(refusal)) => (Answers::None, -refusal.errno),
-    };
-    id.state.lock().answers = answers;
-    id.push(News::AddrInfo(status));
-}
-
-/// Of the thread: the C library's resolver takes a good part.
-const STACK: usize = 1 << 20;
-
-entry! {
-    fn rdma_resolve_addrinfo(
-        id: *mut rdma_cm_id,
-        node: *const c_char,
-        service: *const c_char,
-        hints: *const rdma_addrinfo,
-    ) -> minus_one {
-        // SAFETY: by the man page an id, strings and hints.
-        unsafe {
-            let shared = IdBlock::of(id)?;
-            check_flags(hints.as_ref())?;
-            let owned = |text: *const c_char| string(text).map(CString::from);
-            let (node, service) = (owned(node), owned(service));
-            if node.is_none() && service.is_none() {
-                return Err(Refusal::invalid("node and service are NULL"));
-            }
-            let hints = hints.as_ref().map(|hints| {
-                let mut copy: rdma_addrinfo = zeroed();
-                copy.ai_flags = hints.ai_flags;
-                copy.ai_family = hints.ai_family;
-                copy.ai_qp_type = hints.ai_qp_type;
-                copy.ai_port_space = hints.ai_port_space;
-                Hints(copy)
-            });
-            {
-                let mut state = shared.state.lock();
-                if matches!(state.answers, Answers::Awaited) {
-                    return Err(Refusal::new(libc::EBUSY, "the id looks for a name already"));
-                }
-                state.answers = Answers::Awaited;
-            }
-            let for_thread = shared.clone();
-            let run = move || {
-                let Ok(_inside) = nic::enter_library() else { return };
-                let hints = hints;
-                answer(&for_thread, node.as_deref(), service.as_deref(), hints.as_ref().map(|hints| &hints.0));
-            };
-            if let Err(error) = ferroce_os::sys::start_thread("ferroce-name", STACK, run) {
-                shared.state.lock().answers = Answers::None;
-                return Err(Refusal::new(libc::ENOMEM, format!("no thread to ask for a name: {error}")));
-            }
-            crate::sync::complete(id, "rdma_resolve_addrinfo")
-        }
-    }
-}
-
-entry! {
-    fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> minus_one {
-        // SAFETY: by the man page an id and the caller's variable.
-        unsafe {
-            let shared = IdBlock::of(id)?;
-            if info.is_null() {
-                return Err(Refusal::invalid("info is NULL"));
-            }
-            let mut state = shared.state.lock();
-            match std::mem::take(&mut state.answers) {
-                Answers::Found(found) => {
-                    put(info, "info", found.0)?;
-                    std::mem::forget(found);
-                    Ok(0)
-                }
-                other => {
-                    state.answers = other;
-                    Err(Refusal::new(libc::ENOENT, "no name was resolved, or its answer was queried before"))
-                }
-            }
-        }
     }
 }
 
@@ -432,6 +322,5 @@ mod tests {
         assert_eq!(found(None, None, None).err(), Some(libc::EINVAL));
         let numeric = hints(RAI_NUMERICHOST, 0, 0);
         assert_eq!(found(Some(c"no number"), None, Some(&numeric)).err(), Some(libc::EAI_NONAME));
-        assert_eq!(check_flags(Some(&hints(RAI_SA, 0, 0))).expect_err("no SA").errno, libc::ENOENT);
     }
 }

@@ -1,22 +1,32 @@
-//! What both sides of a connection have said of their queue pairs, and the attributes that follow: rdma_init_qp_attr(3).
+//! What both sides of a connection announced about their queue pairs, and the attributes that follow from it.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::c_int;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::mem::zeroed;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ferroce_connect::{QpParams, Reply, Request};
 use ferroce_ibverbs::abi::*;
-use ferroce_ibverbs::call::{Outcome, Refusal, at_mut};
-use ferroce_ibverbs::entry;
+use ferroce_ibverbs::call::{Outcome, Refusal};
 
 use crate::abi::*;
-use crate::bind::{self, Place, Way};
-use crate::id::{IdBlock, State};
-use crate::option::Options;
+use crate::place::IdPlace;
 
 /// Life of a packet in a network of IP as librdmacm sees it: 4.096 µs · 2^18.
 pub(crate) const PACKET_LIFE: u8 = 18;
-/// How long the adapter may take for an ACK, as it tells peers: 4.096 µs · 2^15. That of rdma_rxe.
+/// The delay of an ACK that the adapter announces to peers: 4.096 µs · 2^15, as rdma_rxe does.
 pub(crate) const ACK_DELAY: u8 = 15;
+
+/// The PSN at which the peer of a new connection begins, 24 bits.
+pub(crate) fn starting_psn() -> u32 {
+    static SEED: OnceLock<RandomState> = OnceLock::new();
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut hasher = SEED.get_or_init(RandomState::new).build_hasher();
+    hasher.write_u32(COUNT.fetch_add(1, Ordering::Relaxed));
+    hasher.finish() as u32 & 0xff_ffff
+}
 
 /// What is known of the two queue pairs.
 pub(crate) enum Agreed {
@@ -53,29 +63,9 @@ pub(crate) fn ack_timeout(delay: u8, life: u8) -> u8 {
     timeout.min(31)
 }
 
-/// The life of a packet by the path, or by the program's wish for a timeout.
-pub(crate) fn packet_life(options: &Options) -> u8 {
-    options.ack_timeout.map_or(PACKET_LIFE, |timeout| timeout.saturating_sub(1))
-}
-
-/// The peer as a queue pair is told of it: by its LID where ports have LIDs and both ends have one, else by its GID.
-pub(crate) fn address_of(way: &Way) -> ibv_ah_attr {
-    let lids = way.lids();
-    ibv_ah_attr {
-        grh: ibv_global_route {
-            dgid: bind::gid(way.route.to.ip()),
-            flow_label: way.route.flow_label,
-            sgid_index: way.sgid_index,
-            hop_limit: way.route.hop_limit,
-            traffic_class: way.route.traffic_class,
-        },
-        dlid: lids.map_or(0, |lids| lids.to),
-        sl: way.route.sl,
-        src_path_bits: 0,
-        static_rate: 0,
-        is_global: lids.is_none().into(),
-        port_num: 1,
-    }
+/// The life of a packet by the path, or by the timeout that the program has set.
+pub(crate) fn packet_life(ack_timeout: Option<u8>) -> u8 {
+    ack_timeout.map_or(PACKET_LIFE, |timeout| timeout.saturating_sub(1))
 }
 
 impl Agreed {
@@ -91,20 +81,29 @@ impl Agreed {
 
 const INIT: c_int = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 
+/// Everything from which the attributes of an id's queue pair follow.
+pub(crate) struct Negotiated<'a> {
+    pub(crate) place: &'a IdPlace,
+    pub(crate) agreed: &'a Agreed,
+    /// The local ACK timeout that the program has set.
+    pub(crate) ack_timeout: Option<u8>,
+    pub(crate) qp_type: c_int,
+}
+
 /// The attributes with which a queue pair goes to `asked`, and their mask.
-pub(crate) fn attributes(state: &State, qp_type: c_int, asked: c_int) -> Outcome<(ibv_qp_attr, c_int)> {
+pub(crate) fn attributes(known: &Negotiated<'_>, asked: c_int) -> Outcome<(ibv_qp_attr, c_int)> {
     // SAFETY: numbers only.
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     attr.qp_state = asked;
     attr.port_num = 1;
-    if qp_type == IBV_QPT_UD {
+    if known.qp_type == IBV_QPT_UD {
         attr.qkey = RDMA_UDP_QKEY;
         return Ok((attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
     }
     let not_now =
         || Refusal::invalid("the connection isn't in a state in which queue pairs are prepared for it");
-    if asked == IBV_QPS_INIT || matches!(state.agreed, Agreed::Nothing) {
-        let answers_reads = match &state.agreed {
+    if asked == IBV_QPS_INIT || matches!(known.agreed, Agreed::Nothing) {
+        let answers_reads = match known.agreed {
             Agreed::Over => return Err(not_now()),
             agreed => agreed.answers_reads(),
         };
@@ -116,22 +115,22 @@ pub(crate) fn attributes(state: &State, qp_type: c_int, asked: c_int) -> Outcome
         return Ok((attr, INIT));
     }
     let mask = match asked {
-        IBV_QPS_RTR => receiving(&mut attr, state, qp_type),
-        IBV_QPS_RTS => sending(&mut attr, state, qp_type),
+        IBV_QPS_RTR => receiving(&mut attr, known),
+        IBV_QPS_RTS => sending(&mut attr, known),
         other => return Err(Refusal::invalid(format!("qp_state {other}: INIT, RTR and RTS"))),
     };
     Ok((attr, mask.ok_or_else(not_now)?))
 }
 
 /// What a queue pair has to know to receive.
-fn receiving(attr: &mut ibv_qp_attr, state: &State, qp_type: c_int) -> Option<c_int> {
-    let Place { way: Some(way), .. } = &state.place else { return None };
-    attr.ah_attr = address_of(way);
+fn receiving(attr: &mut ibv_qp_attr, known: &Negotiated<'_>) -> Option<c_int> {
+    let IdPlace { way: Some(way), .. } = known.place else { return None };
+    attr.ah_attr = way.ah_attr();
     let mut mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    match &state.agreed {
+    match known.agreed {
         Agreed::Answered(own, reply) => {
             attr.path_mtu = own.path_mtu.into();
-            attr.dest_qp_num = if qp_type == IBV_QPT_XRC_SEND { reply.eecn } else { reply.qpn };
+            attr.dest_qp_num = if known.qp_type == IBV_QPT_XRC_SEND { reply.eecn } else { reply.qpn };
             attr.rq_psn = own.starting_psn;
             attr.max_dest_rd_atomic = reply.initiator_depth;
         }
@@ -143,21 +142,21 @@ fn receiving(attr: &mut ibv_qp_attr, state: &State, qp_type: c_int) -> Option<c_
         }
         _ => return None,
     }
-    if matches!(qp_type, IBV_QPT_RC | IBV_QPT_XRC_RECV) {
+    if matches!(known.qp_type, IBV_QPT_RC | IBV_QPT_XRC_RECV) {
         mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     }
     Some(mask)
 }
 
 /// What it has to know to send.
-fn sending(attr: &mut ibv_qp_attr, state: &State, qp_type: c_int) -> Option<c_int> {
-    let timeout = match &state.agreed {
+fn sending(attr: &mut ibv_qp_attr, known: &Negotiated<'_>) -> Option<c_int> {
+    let timeout = match known.agreed {
         Agreed::Answered(own, reply) => {
             attr.sq_psn = reply.starting_psn;
             attr.max_rd_atomic = reply.responder_resources;
             attr.retry_cnt = own.retry_count;
             attr.rnr_retry = reply.rnr_retry_count;
-            ack_timeout(reply.target_ack_delay, packet_life(&state.options))
+            ack_timeout(reply.target_ack_delay, packet_life(known.ack_timeout))
         }
         Agreed::Wanted(request, own) => {
             attr.sq_psn = request.starting_psn;
@@ -168,28 +167,14 @@ fn sending(attr: &mut ibv_qp_attr, state: &State, qp_type: c_int) -> Option<c_in
         }
         _ => return None,
     };
-    attr.timeout = state.options.ack_timeout.unwrap_or(timeout);
+    attr.timeout = known.ack_timeout.unwrap_or(timeout);
     let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-    if matches!(qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
+    if matches!(known.qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
         mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT;
-    } else if qp_type == IBV_QPT_XRC_RECV {
+    } else if known.qp_type == IBV_QPT_XRC_RECV {
         mask |= IBV_QP_TIMEOUT;
     }
     Some(mask)
-}
-
-entry! {
-    fn rdma_init_qp_attr(id: *mut rdma_cm_id, qp_attr: *mut ibv_qp_attr, qp_attr_mask: *mut c_int) -> minus_one {
-        // SAFETY: by the man page an id and the caller's variables.
-        unsafe {
-            let shared = IdBlock::of(id)?;
-            IdBlock::block(id)?.device()?;
-            let (to, mask) = (at_mut(qp_attr, "qp_attr")?, at_mut(qp_attr_mask, "qp_attr_mask")?);
-            let (attr, bits) = attributes(&shared.state.lock(), (*id).qp_type, to.qp_state)?;
-            (*to, *mask) = (attr, bits);
-        }
-        Ok(0)
-    }
 }
 
 #[cfg(test)]

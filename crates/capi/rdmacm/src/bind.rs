@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use ferroce_connect::{Bind, Port, Route, Transport};
-use ferroce_ibverbs::abi::{IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_gid};
+use ferroce_connect::{Bind, Port, Transport};
+use ferroce_ibverbs::abi::{IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
 use ferroce_netdev::LocalAddresses;
@@ -13,45 +13,11 @@ use libc::sockaddr;
 
 use crate::abi::*;
 use crate::address;
+use crate::block::IdBlock;
 use crate::devices::{self, Device};
-use crate::id::{Id, IdBlock, Step};
-
-/// Where an id is, and where it wants to go.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Place {
-    pub(crate) source: Option<SocketAddr>,
-    pub(crate) destination: Option<SocketAddr>,
-    pub(crate) way: Option<Way>,
-}
-
-/// The way of packets to the peer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
-    pub(crate) device: Device,
-    pub(crate) route: Route,
-    /// The source's place in the device's GID table.
-    pub(crate) sgid_index: u8,
-    /// Path MTU as a code.
-    pub(crate) mtu: u8,
-}
-
-/// The LIDs of both ends of a way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WayLids {
-    pub(crate) from: u16,
-    pub(crate) to: u16,
-}
-
-impl Way {
-    /// Its ends by their LIDs: the port's address, and a host of its subnet.
-    pub(crate) fn lids(&self) -> Option<WayLids> {
-        let lids = self.device.nic().port().lids?;
-        if lids.address() != self.route.from.ip() {
-            return None;
-        }
-        Some(WayLids { from: lids.own(), to: lids.lid_of(self.route.to.ip())? })
-    }
-}
+use crate::id::{Id, Step};
+use crate::place::gid;
+use crate::sink::sink;
 
 /// A source address that can be had: with the device that has it, unless it stands for all.
 pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>> {
@@ -130,11 +96,6 @@ pub(crate) unsafe fn show_source(id: *mut rdma_cm_id, source: SocketAddr, has_gi
     }
 }
 
-/// An address as a GID.
-pub(crate) fn gid(ip: IpAddr) -> ibv_gid {
-    ibv_gid { raw: ferroce_netdev::gid_of(ip) }
-}
-
 /// The service whose requests an id takes; `None`: lookups of datagram services.
 pub(crate) fn transport_of(qp_type: c_int) -> Option<Transport> {
     match qp_type {
@@ -175,7 +136,7 @@ entry! {
             // Requests come to all of them.
             devices::all()?;
         }
-        port.listen(transport_of(qp_type), bounded(backlog), shared.sink())?;
+        port.listen(transport_of(qp_type), bounded(backlog), sink(&shared))?;
         shared.state.lock().step = Step::Listening;
         Ok(0)
     }

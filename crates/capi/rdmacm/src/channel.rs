@@ -2,29 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
-use ferroce_nic::EventQueue;
 use ferroce_os::sync::{Mutex, class};
 
 use crate::abi::rdma_event_channel;
 use crate::devices;
-use crate::event::News;
-use crate::id::Id;
-
-/// An event that the program hasn't fetched.
-#[derive(Clone)]
-pub(crate) struct Queued {
-    /// Whom it counts against: who is destroyed waits until it is acknowledged.
-    pub(crate) id: Arc<Id>,
-    pub(crate) news: Arc<News>,
-}
-
-/// What a channel keeps.
-pub(crate) type Queue = EventQueue<Queued>;
+use crate::id::Queue;
 
 /// The channels that exist, by the program's pointer. A pointer is looked up, not followed: programs destroy a channel while a
 /// thread of theirs is about to wait at it again (rping does, when its connection ends).
@@ -38,7 +23,7 @@ pub(crate) fn allocate() -> Outcome<*mut rdma_event_channel> {
     Ok(channel)
 }
 
-/// Ends a channel, and tells whether it was one.
+/// Ends a channel. False: it isn't a channel.
 pub(crate) fn free(channel: *mut rdma_event_channel) -> bool {
     let Some(queue) = CHANNELS.lock().remove(&channel.addr()) else { return false };
     queue.close();
@@ -63,38 +48,6 @@ pub(crate) fn no_channel(channel: *mut rdma_event_channel) -> Refusal {
         return Refusal::invalid("channel is NULL");
     }
     Refusal::new(libc::EBADF, "channel isn't an event channel; it may have been destroyed")
-}
-
-/// Adds an event.
-pub(crate) fn put(queue: &Queue, queued: Queued) {
-    queued.id.unread.fetch_add(1, Ordering::AcqRel);
-    queue.push(queued);
-}
-
-/// The oldest event of `queue`, counted against its id.
-pub(crate) fn take(queue: &Queue) -> Option<Queued> {
-    queue.take_with(Duration::ZERO, |queued| {
-        queued.id.unacked.got();
-        queued.id.unread.fetch_sub(1, Ordering::AcqRel);
-        queued.clone()
-    })
-}
-
-/// Takes the unread events of `id` out of `queue`. Without any, it doesn't look through those of others.
-pub(crate) fn withdraw(queue: &Queue, id: &Arc<Id>) -> Vec<Queued> {
-    let mut found = Vec::new();
-    if id.unread.load(Ordering::Acquire) == 0 {
-        return found;
-    }
-    queue.withdraw(|queued| {
-        let is_its = Arc::ptr_eq(&queued.id, id);
-        if is_its {
-            found.push(queued.clone());
-        }
-        is_its
-    });
-    id.unread.fetch_sub(found.len(), Ordering::AcqRel);
-    found
 }
 
 entry! {

@@ -1,16 +1,13 @@
 //! Connections: rdma_connect(3), rdma_accept(3), rdma_reject(3), rdma_establish(3), rdma_disconnect(3), rdma_notify(3), and
 //! extended connection establishment.
 
-use std::collections::hash_map::RandomState;
 use std::ffi::{c_int, c_void};
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ferroce_connect::{
-    Accept, Answer, Connect, Connection, Ece, IpHeader, Lookup, QpParams, RejectReason, ServiceId, SidrStatus,
+    Accept, Answer, Connection, Ece, IpHeader, QpParams, RejectReason, ServiceId, SidrStatus,
 };
 use ferroce_ibverbs::abi::*;
 use ferroce_ibverbs::call::{Outcome, Refusal, at, put};
@@ -18,23 +15,17 @@ use ferroce_ibverbs::entry;
 use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::agreed::{self, ACK_DELAY, Agreed, Own};
-use crate::bind::{self, Way};
-use crate::event::News;
-use crate::id::{Id, IdBlock, Step};
-use crate::later::{self, Task};
+use crate::agreed::{self, ACK_DELAY, Agreed, Own, starting_psn};
+use crate::bind;
+use crate::block::IdBlock;
+use crate::early::{Early, PKEY, WantedConnection};
+use crate::id::{Id, Step};
+use crate::place::PeerRoute;
 use crate::qp;
+use crate::sink::{self, sink};
 use crate::sync;
 
-/// TTL or hop limit of packets.
-pub(crate) const HOP_LIMIT: u8 = 64;
-/// Bytes of a request that tell who asks, before the consumer's.
-pub(crate) const HEADER: usize = 36;
-/// Bytes that a program may say in a lookup.
-pub(crate) const MOST_OF_LOOKUP: usize = 180;
-/// The one partition.
-const PKEY: u16 = 0xffff;
-/// Retries where the program says nothing: the most that there are.
+/// Retries where the program sets none: the maximum.
 const RETRIES: u8 = 7;
 
 /// RDMA READs and atomics that a queue pair can have under way.
@@ -42,16 +33,7 @@ fn most_reads() -> u8 {
     nic::limits().max_qp_rd_atom.min(254) as u8
 }
 
-/// Where the peer of a new connection shall begin, 24 bits.
-pub(crate) fn starting_psn() -> u32 {
-    static SEED: OnceLock<RandomState> = OnceLock::new();
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let mut hasher = SEED.get_or_init(RandomState::new).build_hasher();
-    hasher.write_u32(COUNT.fetch_add(1, Ordering::Relaxed));
-    hasher.finish() as u32 & 0xff_ffff
-}
-
-/// What a program says of a connection; `None` where it says nothing.
+/// A program's parameters of a connection; `None` if it passes none.
 ///
 /// # Safety
 /// `param` is null or the caller's structure.
@@ -84,14 +66,6 @@ fn reads(wished: Option<u8>, otherwise: u8, what: &str) -> Outcome<u8> {
     }
 }
 
-/// Options of another vendor than this one's, in an answer to an offer of this one's, are no answer.
-pub(crate) fn check_options(peer: Ece) -> Outcome<()> {
-    match peer.vendor_id {
-        0 | nic::VENDOR_ID => Ok(()),
-        other => Err(Refusal::invalid(format!("the peer answers with options of vendor {other:#x}"))),
-    }
-}
-
 /// The number of the queue pair for a connection, and whether it receives from an SRQ.
 ///
 /// # Safety
@@ -106,8 +80,8 @@ unsafe fn queue_pair(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> (u
     }
 }
 
-/// The addresses of an id as a request tells them.
-fn header_of(shared: &Id) -> Outcome<(IpHeader, ServiceId, Way)> {
+/// The addresses of an id, in the form of a request.
+fn header_of(shared: &Id) -> Outcome<(IpHeader, ServiceId, PeerRoute)> {
     let state = shared.state.lock();
     let (Some(source), Some(destination), Some(way)) =
         (state.place.source, state.place.destination, state.place.way)
@@ -152,57 +126,21 @@ unsafe fn ask(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u8])
         flow_control: param.is_none_or(|p| p.flow_control != 0),
         retry_count: param.map_or(RETRIES, |p| p.retry_count.min(RETRIES)),
         rnr_retry_count: param.map_or(RETRIES, |p| p.rnr_retry_count.min(RETRIES)),
-        ack_timeout: agreed::ack_timeout(ACK_DELAY, agreed::packet_life(&options)),
+        ack_timeout: agreed::ack_timeout(ACK_DELAY, agreed::packet_life(options.ack_timeout)),
     };
     // SAFETY: the caller's promise.
     let ece = unsafe { offered(id)? };
-    let wanted = Wanted { way, service_id, header, qp: Some((own, ece)), private_data: data.to_vec() };
+    let wanted =
+        WantedConnection { way, service_id, header, qp: Some((own, ece)), private_data: data.to_vec() };
     begin(&shared, Agreed::Asked(own), wanted)
 }
 
-/// What is asked of a peer.
-#[derive(Clone)]
-struct Wanted {
-    way: Way,
-    service_id: ServiceId,
-    header: IpHeader,
-    /// Of a connection; a lookup has none.
-    qp: Option<(QpParams, Ece)>,
-    private_data: Vec<u8>,
-}
-
-impl Wanted {
-    fn ask(&self, shared: &Arc<Id>) -> Outcome<Connection> {
-        let (route, service_id, header) = (self.way.route, self.service_id, Some(self.header));
-        let private_data = &*self.private_data;
-        Ok(match self.qp {
-            Some((qp, ece)) => {
-                let ca_guid = self.way.device.guid();
-                let wanted = Connect { route, service_id, header, ca_guid, qp, ece, private_data };
-                ferroce_connect::connect(&wanted, shared.sink())?
-            }
-            None => {
-                let wanted = Lookup { route, service_id, header, pkey: PKEY, private_data };
-                ferroce_connect::lookup(&wanted, shared.sink())?
-            }
-        })
-    }
-}
-
-/// How long a port may have nobody before that is told. The peer may be about to listen: perftest's `-R` has both sides go on at the
-/// same moment, one to listen and one to connect, and this side is faster than the kernel's.
+/// How long a request is repeated while no process has the port. The peer may be about to listen: perftest's `-R` lets both sides continue
+/// at the same moment, one to listen and one to connect, and this side is faster than the kernel's.
 const NOBODY_YET: Duration = Duration::from_millis(100);
 
-/// A request that may have come too early.
-pub(crate) struct Early {
-    wanted: Wanted,
-    until: Instant,
-    /// The refusal of the last attempt: the program's, unless there is another attempt.
-    refused: Option<News>,
-}
-
 /// The id goes from its route to a connection.
-fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: Wanted) -> Outcome<()> {
+fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: WantedConnection) -> Outcome<()> {
     {
         let mut state = shared.state.lock();
         if state.step != Step::RouteResolved {
@@ -216,7 +154,7 @@ fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: Wanted) -> Outcome<()> {
         let until = Instant::now() + NOBODY_YET;
         state.early = Some(Early { wanted: wanted.clone(), until, refused: None });
     }
-    shared.make_connection(|| wanted.ask(shared)).inspect_err(|_| {
+    shared.make_connection(|| wanted.ask(sink(shared))).inspect_err(|_| {
         let mut state = shared.state.lock();
         state.step = Step::RouteResolved;
         state.agreed = Agreed::Nothing;
@@ -224,72 +162,10 @@ fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: Wanted) -> Outcome<()> {
     })
 }
 
-/// No process has the port, as `refusal` says. `None`: the request may have come too early and is made again. The refusal is kept for
-/// the case that the program ends the id before.
-pub(crate) fn ask_again(id: &Arc<Id>, refusal: News) -> Option<News> {
-    {
-        let mut state = id.state.lock();
-        match &mut state.early {
-            Some(early) if Instant::now() < early.until => early.refused = Some(refusal),
-            early => {
-                *early = None;
-                return Some(refusal);
-            }
-        }
-    }
-    later::try_later(Box::new(Again(id.clone())));
-    None
-}
-
-/// A request that was refused isn't made again: its refusal is the program's event. Whether there is one.
-fn give_up(id: &Arc<Id>) -> bool {
-    let early = id.state.lock().early.take();
-    let refusal = early.and_then(|early| early.refused);
-    let was_refused = refusal.is_some();
-    refusal.into_iter().for_each(|refusal| id.push(refusal));
-    was_refused
-}
-
-/// The request of an id that was refused, to be made once more.
-struct Again(Arc<Id>);
-
-impl Task for Again {
-    fn is_over(&mut self) -> bool {
-        // The call whose request was rejected has yet to note its connection: it mustn't take the place of the next.
-        let Self(id) = self;
-        if id.is_making_connection() {
-            return false;
-        }
-        let wanted = {
-            let mut state = id.state.lock();
-            if state.step != Step::Connecting {
-                return true;
-            }
-            let Some(early) = &mut state.early else { return true };
-            // From here on the request is made: a call that ends the id comes after it.
-            let Some(_) = early.refused.take() else { return true };
-            early.wanted.clone()
-        };
-        // What was rejected goes where nothing is locked.
-        let before = id.connection();
-        let asked = id.make_connection(|| wanted.ask(id));
-        drop(before);
-        if let Err(refusal) = asked {
-            tracing::warn!("a request can't be made again: {}", refusal.why);
-            id.push(News::Unreachable);
-        }
-        true
-    }
-
-    fn give_up(&mut self) {
-        _ = give_up(&self.0);
-    }
-}
-
 /// Looks up a datagram service.
 fn look_up(shared: &Arc<Id>, data: &[u8]) -> Outcome<()> {
     let (header, service_id, way) = header_of(shared)?;
-    let wanted = Wanted { way, service_id, header, qp: None, private_data: data.to_vec() };
+    let wanted = WantedConnection { way, service_id, header, qp: None, private_data: data.to_vec() };
     begin(shared, Agreed::Nothing, wanted)
 }
 
@@ -384,8 +260,8 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u
         ece,
         private_data: data,
     };
-    connection.accept(&answer, shared.sink()).map_err(|error| {
-        // SAFETY: the caller's promise. What can't be flushed has said why.
+    connection.accept(&answer, sink(&shared)).map_err(|error| {
+        // SAFETY: the caller's promise. A failure is logged.
         let _ = unsafe { qp::fail(id) };
         Refusal::from(error)
     })
@@ -440,7 +316,7 @@ entry! {
 }
 
 /// # Safety
-/// `id` is null or an id, and the data as said.
+/// `id` is null or an id, and `data` is null or valid for `length` bytes.
 unsafe fn reject(
     id: *mut rdma_cm_id,
     data: *const c_void,
@@ -496,7 +372,7 @@ entry! {
                 .connection()
                 .ok_or_else(|| Refusal::invalid("the id was never connected"))?;
             qp::fail(id)?;
-            let was_refused = give_up(&shared);
+            let was_refused = sink::give_up(&shared);
             if (*id).qp_type == IBV_QPT_UD {
                 return Ok(0);
             }
@@ -530,7 +406,7 @@ entry! {
             let shared = IdBlock::of(id)?;
             let ece = at(ece, "ece")?;
             if !(*id).qp.is_null() {
-                return Err(Refusal::invalid("the id has a queue pair, whose options are told"));
+                return Err(Refusal::invalid("the id has a queue pair, whose options are announced"));
             }
             if ece.vendor_id == 0 || ece.comp_mask != 0 {
                 return Err(Refusal::invalid("ece: a vendor_id, and a comp_mask of 0"));

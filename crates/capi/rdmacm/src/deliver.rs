@@ -1,6 +1,7 @@
 //! What the library does in the thread that fetches an event, before the program has it: it shows what is known of the id, makes
 //! the id of a request, and leads the queue pair through the connection.
 
+use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -8,23 +9,31 @@ use std::sync::Arc;
 use ferroce_connect::{
     Incoming, IncomingLookup, RejectReason, Reply, Route, SidrReply, SidrRequest, SidrStatus,
 };
-use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_sa_path_rec};
+use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_global_route, ibv_sa_path_rec};
 use ferroce_ibverbs::call::{Outcome, Refusal};
+use ferroce_ibverbs::calls;
 
 use crate::abi::*;
 use crate::address;
 use crate::agreed::{self, Agreed, Own, PACKET_LIFE};
-use crate::bind::{self, Way};
-use crate::channel::Queued;
-use crate::connect;
+use crate::block::IdBlock;
 use crate::devices;
-use crate::event::{EventBlock, News, no_param, no_ud};
+use crate::event::{EventBlock, no_param, no_ud};
 use crate::explained;
-use crate::id::{Id, IdBlock, Step};
-use crate::multicast;
+use crate::group::{Joined, mlid_of};
+use crate::id::{Id, Queued, Step};
+use crate::news::IdNews;
+use crate::place::{HOP_LIMIT, IdPlace, PeerRoute, gid};
 use crate::qp;
 
-/// Makes of queued news what the program gets; `None` where it gets nothing.
+/// Bytes of a request with the addresses of the requester, before the consumer's.
+const HEADER: usize = 36;
+/// Bytes of private data in a lookup.
+const MOST_OF_LOOKUP: usize = 180;
+/// The QPN of groups.
+const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// Makes the program's event of queued news; `None` if the program gets no event.
 ///
 /// # Safety
 /// Called from a function that the program has called on a channel of its own.
@@ -34,7 +43,7 @@ pub(crate) unsafe fn deliver(queued: Queued) -> Option<*mut rdma_cm_event> {
     let mut block = EventBlock::new(shared.clone(), id);
     // The queue has dropped its reference.
     let Some(news) = Arc::into_inner(news) else {
-        shared.unacked.untold();
+        shared.unacked.undelivered();
         return None;
     };
     // SAFETY: the id isn't destroyed before this event is acknowledged.
@@ -42,37 +51,37 @@ pub(crate) unsafe fn deliver(queued: Queued) -> Option<*mut rdma_cm_event> {
     match wanted {
         Ok(true) => Some(block.give()),
         Ok(false) => {
-            shared.unacked.untold();
+            shared.unacked.undelivered();
             None
         }
         Err(refusal) => {
             tracing::warn!("an event is dropped: {}", refusal.why);
-            shared.unacked.untold();
+            shared.unacked.undelivered();
             None
         }
     }
 }
 
-/// Fills an event in, and does what the library does at this moment. False: the program isn't told.
+/// Fills an event in, and does what the library does at this moment. False: the program gets no event.
 ///
 /// # Safety
 /// `id` is the id that `shared` belongs to.
-unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, news: News) -> Outcome<bool> {
+unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, news: IdNews) -> Outcome<bool> {
     match news {
-        News::AddrResolved => {
+        IdNews::AddrResolved => {
             let place = shared.state.lock().place;
             // SAFETY: the caller's promise.
             unsafe { show_place(id, &place)? };
             block.set(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
         }
-        News::AddrError(status) => {
+        IdNews::AddrError(status) => {
             // SAFETY: the caller's promise.
             unsafe { (*id).route.addr.src_storage.ss_family = 0 };
             // SAFETY: the caller's promise.
             unsafe { explained::unresolved(id, status) };
             block.set(RDMA_CM_EVENT_ADDR_ERROR, status);
         }
-        News::RouteResolved => {
+        IdNews::RouteResolved => {
             if let Some(way) = shared.state.lock().place.way {
                 // SAFETY: the caller's promise.
                 unsafe { show_path(id, &way) };
@@ -80,29 +89,29 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             block.set(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
         }
         // SAFETY: the caller's promise.
-        News::Request(incoming) => unsafe { requested(block, id, *incoming)? },
+        IdNews::Request(incoming) => unsafe { requested(block, id, *incoming)? },
         // SAFETY: the caller's promise.
-        News::Lookup(incoming) => unsafe { looked_up(block, id, *incoming)? },
+        IdNews::Lookup(incoming) => unsafe { looked_up(block, id, *incoming)? },
         // SAFETY: the caller's promise.
-        News::Response(reply) => unsafe { responded(block, shared, id, &reply) },
-        News::Established => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
-        News::Rejected(reject) => {
+        IdNews::Response(reply) => unsafe { responded(block, shared, id, &reply) },
+        IdNews::Established => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
+        IdNews::Rejected(reject) => {
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
-            // SAFETY: the caller's promise. What can't be flushed has said why.
+            // SAFETY: the caller's promise. A failure is logged.
             let _ = unsafe { qp::fail(id) };
             // SAFETY: the caller's promise.
             unsafe { explained::rejected(id, reject.reason) };
             block.set(RDMA_CM_EVENT_REJECTED, reject.reason.0.into());
             block.set_conn(no_param(), &reject.private_data);
         }
-        News::Unreachable => {
+        IdNews::Unreachable => {
             // SAFETY: the caller's promise.
             unsafe { explained::unreachable(id) };
             block.set(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
         }
-        News::Disconnected { timed_out } => {
+        IdNews::Disconnected { timed_out } => {
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
@@ -114,13 +123,13 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             }
             block.set(RDMA_CM_EVENT_DISCONNECTED, if timed_out { -libc::ETIMEDOUT } else { 0 });
         }
-        News::TimewaitExit => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
-        News::Answer(reply) => answered(block, shared, &reply),
-        News::DeviceRemoval => block.set(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
-        News::AddrChange => block.set(RDMA_CM_EVENT_ADDR_CHANGE, 0),
-        News::Joined(joined) => {
+        IdNews::TimewaitExit => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
+        IdNews::Answer(reply) => answered(block, shared, &reply),
+        IdNews::DeviceRemoval => block.set(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
+        IdNews::AddrChange => block.set(RDMA_CM_EVENT_ADDR_CHANGE, 0),
+        IdNews::Joined(joined) => {
             // SAFETY: the caller's promise.
-            let Some((ud, status)) = (unsafe { multicast::attach(shared, id, &joined) }) else {
+            let Some((ud, status)) = (unsafe { attach(shared, id, &joined) }) else {
                 return Ok(false);
             };
             let event =
@@ -128,12 +137,12 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             block.set(event, status);
             block.c.param.ud = ud;
         }
-        News::AddrInfo(status) => {
+        IdNews::AddrInfo(status) => {
             let event =
                 if status == 0 { RDMA_CM_EVENT_ADDRINFO_RESOLVED } else { RDMA_CM_EVENT_ADDRINFO_ERROR };
             block.set(event, status);
         }
-        News::User { status, arg } => {
+        IdNews::User { status, arg } => {
             block.set(RDMA_CM_EVENT_USER, status);
             block.c.param.arg = arg;
         }
@@ -145,17 +154,14 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
 ///
 /// # Safety
 /// `id` is an id.
-unsafe fn show_place(id: *mut rdma_cm_id, place: &bind::Place) -> Outcome<()> {
+unsafe fn show_place(id: *mut rdma_cm_id, place: &IdPlace) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
         let block = IdBlock::block(id)?;
         if let Some(way) = &place.way {
             block.attach(way.device)?;
-            (*id).route.addr.ibaddr = rdma_ib_addr {
-                sgid: bind::gid(way.route.from.ip()),
-                dgid: bind::gid(way.route.to.ip()),
-                pkey: u16::MAX,
-            };
+            (*id).route.addr.ibaddr =
+                rdma_ib_addr { sgid: gid(way.route.from.ip()), dgid: gid(way.route.to.ip()), pkey: u16::MAX };
         }
         if let Some(source) = place.source {
             (*id).route.addr.src_storage = address::to_c(source).0;
@@ -171,15 +177,15 @@ unsafe fn show_place(id: *mut rdma_cm_id, place: &bind::Place) -> Outcome<()> {
 ///
 /// # Safety
 /// `id` is an id.
-unsafe fn show_path(id: *mut rdma_cm_id, way: &Way) {
-    /// What the kernel's flags say: for the communication manager, primary, both directions.
+unsafe fn show_path(id: *mut rdma_cm_id, way: &PeerRoute) {
+    /// The kernel's flags: for the communication manager, primary, both directions.
     const FLAGS: u8 = (IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL) as u8;
     /// `IB_SA_EQ`.
     const EXACTLY: u8 = 2;
     let lids = way.lids();
     let record = ibv_sa_path_rec {
-        dgid: bind::gid(way.route.to.ip()),
-        sgid: bind::gid(way.route.from.ip()),
+        dgid: gid(way.route.to.ip()),
+        sgid: gid(way.route.from.ip()),
         dlid: lids.map_or(0, |lids| lids.to).to_be(),
         slid: lids.map_or(0, |lids| lids.from).to_be(),
         raw_traffic: 0,
@@ -213,7 +219,7 @@ unsafe fn show_path(id: *mut rdma_cm_id, way: &Way) {
 ///
 /// # Safety
 /// `listener` is an id.
-unsafe fn child_of(listener: *mut rdma_cm_id, place: &bind::Place) -> Outcome<*mut rdma_cm_id> {
+unsafe fn child_of(listener: *mut rdma_cm_id, place: &IdPlace) -> Outcome<*mut rdma_cm_id> {
     // SAFETY: the caller's promise.
     unsafe {
         // That of a synchronous listener is synchronous, too.
@@ -229,12 +235,7 @@ unsafe fn child_of(listener: *mut rdma_cm_id, place: &bind::Place) -> Outcome<*m
 }
 
 /// Where the new id of a request is.
-fn place_of(
-    header: &ferroce_connect::IpHeader,
-    listener: &Id,
-    route: Route,
-    mtu: u8,
-) -> Outcome<bind::Place> {
+fn place_of(header: &ferroce_connect::IpHeader, listener: &Id, route: Route, mtu: u8) -> Outcome<IdPlace> {
     let device = devices::with_address(route.from.ip(), route.from.scope_id())?;
     let found = device.and_then(|device| {
         device.gid_of(route.from.ip(), route.from.scope_id()).map(|(index, _)| (device, index as u8))
@@ -243,10 +244,10 @@ fn place_of(
         Refusal::new(libc::ENODEV, format!("{} is no longer the address of a device", route.from))
     })?;
     let port = listener.state.lock().place.source.map_or(0, |source| source.port());
-    Ok(bind::Place {
+    Ok(IdPlace {
         source: Some((header.destination, port).into()),
         destination: Some(header.source),
-        way: Some(Way { device, route, sgid_index, mtu }),
+        way: Some(PeerRoute { device, route, sgid_index, mtu }),
     })
 }
 
@@ -260,7 +261,7 @@ unsafe fn requested(block: &mut EventBlock, listener: *mut rdma_cm_id, incoming:
         from: local,
         to: remote,
         traffic_class: path.traffic_class,
-        hop_limit: connect::HOP_LIMIT,
+        hop_limit: HOP_LIMIT,
         flow_label: path.flow_label,
         sl: path.sl,
     };
@@ -280,14 +281,14 @@ unsafe fn requested(block: &mut EventBlock, listener: *mut rdma_cm_id, incoming:
             qp_num: request.qpn,
             ..no_param()
         };
-        block.set_conn(param, &request.private_data[connect::HEADER..]);
+        block.set_conn(param, &request.private_data[HEADER..]);
         let shared = IdBlock::of(child)?;
         let mut state = shared.state.lock();
         state.step = Step::Connecting;
         state.place = place;
         state.connection = Some(Arc::new(connection));
         let own = Own {
-            starting_psn: connect::starting_psn(),
+            starting_psn: agreed::starting_psn(),
             responder_resources: request.initiator_depth,
             initiator_depth: request.responder_resources,
         };
@@ -308,19 +309,13 @@ unsafe fn looked_up(
 ) -> Outcome<()> {
     let IncomingLookup { connection, request, header, local, remote } = incoming;
     connection.take();
-    let route = Route {
-        from: local,
-        to: remote,
-        traffic_class: 0,
-        hop_limit: connect::HOP_LIMIT,
-        flow_label: 0,
-        sl: 0,
-    };
+    let route =
+        Route { from: local, to: remote, traffic_class: 0, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 };
     // SAFETY: the caller's promise.
     unsafe {
         let place = place_of(&header, &*IdBlock::of(listener)?, route, 0)?;
         let child = child_of(listener, &place)?;
-        block.set_ud(no_ud(), &request.private_data[SidrRequest::PRIVATE_DATA - connect::MOST_OF_LOOKUP..]);
+        block.set_ud(no_ud(), &request.private_data[SidrRequest::PRIVATE_DATA - MOST_OF_LOOKUP..]);
         let shared = IdBlock::of(child)?;
         let mut state = shared.state.lock();
         state.step = Step::Connecting;
@@ -355,18 +350,18 @@ unsafe fn responded(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_i
             return;
         }
         let made =
-            connect::check_options(reply.ece).and_then(|()| qp::connect(id, reply.ece)).and_then(|()| {
-                match shared.connection() {
+            qp::check_options(reply.ece).and_then(|()| qp::connect(id, reply.ece)).and_then(
+                |()| match shared.connection() {
                     Some(connection) => Ok(connection.establish()?),
                     None => Err(Refusal::invalid("there is no connection")),
-                }
-            });
+                },
+            );
         match made {
             Ok(()) => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
             Err(refusal) => {
                 tracing::warn!("the queue pair can't be connected: {}", refusal.why);
                 shared.state.lock().connect_failed = true;
-                // What can't be flushed has said why; a peer that has gone needn't be told.
+                // A failed flush is logged; a peer that has gone needs no reject.
                 let _ = qp::fail(id);
                 if let Some(connection) = shared.connection() {
                     let _ = connection.reject(RejectReason::CONSUMER, &[]);
@@ -380,7 +375,7 @@ unsafe fn responded(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_i
 /// A lookup has been answered.
 fn answered(block: &mut EventBlock, shared: &Arc<Id>, reply: &SidrReply) {
     let ah_attr = match (reply.status, shared.state.lock().place.way) {
-        (SidrStatus::SUCCESS, Some(way)) => agreed::address_of(&way),
+        (SidrStatus::SUCCESS, Some(way)) => way.ah_attr(),
         // SAFETY: numbers only.
         _ => unsafe { zeroed::<ibv_ah_attr>() },
     };
@@ -391,4 +386,54 @@ fn answered(block: &mut EventBlock, shared: &Arc<Id>, reply: &SidrReply) {
     }
     let param = rdma_ud_param { ah_attr, qp_num: reply.qpn, qkey: reply.qkey, ..no_ud() };
     block.set_ud(param, &reply.private_data);
+}
+
+/// Attaches the id's queue pair to the group; the event's parameters and status.
+///
+/// # Safety
+/// `id` is the id that `shared` belongs to.
+unsafe fn attach(shared: &Arc<Id>, id: *mut rdma_cm_id, joined: &Joined) -> Option<(rdma_ud_param, c_int)> {
+    let is_left = || shared.state.lock().groups.iter().all(|group| group.number != joined.number);
+    if is_left() {
+        return None;
+    }
+    let mut ud = no_ud();
+    ud.private_data = joined.context;
+    // SAFETY: the caller's promise.
+    let qp = unsafe { (*id).qp };
+    if !qp.is_null() && !joined.is_send_only {
+        // SAFETY: the caller's promise.
+        if unsafe { calls::ibv_attach_mcast(qp, &raw const joined.mgid, mlid_of(joined.mgid)) } != 0 {
+            shared.state.lock().groups.retain(|group| group.number != joined.number);
+            return Some((ud, -1));
+        }
+        let mut state = shared.state.lock();
+        let group = state.groups.iter_mut().find(|group| group.number == joined.number);
+        let is_member = group.map(|group| group.qp = Some(qp)).is_some();
+        drop(state);
+        if !is_member {
+            // Another thread has left the group meanwhile.
+            // SAFETY: the caller's promise.
+            unsafe { calls::ibv_detach_mcast(qp, &raw const joined.mgid, mlid_of(joined.mgid)) };
+            return None;
+        }
+    }
+    ud.qp_num = MULTICAST_QPN;
+    ud.qkey = RDMA_UDP_QKEY;
+    ud.ah_attr = ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: joined.mgid,
+            flow_label: 0,
+            sgid_index: joined.sgid_index,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+        },
+        dlid: mlid_of(joined.mgid),
+        sl: 0,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: 1,
+        port_num: 1,
+    };
+    Some((ud, 0))
 }

@@ -15,8 +15,6 @@ use ferroce_nic::{self as nic, DeviceNews};
 use ferroce_os::sync::{Mutex, class};
 use nic::net::GidEntry;
 
-use crate::id::Id;
-
 /// A device that was opened for ids.
 struct Opened {
     device: *mut ibv_device,
@@ -42,8 +40,16 @@ impl Opened {
 
 static OPENED: Mutex<class::CmDevices, Vec<Opened>> = Mutex::new(Vec::new());
 
-/// The ids that are bound to a device, by their addresses.
-static ATTACHED: Mutex<class::CmAttached, BTreeMap<usize, (Device, Weak<Id>)>> = Mutex::new(BTreeMap::new());
+/// An id that is bound to a device.
+pub(crate) trait DeviceUser: Send + Sync {
+    /// The device has changed.
+    fn device_changed(self: Arc<Self>, news: &DeviceNews);
+}
+
+/// Users of devices, by their addresses.
+type DeviceUsers = BTreeMap<usize, (Device, Weak<dyn DeviceUser>)>;
+
+static ATTACHED: Mutex<class::CmAttached, DeviceUsers> = Mutex::new(BTreeMap::new());
 
 /// An open device, for as long as the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +69,7 @@ impl Device {
         unsafe { calls::context_of(self.verbs) }.expect("an open context")
     }
 
-    /// The GUID that tells this adapter from others, as a number.
+    /// The node GUID as a number.
     pub(crate) fn guid(self) -> u64 {
         u64::from_be_bytes(self.nic().device().info().node_guid)
     }
@@ -86,30 +92,25 @@ impl Device {
         Ok(found.pd)
     }
 
-    /// From now on `id` is told what becomes of the device.
-    pub(crate) fn attach(self, id: &Arc<Id>) {
-        ATTACHED.lock().insert(Arc::as_ptr(id).addr(), (self, Arc::downgrade(id)));
+    /// Reports changes of the device to `user` from now on.
+    pub(crate) fn attach<T: DeviceUser + 'static>(self, user: &Arc<T>) {
+        let weak: Weak<dyn DeviceUser> = Arc::downgrade(user) as _;
+        ATTACHED.lock().insert(Arc::as_ptr(user).addr(), (self, weak));
     }
 
-    /// No longer.
-    pub(crate) fn detach(id: &Arc<Id>) {
-        ATTACHED.lock().remove(&Arc::as_ptr(id).addr());
+    /// Ends the reports to `user`.
+    pub(crate) fn detach<T: DeviceUser>(user: &Arc<T>) {
+        ATTACHED.lock().remove(&Arc::as_ptr(user).addr());
     }
 
-    /// Tells its ids what has become of it.
-    fn tell(self, news: &DeviceNews) {
-        let of_it = |(device, id): &(Self, Weak<Id>)| (*device == self).then(|| id.upgrade()).flatten();
-        let ids: Vec<Arc<Id>> = ATTACHED.lock().values().filter_map(of_it).collect();
-        for id in ids {
-            match news {
-                DeviceNews::Failed => id.removed(),
-                DeviceNews::HardwareAddress => id.address_changed(),
-                DeviceNews::AddressesLost(lost) if id.address().is_some_and(|own| lost.contains(&own)) => {
-                    id.address_changed();
-                }
-                DeviceNews::AddressesLost(_) => {}
-            }
-        }
+    /// Reports a change of the device to its users.
+    fn report(self, news: &DeviceNews) {
+        let users: Vec<Arc<dyn DeviceUser>> = {
+            let attached = ATTACHED.lock();
+            let own = attached.values().filter(|(device, _)| *device == self);
+            own.filter_map(|(_, user)| user.upgrade()).collect()
+        };
+        users.into_iter().for_each(|user| user.device_changed(news));
     }
 
     /// Gives it back; the last one frees it.
@@ -143,7 +144,7 @@ impl Device {
     }
 }
 
-/// What a verbs call returned, or its errno: the call has said why.
+/// The object that a verbs call returned, or its errno, which the call has logged.
 pub(crate) fn made<T>(object: *mut T, what: &str) -> Outcome<*mut T> {
     if object.is_null() {
         return Err(Refusal::new(last_errno(), format!("{what} can't be made")));
@@ -166,14 +167,14 @@ fn open(device: Arc<nic::Device>) -> Outcome<Device> {
     // SAFETY: a device of the list.
     let verbs = made(unsafe { calls::ibv_open_device(pointer) }, "a device context").map_err(usable)?;
     let device = Device { verbs };
-    device.nic().listen(move |news| device.tell(news));
+    device.nic().listen(move |news| device.report(news));
     // SAFETY: an open context is this field of a `verbs_context`.
     let context = unsafe { verbs.byte_sub(offset_of!(verbs_context, context)) }.cast::<verbs_context>();
     opened.push(Opened { device: pointer, context, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
     Ok(device)
 }
 
-/// A device whose UDP port somebody else has is of no use here: to programs of librdmacm, EADDRINUSE is a port of theirs.
+/// ENODEV for a device whose UDP port another program has: to programs of librdmacm, EADDRINUSE is a port of theirs.
 fn usable(refusal: Refusal) -> Refusal {
     match refusal.errno {
         libc::EADDRINUSE => Refusal::new(libc::ENODEV, refusal.why),

@@ -1,6 +1,5 @@
 //! Endpoints: rdma_create_ep(3), rdma_destroy_ep(3), rdma_get_request(3).
 
-use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
@@ -11,33 +10,12 @@ use ferroce_ibverbs::entry;
 use crate::abi::*;
 use crate::address;
 use crate::bind;
+use crate::block::IdBlock;
 use crate::devices;
-use crate::id::{IdBlock, Step};
+use crate::id::Step;
 use crate::qp;
 use crate::resolve;
 use crate::sync;
-
-/// What rdma_create_ep(3) keeps.
-#[derive(Default)]
-pub(crate) struct EpAttr {
-    /// What the queue pairs of requests are made of.
-    qp: Option<ibv_qp_init_attr>,
-    /// The domain that the program has passed with it.
-    pd: Option<*mut ibv_pd>,
-    /// Goes before the program's private data.
-    connect: Vec<u8>,
-}
-
-impl EpAttr {
-    /// What a request says: what the address information has said, and what the program adds.
-    pub(crate) fn private_data<'a>(&self, given: &'a [u8]) -> Outcome<Cow<'a, [u8]>> {
-        Ok(if self.connect.is_empty() {
-            Cow::Borrowed(given)
-        } else {
-            [&self.connect, given].concat().into()
-        })
-    }
-}
 
 /// How long an endpoint's address is looked for, in milliseconds.
 const TIMEOUT: c_int = 2000;
@@ -73,7 +51,7 @@ unsafe fn set_up(
         }
         resolve::address(id, info.ai_src_addr, info.ai_dst_addr, TIMEOUT)?;
         sync::done(id, "rdma_create_ep")?;
-        // What a subnet manager would have said of the route changes nothing on Ethernet.
+        // On Ethernet a subnet manager's path record changes nothing.
         resolve::route(id)?;
         sync::done(id, "rdma_create_ep")?;
         if let Some(attr) = attr.as_mut() {
@@ -125,7 +103,7 @@ entry! {
     }
 }
 
-/// The queue pair of a request's id, as the listener's attributes say.
+/// Makes the queue pair of a request's id with the listener's attributes.
 ///
 /// # Safety
 /// Both are ids.

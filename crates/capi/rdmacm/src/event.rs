@@ -1,92 +1,14 @@
-//! Events: rdma_ack_cm_event(3), rdma_write_cm_event(3), and what there is to tell of an id.
+//! Events as the program has them: rdma_ack_cm_event(3).
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use ferroce_connect::{Event, Incoming, IncomingLookup, Reject, RejectReason, Reply, SidrReply, SidrStatus};
 use ferroce_ibverbs::call::Refusal;
 use ferroce_ibverbs::entry;
 
 use crate::abi::*;
-use crate::agreed::Agreed;
-use crate::connect;
-use crate::explained;
-use crate::id::{Id, IdBlock};
-use crate::multicast;
-
-/// What is new, until the program fetches it.
-pub(crate) enum News {
-    AddrResolved,
-    AddrError(c_int),
-    RouteResolved,
-    /// A peer wants a connection.
-    Request(Box<Incoming>),
-    /// A peer looks up a datagram service.
-    Lookup(Box<IncomingLookup>),
-    Response(Box<Reply>),
-    Established,
-    Rejected(Box<Reject>),
-    Unreachable,
-    Disconnected {
-        timed_out: bool,
-    },
-    TimewaitExit,
-    Answer(Box<SidrReply>),
-    DeviceRemoval,
-    AddrChange,
-    Joined(multicast::Joined),
-    AddrInfo(c_int),
-    User {
-        status: c_int,
-        arg: u64,
-    },
-}
-
-/// Something has happened to the port or to the connection of `id`.
-pub(crate) fn told(id: &Arc<Id>, event: Event) {
-    let news = match event {
-        Event::Request(incoming) => News::Request(Box::new(incoming)),
-        Event::Lookup(incoming) => News::Lookup(Box::new(incoming)),
-        Event::Reply(reply) => {
-            let mut state = id.state.lock();
-            state.agreed = match std::mem::replace(&mut state.agreed, Agreed::Nothing) {
-                Agreed::Asked(own) => Agreed::Answered(own, reply.clone()),
-                other => other,
-            };
-            drop(state);
-            News::Response(reply)
-        }
-        Event::Established => News::Established,
-        Event::Rejected(reject) => {
-            let is_for_nobody = reject.reason == RejectReason::INVALID_SERVICE_ID;
-            let Some(news) = unless_asked_again(id, is_for_nobody, News::Rejected(reject)) else { return };
-            id.state.lock().agreed = Agreed::Over;
-            news
-        }
-        Event::PortClosed { peer, rest } => return explained::port_closed(peer, rest),
-        Event::Unreachable => {
-            id.state.lock().agreed = Agreed::Over;
-            News::Unreachable
-        }
-        Event::Disconnected { timed_out } => {
-            id.state.lock().agreed = Agreed::Over;
-            News::Disconnected { timed_out }
-        }
-        Event::TimewaitExit => News::TimewaitExit,
-        Event::Answer(reply) => {
-            let is_for_nobody = reply.status == SidrStatus::UNSUPPORTED;
-            let Some(news) = unless_asked_again(id, is_for_nobody, News::Answer(reply)) else { return };
-            news
-        }
-    };
-    id.push(news);
-}
-
-/// An answer, unless it says that no process has the port and the request is made again.
-fn unless_asked_again(id: &Arc<Id>, is_for_nobody: bool, answer: News) -> Option<News> {
-    if is_for_nobody { connect::ask_again(id, answer) } else { Some(answer) }
-}
+use crate::id::Id;
 
 /// Room for private data behind an event.
 const PRIVATE_DATA: usize = 256;
@@ -95,7 +17,7 @@ const PRIVATE_DATA: usize = 256;
 #[repr(C)]
 pub(crate) struct EventBlock {
     pub(crate) c: rdma_cm_event,
-    /// Whom it counts against.
+    /// The id that it counts against.
     counted: Arc<Id>,
     /// What it is, whatever the program does to its structure.
     event: c_int,
@@ -113,7 +35,7 @@ impl EventBlock {
     /// Gives it to the program.
     pub(crate) fn give(mut self: Box<Self>) -> *mut rdma_cm_event {
         self.event = self.c.event;
-        self.counted.unacked.told(self.event);
+        self.counted.unacked.delivered(self.event);
         Box::into_raw(self).cast()
     }
 
@@ -167,18 +89,6 @@ entry! {
         }
         // SAFETY: by the man page an event that the caller gives up.
         unsafe { acknowledge(event) };
-        Ok(0)
-    }
-}
-
-entry! {
-    fn rdma_write_cm_event(id: *mut rdma_cm_id, event: c_int, status: c_int, arg: u64) -> minus_one {
-        // SAFETY: by the man page an id.
-        let shared = unsafe { IdBlock::of(id) }?;
-        if event != RDMA_CM_EVENT_USER {
-            return Err(Refusal::invalid(format!("event {event}: only RDMA_CM_EVENT_USER can be written")));
-        }
-        shared.push(News::User { status, arg });
         Ok(0)
     }
 }

@@ -1,31 +1,51 @@
-//! Ids: rdma_create_id(3), rdma_destroy_id(3), and what the library knows of each behind the program's structure.
+//! Ids as the library knows them: the step that each has reached, the queue of its events, and events that are deferred.
+//!
+//! The data of each subject is below (`place`, `agreed`, `early`, `group`, `addrinfo`), the program's structure above (`block`).
 
-use std::ffi::{c_int, c_void};
-use std::mem::zeroed;
 use std::net::SocketAddr;
-use std::ptr::null_mut;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use ferroce_connect::{Connection, Ece, Port, PortSpace, Sink};
-use ferroce_ibverbs::abi::{IBV_QPT_RC, IBV_QPT_UD};
-use ferroce_ibverbs::call::{Outcome, Refusal, put};
-use ferroce_ibverbs::entry;
+use ferroce_connect::{Connection, Ece, Port, PortSpace};
+use ferroce_ibverbs::call::Outcome;
+use ferroce_nic::{DeviceNews, EventQueue};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_types::HostAddr;
 
-use crate::abi::*;
+use crate::abi::rdma_cm_id;
 use crate::addrinfo::Answers;
 use crate::agreed::Agreed;
-use crate::bind::Place;
-use crate::channel::{self, Queue, Queued};
-use crate::connect::Early;
-use crate::devices::{self, Device};
-use crate::ep::EpAttr;
-use crate::event::{self, News};
-use crate::multicast::Group;
-use crate::option::Options;
+use crate::devices::DeviceUser;
+use crate::early::Early;
+use crate::group::CmGroup;
+use crate::news::IdNews;
+use crate::place::IdPlace;
 use crate::unacked::Unacked;
+
+/// An event that the program hasn't fetched.
+#[derive(Clone)]
+pub(crate) struct Queued {
+    /// The id that it counts against: the id's destruction waits until the event is acknowledged.
+    pub(crate) id: Arc<Id>,
+    pub(crate) news: Arc<IdNews>,
+}
+
+/// What a channel keeps.
+pub(crate) type Queue = EventQueue<Queued>;
+
+/// What a program has asked for.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Options {
+    /// Type of service.
+    pub(crate) tos: u8,
+    /// Others may have the port as well.
+    pub(crate) reuse: bool,
+    /// IPv6 only.
+    pub(crate) v6_only: bool,
+    /// Local ACK timeout of queue pairs, instead of one by the path.
+    pub(crate) ack_timeout: Option<u8>,
+}
 
 /// How far an id is on its way. The names are those of the states of the kernel's communication manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,19 +78,19 @@ pub(crate) struct State {
     pub(crate) options: Options,
     pub(crate) port: Option<Arc<Port>>,
     /// Addresses and the way between them, as far as they are known.
-    pub(crate) place: Place,
+    pub(crate) place: IdPlace,
     pub(crate) connection: Option<Arc<Connection>>,
-    /// News that came while the connection was being made: the program gets it when there is one.
+    /// IdNews that came while the connection was being made: the program gets it when there is one.
     kept_back: Option<Vec<Queued>>,
-    /// A request that is made again when nobody has the port.
+    /// A request that is repeated while no process has the port.
     pub(crate) early: Option<Early>,
-    /// What both sides have said of their queue pairs.
+    /// What both sides have announced about their queue pairs.
     pub(crate) agreed: Agreed,
-    /// The queue pair couldn't be made ready: what happens to the connection from now on is no news.
+    /// The queue pair couldn't be made ready: later events of the connection are dropped.
     pub(crate) connect_failed: bool,
     /// Extended options of a queue pair of the program's own.
     pub(crate) own_ece: Ece,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<CmGroup>,
     pub(crate) answers: Answers,
 }
 
@@ -90,8 +110,37 @@ pub(crate) struct Id {
 }
 
 impl Id {
+    pub(crate) fn new(space: Option<PortSpace>, is_sync: bool, queue: Arc<Queue>) -> Self {
+        Self {
+            program: AtomicPtr::default(),
+            space,
+            is_sync: AtomicBool::new(is_sync),
+            unacked: Unacked::default(),
+            unread: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                step: Step::Idle,
+                queue,
+                options: Options::default(),
+                port: None,
+                place: IdPlace::default(),
+                connection: None,
+                kept_back: None,
+                early: None,
+                agreed: Agreed::Nothing,
+                connect_failed: false,
+                own_ece: Ece::default(),
+                groups: Vec::new(),
+                answers: Answers::default(),
+            }),
+        }
+    }
+
     pub(crate) fn program(&self) -> *mut rdma_cm_id {
         self.program.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_program(&self, program: *mut rdma_cm_id) {
+        self.program.store(program, Ordering::Release);
     }
 
     pub(crate) fn is_sync(&self) -> bool {
@@ -103,7 +152,7 @@ impl Id {
     }
 
     /// Puts news into the channel.
-    pub(crate) fn push(self: &Arc<Self>, news: News) {
+    pub(crate) fn push(self: &Arc<Self>, news: IdNews) {
         let queued = Queued { id: self.clone(), news: Arc::new(news) };
         let mut state = self.state.lock();
         let mut unwanted = None;
@@ -112,28 +161,28 @@ impl Id {
         } else if let Some(kept_back) = &mut state.kept_back {
             kept_back.push(queued);
         } else {
-            channel::put(&state.queue, queued);
+            put(&state.queue, queued);
         }
-        // A request that nobody gets is rejected as it is dropped, without a lock.
+        // An unwanted request is rejected as it is dropped, without a lock.
         drop(state);
         drop(unwanted);
     }
 
-    /// Makes the connection. News of it reaches the channel when it is known here. Of an id that is being destroyed nothing is left of either.
+    /// Makes the connection. Its news reach the channel once `State::connection` is set. If the id is being destroyed, both are dropped.
     pub(crate) fn make_connection(&self, make: impl FnOnce() -> Outcome<Connection>) -> Outcome<()> {
         self.state.lock().kept_back = Some(Vec::new());
         let made = make();
         let mut state = self.state.lock();
         let kept_back = state.kept_back.take().unwrap_or_default();
         if state.step == Step::Ending {
-            // The peer is told of the end without a lock.
+            // The drop sends a message to the peer, so it holds no lock.
             drop(state);
             drop((kept_back, made));
             return Ok(());
         }
         let connection = made?;
         state.connection = Some(Arc::new(connection));
-        kept_back.into_iter().for_each(|queued| channel::put(&state.queue, queued));
+        kept_back.into_iter().for_each(|queued| put(&state.queue, queued));
         Ok(())
     }
 
@@ -144,33 +193,6 @@ impl Id {
 
     pub(crate) fn step(&self) -> Step {
         self.state.lock().step
-    }
-
-    /// The device that it is bound to is of no more use.
-    pub(crate) fn removed(self: &Arc<Self>) {
-        {
-            let mut state = self.state.lock();
-            if state.step == Step::Ending {
-                return;
-            }
-            state.step = Step::Removed;
-            state.agreed = Agreed::Over;
-        }
-        self.push(News::DeviceRemoval);
-    }
-
-    /// The interface of the device that it is bound to has another hardware address, or has lost the id's address. Who waits in a call
-    /// of a synchronous id waits for something else.
-    pub(crate) fn address_changed(self: &Arc<Self>) {
-        if !self.is_sync() && self.step() != Step::Removed {
-            self.push(News::AddrChange);
-        }
-    }
-
-    /// Its address on the network.
-    pub(crate) fn address(&self) -> Option<HostAddr> {
-        let place = self.state.lock().place;
-        place.way.map(|way| way.route.from).or(place.source.map(HostAddr::from))
     }
 
     /// A call, and for which id of the program it was made.
@@ -186,196 +208,62 @@ impl Id {
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()
     }
-
-    /// Whom events of its port and of its connection are told.
-    pub(crate) fn sink(self: &Arc<Self>) -> Arc<dyn Sink> {
-        Arc::new(Told(Arc::downgrade(self)))
-    }
 }
 
-/// Tells an id, if it exists still.
-struct Told(Weak<Id>);
-
-impl Sink for Told {
-    fn event(&self, event: ferroce_connect::Event) {
-        if let Some(id) = self.0.upgrade() {
-            event::told(&id, event);
+impl DeviceUser for Id {
+    fn device_changed(self: Arc<Self>, news: &DeviceNews) {
+        if matches!(news, DeviceNews::Failed) {
+            let mut state = self.state.lock();
+            if state.step == Step::Ending {
+                return;
+            }
+            state.step = Step::Removed;
+            state.agreed = Agreed::Over;
+            drop(state);
+            return self.push(IdNews::DeviceRemoval);
         }
-    }
-}
-
-/// What lies behind the program's structure.
-#[repr(C)]
-pub(crate) struct IdBlock {
-    c: rdma_cm_id,
-    id: Arc<Id>,
-    /// The device that it is bound to, of whose default domain it is a user.
-    device: Option<Device>,
-    /// What rdma_get_request(3) makes queue pairs of.
-    pub(crate) ep: EpAttr,
-}
-
-impl IdBlock {
-    /// The block behind a program's pointer. Its fields are used by calls on this id, of which a program makes one at a time.
-    ///
-    /// # Safety
-    /// `id` is null or an id that isn't destroyed.
-    pub(crate) unsafe fn block<'a>(id: *mut rdma_cm_id) -> Outcome<&'a mut Self> {
-        // SAFETY: the head of a block has the block's address.
-        unsafe { id.cast::<Self>().as_mut() }.ok_or_else(|| Refusal::invalid("id is NULL"))
-    }
-
-    /// What the library knows of an id.
-    ///
-    /// # Safety
-    /// As [`IdBlock::block`].
-    pub(crate) unsafe fn of(id: *mut rdma_cm_id) -> Outcome<Arc<Id>> {
-        // SAFETY: the caller's promise.
-        Ok(unsafe { Self::block(id) }?.id.clone())
-    }
-
-    /// Makes an id; without a channel, a synchronous one with a channel of its own.
-    ///
-    /// # Safety
-    /// `channel` is null or a channel.
-    pub(crate) unsafe fn allocate(
-        channel: *mut rdma_event_channel,
-        context: *mut c_void,
-        space: c_int,
-        qp_type: c_int,
-    ) -> Outcome<*mut rdma_cm_id> {
-        let known = match space {
-            RDMA_PS_IPOIB => None,
-            _ => Some(u16::try_from(space).ok().and_then(PortSpace::of).ok_or_else(|| {
-                Refusal::invalid(format!("port space {space:#x}: RDMA_PS_TCP, _UDP, _IB and _IPOIB"))
-            })?),
+        let (place, step) = {
+            let state = self.state.lock();
+            (state.place, state.step)
         };
-        let is_sync = channel.is_null();
-        let channel = if is_sync { channel::allocate()? } else { channel };
-        let queue = channel::queue_of(channel)?;
-        let id = Arc::new(Id {
-            program: AtomicPtr::new(null_mut()),
-            space: known,
-            is_sync: AtomicBool::new(is_sync),
-            unacked: Unacked::default(),
-            unread: AtomicUsize::new(0),
-            state: Mutex::new(State {
-                step: Step::Idle,
-                queue,
-                options: Options::default(),
-                port: None,
-                place: Place::default(),
-                connection: None,
-                kept_back: None,
-                early: None,
-                agreed: Agreed::Nothing,
-                connect_failed: false,
-                own_ece: Ece::default(),
-                groups: Vec::new(),
-                answers: Answers::default(),
-            }),
-        });
-        // SAFETY: numbers and pointers, for all of which zeros are valid.
-        let mut c: rdma_cm_id = unsafe { zeroed() };
-        c.channel = channel;
-        c.context = context;
-        c.ps = space;
-        c.qp_type = qp_type;
-        let block = Box::into_raw(Box::new(Self { c, id: id.clone(), device: None, ep: EpAttr::default() }));
-        id.program.store(block.cast(), Ordering::Release);
-        Ok(block.cast())
-    }
-
-    /// Shows the program that the id is bound to `device`.
-    pub(crate) fn attach(&mut self, device: Device) -> Outcome<()> {
-        if self.device.is_none() {
-            self.c.pd = device.take_pd()?;
-            self.c.verbs = device.verbs;
-            self.c.port_num = 1;
-            self.device = Some(device);
-            device.attach(&self.id);
+        let own = place.way.map(|way| way.route.from).or(place.source.map(HostAddr::from));
+        let is_lost = |lost: &Vec<HostAddr>| own.is_some_and(|own| lost.contains(&own));
+        let is_changed = !matches!(news, DeviceNews::AddressesLost(lost) if !is_lost(lost));
+        // A thread in a call of a synchronous id waits for another event, and would take this one for it.
+        if is_changed && !self.is_sync() && step != Step::Removed {
+            self.push(IdNews::AddrChange);
         }
-        Ok(())
-    }
-
-    /// The device that it is bound to.
-    ///
-    /// # Errors
-    /// EINVAL when it isn't.
-    pub(crate) fn device(&self) -> Outcome<Device> {
-        self.device.ok_or_else(|| {
-            Refusal::invalid(
-                "the id isn't bound to a device yet: bind it to an address of one, or resolve one",
-            )
-        })
-    }
-
-    /// Ends the id, for a call of the program.
-    ///
-    /// # Safety
-    /// `id` is an id that the caller gives up.
-    pub(crate) unsafe fn destroy(id: *mut rdma_cm_id, call: &'static str) -> Outcome<()> {
-        // SAFETY: the caller's promise.
-        let (block, shared) = unsafe { (Self::block(id)?, Self::of(id)?) };
-        let mut state = shared.state.lock();
-        state.step = Step::Ending;
-        let queue = state.queue.clone();
-        let (connection, port) = (state.connection.take(), state.port.take());
-        let groups = std::mem::take(&mut state.groups);
-        drop(state);
-        // Requests that nobody has fetched are rejected, a connected peer is told, and the port is free again.
-        drop(channel::withdraw(&queue, &shared));
-        drop((connection, port));
-        for group in groups {
-            group.leave();
-        }
-        // SAFETY: the event of a synchronous id is the library's.
-        unsafe { event::acknowledge(std::mem::replace(&mut block.c.event, null_mut())) };
-        shared.unacked.wait(|| shared.named(call, id));
-        shared.program.store(null_mut(), Ordering::Release);
-        if shared.is_sync() {
-            channel::free(block.c.channel);
-        }
-        // SAFETY: made by `allocate` and by `event` as boxes.
-        unsafe {
-            if !block.c.route.path_rec.is_null() {
-                drop(Box::from_raw(block.c.route.path_rec));
-            }
-            if let Some(device) = block.device {
-                Device::detach(&shared);
-                device.give_pd();
-            }
-            drop(Box::from_raw(id.cast::<Self>()));
-        }
-        Ok(())
     }
 }
 
-/// The kind of queue pair of a port space.
-pub(crate) fn qp_type_of(space: c_int) -> c_int {
-    if matches!(space, RDMA_PS_UDP | RDMA_PS_IPOIB) { IBV_QPT_UD } else { IBV_QPT_RC }
+/// Adds an event.
+pub(crate) fn put(queue: &Queue, queued: Queued) {
+    queued.id.unread.fetch_add(1, Ordering::AcqRel);
+    queue.push(queued);
 }
 
-entry! {
-    fn rdma_create_id(
-        channel: *mut rdma_event_channel,
-        id: *mut *mut rdma_cm_id,
-        context: *mut c_void,
-        ps: c_int,
-    ) -> minus_one {
-        devices::need_one()?;
-        if id.is_null() {
-            return Err(Refusal::invalid("id is NULL"));
+/// The oldest event of `queue`, counted against its id.
+pub(crate) fn take(queue: &Queue) -> Option<Queued> {
+    queue.take_with(Duration::ZERO, |queued| {
+        queued.id.unacked.got();
+        queued.id.unread.fetch_sub(1, Ordering::AcqRel);
+        queued.clone()
+    })
+}
+
+/// Takes the unread events of `id` out of `queue`. Without any, it doesn't look through those of others.
+pub(crate) fn withdraw(queue: &Queue, id: &Arc<Id>) -> Vec<Queued> {
+    let mut found = Vec::new();
+    if id.unread.load(Ordering::Acquire) == 0 {
+        return found;
+    }
+    queue.withdraw(|queued| {
+        let is_its = Arc::ptr_eq(&queued.id, id);
+        if is_its {
+            found.push(queued.clone());
         }
-        // SAFETY: by the man page NULL or a channel, and the caller's variable.
-        unsafe { put(id, "id", IdBlock::allocate(channel, context, ps, qp_type_of(ps))?)? };
-        Ok(0)
-    }
-}
-
-entry! {
-    fn rdma_destroy_id(id: *mut rdma_cm_id) -> minus_one {
-        // SAFETY: by the man page an id that the caller gives up.
-        unsafe { IdBlock::destroy(id, "rdma_destroy_id") }.map(|()| 0)
-    }
+        is_its
+    });
+    id.unread.fetch_sub(found.len(), Ordering::AcqRel);
+    found
 }

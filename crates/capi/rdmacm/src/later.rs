@@ -1,4 +1,4 @@
-//! What ids wait for that no descriptor announces: a thread tries it from time to time, and ends when nobody waits any more.
+//! Tasks of ids that no descriptor announces: a thread tries them from time to time, and ends when there are none left.
 
 use std::time::Duration;
 

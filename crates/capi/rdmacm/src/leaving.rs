@@ -1,5 +1,5 @@
-//! The process ends: peers on other hosts, which the kernel doesn't tell, hear it from their connections, and what this process has read for
-//! other processes of the host has been passed on.
+//! The end of the process: its connections send their last messages to peers on other hosts, and packets that it has read for other processes
+//! of the host are passed on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,8 +11,8 @@ use ferroce_os::sys;
 
 use crate::later;
 
-/// Longer, nobody's end waits for a word to others. On a busy machine it takes a while until a thread that has packets in its hands has
-/// its turn, and what is lost then nobody sends again.
+/// The longest that the end of a process waits for its last messages. On a busy machine it takes a while until a thread that holds packets
+/// runs, and packets that are lost then aren't repeated.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the process reads nothing from the network. It usually ends at once; on a busy machine, when it has its turn.
 const AWAY: Duration = Duration::from_secs(2);

@@ -8,20 +8,9 @@ use ferroce_ibverbs::entry;
 use libc::size_t;
 
 use crate::abi::*;
-use crate::id::{IdBlock, Step};
-
-/// What a program has asked for.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Options {
-    /// Type of service.
-    pub(crate) tos: u8,
-    /// Others may have the port as well.
-    pub(crate) reuse: bool,
-    /// IPv6 only.
-    pub(crate) v6_only: bool,
-    /// Local ACK timeout of queue pairs, instead of one by the path.
-    pub(crate) ack_timeout: Option<u8>,
-}
+use crate::block::IdBlock;
+use crate::id::Step;
+use crate::resolve;
 
 /// Reads a value of exactly this type.
 ///
@@ -82,8 +71,8 @@ entry! {
                     if optval.is_null() || optlen == 0 || !optlen.is_multiple_of(size_of::<ibv_path_data>()) {
                         return Err(Refusal::invalid(format!("RDMA_OPTION_IB_PATH of {optlen} bytes: paths of 72 each")));
                     }
-                    // What a subnet manager would have said of the path changes nothing on Ethernet.
-                    crate::resolve::route(id)?;
+                    // On Ethernet a subnet manager's path record changes nothing.
+                    resolve::route(id)?;
                 }
                 _ => {
                     return Err(Refusal::new(libc::ENOSYS, format!("option {optname} of level {level}: there is none")));

@@ -1,4 +1,4 @@
-//! Queue pairs of ids, with the queues that they need: rdma_create_qp(3), rdma_create_srq(3).
+//! Queue pairs of ids, with the queues that they need: rdma_create_qp(3), rdma_create_srq(3), rdma_init_qp_attr(3).
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
@@ -11,11 +11,12 @@ use ferroce_ibverbs::{calls, entry};
 use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::agreed;
+use crate::agreed::{self, Negotiated};
+use crate::block::IdBlock;
 use crate::devices::made;
-use crate::id::IdBlock;
+use crate::id::State;
 
-/// Fails with the errno of a verbs call, which has said why.
+/// Fails with the errno of a verbs call, which has logged the reason.
 pub(crate) fn done(errno: c_int, what: &str) -> Outcome<()> {
     match errno {
         0 => Ok(()),
@@ -29,6 +30,17 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: c_int) -> Outcom
     done(unsafe { calls::ibv_modify_qp(qp, attr, mask) }, "changing the queue pair's state")
 }
 
+/// The attributes with which an id's queue pair goes to the state `asked`, and their mask.
+///
+/// # Safety
+/// `id` is an id.
+unsafe fn attributes(id: *mut rdma_cm_id, asked: c_int) -> Outcome<(ibv_qp_attr, c_int)> {
+    // SAFETY: the caller's promise.
+    let (shared, qp_type) = unsafe { (IdBlock::of(id)?, (*id).qp_type) };
+    let State { place, agreed, options, .. } = &*shared.state.lock();
+    agreed::attributes(&Negotiated { place, agreed, ack_timeout: options.ack_timeout, qp_type }, asked)
+}
+
 /// Takes an id's queue pair to the state `asked`, by what is agreed.
 ///
 /// # Safety
@@ -36,8 +48,7 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: c_int) -> Outcom
 unsafe fn go_to(id: *mut rdma_cm_id, asked: c_int) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
-        let shared = IdBlock::of(id)?;
-        let (mut attr, mask) = agreed::attributes(&shared.state.lock(), (*id).qp_type, asked)?;
+        let (mut attr, mask) = attributes(id, asked)?;
         modify((*id).qp, &mut attr, mask)
     }
 }
@@ -56,6 +67,14 @@ pub(crate) unsafe fn connect(id: *mut rdma_cm_id, peer: Ece) -> Outcome<()> {
         }
         go_to(id, IBV_QPS_RTR)?;
         go_to(id, IBV_QPS_RTS)
+    }
+}
+
+/// Refuses a peer that answers an offer of Ferroce's options with options of another vendor.
+pub(crate) fn check_options(peer: Ece) -> Outcome<()> {
+    match peer.vendor_id {
+        0 | nic::VENDOR_ID => Ok(()),
+        other => Err(Refusal::invalid(format!("the peer answers with options of vendor {other:#x}"))),
     }
 }
 
@@ -291,7 +310,7 @@ entry! {
             if id.is_null() || (*id).qp.is_null() {
                 return;
             }
-            // What couldn't be destroyed has said why.
+            // A failure is logged by the call.
             calls::ibv_destroy_qp((*id).qp);
             (*id).qp = null_mut();
             if (*id).srq.is_null() {
@@ -393,5 +412,17 @@ entry! {
                 destroy_cqs(id);
             }
         }
+    }
+}
+
+entry! {
+    fn rdma_init_qp_attr(id: *mut rdma_cm_id, qp_attr: *mut ibv_qp_attr, qp_attr_mask: *mut c_int) -> minus_one {
+        // SAFETY: by the man page an id and the caller's variables.
+        unsafe {
+            IdBlock::block(id)?.device()?;
+            let (to, mask) = (at_mut(qp_attr, "qp_attr")?, at_mut(qp_attr_mask, "qp_attr_mask")?);
+            (*to, *mask) = attributes(id, to.qp_state)?;
+        }
+        Ok(0)
     }
 }

@@ -1,8 +1,8 @@
 //! The way to a peer: rdma_resolve_addr(3), rdma_resolve_route(3).
 //!
-//! The kernel's routing table says it. A host of the link that the kernel doesn't know yet is looked for, as the kernel's communication
-//! manager does, and what it doesn't find within the program's time is an event: for a moment by the calling thread, since most
-//! hosts answer at once, then by a thread that ends when nobody is looked for any more.
+//! It comes from the kernel's routing table. A neighbour that the kernel doesn't know yet is looked for, as the kernel's communication
+//! manager does: for a moment by the calling thread, since most hosts answer at once, then by the thread of `later`. A neighbour that isn't
+//! found within the program's time is an event.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -19,12 +19,13 @@ use libc::sockaddr;
 
 use crate::abi::*;
 use crate::address;
-use crate::bind::{self, Way};
-use crate::connect::HOP_LIMIT;
+use crate::bind;
+use crate::block::IdBlock;
 use crate::devices;
-use crate::event::News;
-use crate::id::{Id, IdBlock, Step};
+use crate::id::{Id, Step};
 use crate::later::{self, Task};
+use crate::news::IdNews;
+use crate::place::{HOP_LIMIT, PeerRoute};
 use crate::sync;
 
 /// How long the calling thread itself waits for a neighbour.
@@ -36,8 +37,8 @@ const BETWEEN_ROUTES: Duration = Duration::from_millis(100);
 /// How a destination is reached.
 struct Reached {
     source: SocketAddr,
-    way: Way,
-    /// Who has to be known first.
+    way: PeerRoute,
+    /// The neighbour whose hardware address has to be known first.
     neighbour: Option<(IpAddr, u32)>,
 }
 
@@ -127,7 +128,7 @@ fn find(source: SocketAddr, destination: SocketAddr, tos: u8) -> Outcome<Result<
         sl: 0,
     };
     let mtu = mtu.and_then(mtu_code).unwrap_or(0);
-    let way = Way { device, route, sgid_index: sgid_index as u8, mtu };
+    let way = PeerRoute { device, route, sgid_index: sgid_index as u8, mtu };
     Ok(Ok(Reached { source: address::with_ip(source, from, entry.scope_id), way, neighbour }))
 }
 
@@ -156,13 +157,13 @@ fn around(source: SocketAddr, to: IpAddr, tos: u8) -> Outcome<Result<Reached, c_
     let route =
         Route { from: here, to: here, traffic_class: tos, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 };
     let mtu = device.nic().device().info().netdev.mtu.min(LOCAL_MTU);
-    let way = Way { device, route, sgid_index: sgid_index as u8, mtu: mtu_code(mtu).unwrap_or(0) };
+    let way = PeerRoute { device, route, sgid_index: sgid_index as u8, mtu: mtu_code(mtu).unwrap_or(0) };
     let shown = if address::is_any(source.ip()) { to } else { source.ip() };
     Ok(Ok(Reached { source: address::with_ip(source, shown, 0), way, neighbour: None }))
 }
 
 /// The search of an id is over: the id's address and the way, or an event's status.
-fn found(id: &Arc<Id>, reached: Result<(SocketAddr, Way), c_int>) {
+fn found(id: &Arc<Id>, reached: Result<(SocketAddr, PeerRoute), c_int>) {
     {
         let mut state = id.state.lock();
         if state.step != Step::Resolving {
@@ -174,7 +175,7 @@ fn found(id: &Arc<Id>, reached: Result<(SocketAddr, Way), c_int>) {
             state.place.way = Some(way);
         }
     }
-    id.push(reached.map_or_else(News::AddrError, |_| News::AddrResolved));
+    id.push(reached.map_or_else(IdNews::AddrError, |_| IdNews::AddrResolved));
 }
 
 /// An id that waits for a neighbour.
@@ -185,7 +186,7 @@ struct Search {
     tos: u8,
     /// The neighbour, and the way that leads there.
     neighbour: (IpAddr, u32),
-    reached: (SocketAddr, Way),
+    reached: (SocketAddr, PeerRoute),
     /// When the way is looked up again: the kernel's routes may have changed, for instance by an address that has just come.
     again: Instant,
     until: Instant,
@@ -194,7 +195,7 @@ struct Search {
 impl Search {
     fn is_neighbour_known(&self) -> bool {
         let (ip, ifindex) = self.neighbour;
-        // Where the kernel can't be asked about neighbours, packets will tell.
+        // If the kernel can't be asked about neighbours, sending is tried.
         is_neighbour_known(ip, ifindex).unwrap_or(true)
     }
 
@@ -284,7 +285,7 @@ unsafe fn resolve(
     match shared.step() {
         Step::Idle => {
             let source = source.unwrap_or_else(|| SocketAddr::new(address::unspecified(destination.ip()), 0));
-            // A port that nobody has asked for is shown to the peer, and no more.
+            // A port that the program hasn't asked for is only a label in messages to the peer.
             let label = source.port() == 0;
             // SAFETY: the caller's promise.
             unsafe { bind::bind(id, source, label)? };
@@ -341,7 +342,7 @@ pub(crate) unsafe fn address(
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
-        // A source of no family says nothing.
+        // AF_UNSPEC is the same as no source.
         let silent = source.is_null() || address::family_of(source) == libc::AF_UNSPEC;
         let source = if silent { None } else { Some(address::read(source, "src_addr")?) };
         resolve(id, source, address::read(destination, "dst_addr")?, timeout)
@@ -364,7 +365,7 @@ entry! {
     }
 }
 
-/// The label by which routers tell flows apart: that which the program has given the address, or one by the ports.
+/// The flow label: the one in the program's address, or one computed from the ports.
 fn flow_label(source: SocketAddr, destination: SocketAddr) -> u32 {
     const BITS: u32 = 0xf_ffff;
     let given = if let SocketAddr::V6(v6) = destination { u32::from_be(v6.flowinfo()) & BITS } else { 0 };
@@ -400,7 +401,7 @@ pub(crate) unsafe fn route(id: *mut rdma_cm_id) -> Outcome<()> {
         }
         state.step = Step::RouteResolved;
     }
-    shared.push(News::RouteResolved);
+    shared.push(IdNews::RouteResolved);
     Ok(())
 }
 

@@ -7,9 +7,11 @@ use ferroce_ibverbs::call::{Outcome, Refusal, set_errno};
 use ferroce_ibverbs::entry;
 
 use crate::abi::*;
+use crate::block::IdBlock;
 use crate::channel;
 use crate::event;
-use crate::id::IdBlock;
+use crate::id;
+use crate::names;
 use crate::wait;
 
 /// The call has begun something: a synchronous id's waits for the event, which becomes `id->event`.
@@ -46,7 +48,7 @@ pub(crate) unsafe fn done(id: *mut rdma_cm_id, call: &'static str) -> Outcome<()
 /// # Safety
 /// `id` is a synchronous id.
 pub(crate) unsafe fn next_event(id: *mut rdma_cm_id, call: &'static str) -> Outcome<bool> {
-    // SAFETY: the caller's promise; the event before is given up by this call, as the man page says.
+    // SAFETY: the caller's promise; by the man page this call gives up the event before.
     unsafe {
         event::acknowledge(std::mem::replace(&mut (*id).event, null_mut()));
         match wait::wait((*id).channel, call)? {
@@ -75,7 +77,7 @@ pub(crate) unsafe fn check_status(id: *mut rdma_cm_id) -> Outcome<c_int> {
         RDMA_CM_EVENT_REJECTED => libc::ECONNREFUSED,
         _ => status.abs(),
     };
-    let name = crate::names::name(event).to_string_lossy();
+    let name = names::name(event).to_string_lossy();
     Err(Refusal::new(errno, format!("{name} with status {status}")))
 }
 
@@ -97,8 +99,8 @@ entry! {
             let mut state = shared.state.lock();
             let from = std::mem::replace(&mut state.queue, queue.clone());
             // What the program hasn't fetched moves along, in order, before anything newer.
-            for queued in channel::withdraw(&from, &shared) {
-                channel::put(&queue, queued);
+            for queued in id::withdraw(&from, &shared) {
+                id::put(&queue, queued);
             }
             drop(state);
             // Events that it has fetched are the old channel's.

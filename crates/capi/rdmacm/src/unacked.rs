@@ -14,11 +14,11 @@ use crate::names;
 pub(crate) struct Unacked {
     all: nic::Unacked,
     /// Those that the program has, by their numbers.
-    told: Mutex<class::CmUnacked, BTreeMap<c_int, Told>>,
+    delivered: Mutex<class::CmUnacked, BTreeMap<c_int, Delivered>>,
 }
 
 /// Events with one number.
-struct Told {
+struct Delivered {
     count: u32,
     /// Where the program got the first of them, for the checker.
     place: Option<Trace>,
@@ -30,41 +30,42 @@ impl Unacked {
         self.all.got();
     }
 
-    /// The program isn't told of one that was taken.
-    pub(crate) fn untold(&self) {
+    /// An event that was taken isn't delivered.
+    pub(crate) fn undelivered(&self) {
         self.all.ack(1);
     }
 
-    /// The program is told of one that was taken.
-    pub(crate) fn told(&self, event: c_int) {
-        let mut told = self.told.lock();
-        told.entry(event).or_insert_with(|| Told { count: 0, place: check::place_now() }).count += 1;
+    /// An event that was taken is delivered to the program.
+    pub(crate) fn delivered(&self, event: c_int) {
+        let mut delivered = self.delivered.lock();
+        delivered.entry(event).or_insert_with(|| Delivered { count: 0, place: check::place_now() }).count +=
+            1;
     }
 
-    /// The program acknowledges one that it was told of.
+    /// The program acknowledges a delivered event.
     pub(crate) fn ack(&self, event: c_int) {
-        let mut told = self.told.lock();
-        if let Some(of_number) = told.get_mut(&event) {
+        let mut delivered = self.delivered.lock();
+        if let Some(of_number) = delivered.get_mut(&event) {
             of_number.count -= 1;
             if of_number.count == 0 {
-                told.remove(&event);
+                delivered.remove(&event);
             }
         }
-        drop(told);
+        drop(delivered);
         // The id may be gone as soon as nothing is left.
         self.all.ack(1);
     }
 
-    /// Waits until all are acknowledged, for ever if need be. After a second a line says that `caller` waits, and for which.
+    /// Waits until all are acknowledged, for ever if need be. After a second it logs that `caller` waits, and for which events.
     pub(crate) fn wait(&self, caller: impl FnOnce() -> String) {
         self.all.wait(|_| {
-            let mut told = self.told.lock();
-            let known: Vec<String> = told
+            let mut delivered = self.delivered.lock();
+            let known: Vec<String> = delivered
                 .iter()
-                .map(|(&event, told)| format!("{} {}", told.count, names::written(event)))
+                .map(|(&event, of_number)| format!("{} {}", of_number.count, names::written(event)))
                 .collect();
-            let place = told.values_mut().find_map(|told| told.place.take());
-            drop(told);
+            let place = delivered.values_mut().find_map(|of_number| of_number.place.take());
+            drop(delivered);
             check::waits(caller(), known.join(", "), place.as_ref());
         });
     }

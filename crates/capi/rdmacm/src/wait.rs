@@ -1,4 +1,4 @@
-//! How threads wait for events: rdma_get_cm_event(3).
+//! How threads wait for events: rdma_get_cm_event(3); and the event that a program writes: rdma_write_cm_event(3).
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 
 use ferroce_ibverbs::call::{self, Outcome, Refusal, put};
 use ferroce_ibverbs::calls::{Sleep, Woken};
+use ferroce_ibverbs::entry;
 use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::channel::{self, Queue};
+use crate::block::IdBlock;
+use crate::channel;
 use crate::deliver::deliver;
+use crate::id::{self, Queue};
+use crate::news::IdNews;
 
 /// What a step between two waits came to.
 enum Looked {
@@ -20,12 +24,12 @@ enum Looked {
     Found(*mut rdma_cm_event),
 }
 
-/// Takes the next event that the program is told of.
+/// Takes the next event for the program.
 ///
 /// # Safety
 /// As [`deliver`].
 unsafe fn next(queue: &Queue, announced: bool) -> Looked {
-    while let Some(queued) = channel::take(queue) {
+    while let Some(queued) = id::take(queue) {
         // SAFETY: the caller's promise.
         if let Some(event) = unsafe { deliver(queued) } {
             return Looked::Found(event);
@@ -37,10 +41,10 @@ unsafe fn next(queue: &Queue, announced: bool) -> Looked {
     Looked::Nothing
 }
 
-/// How long a thread waits before the log says for what.
+/// How long a thread waits before it logs that it does.
 const SPEAKS_AFTER: Duration = Duration::from_secs(1);
 
-/// Waits for the next event of a synchronous id, as its descriptor's O_NONBLOCK says; EAGAIN isn't logged as a refusal: `None`.
+/// Waits for the next event of a synchronous id. `None`: the channel's descriptor is non-blocking and no event is pending.
 ///
 /// # Safety
 /// As [`deliver`].
@@ -192,11 +196,23 @@ unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event) -
     }
 }
 
-/// Says after a second what a thread waits for.
+/// Logs after a second that the thread waits.
 fn speak(since: &mut Option<Instant>) {
     if since.is_some_and(|since| since.elapsed() > SPEAKS_AFTER) {
         tracing::debug!("rdma_get_cm_event waits for an event of the channel");
         // Once a call, but for one that lasts for centuries.
         *since = Some(Instant::now() + Duration::from_secs(1 << 32));
+    }
+}
+
+entry! {
+    fn rdma_write_cm_event(id: *mut rdma_cm_id, event: c_int, status: c_int, arg: u64) -> minus_one {
+        // SAFETY: by the man page an id.
+        let shared = unsafe { IdBlock::of(id) }?;
+        if event != RDMA_CM_EVENT_USER {
+            return Err(Refusal::invalid(format!("event {event}: only RDMA_CM_EVENT_USER can be written")));
+        }
+        shared.push(IdNews::User { status, arg });
+        Ok(0)
     }
 }
