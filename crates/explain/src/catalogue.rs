@@ -1,33 +1,11 @@
 //! The catalogue: each reason with its number, which never changes its meaning, and its texts. Findings are in `findings`.
 
-/// A reason, or a finding.
-#[derive(Clone, Copy, Debug)]
-pub struct Entry {
-    /// Its number: 34 is FC034.
-    pub number: u16,
-    /// What is wrong, in a few words without a full stop.
-    pub title: &'static str,
-    /// Its meaning and its usual causes.
-    pub means: &'static str,
-    /// How to find out which cause applies.
-    pub see: &'static str,
-    /// The fix, in a sentence, which the log line contains too.
-    pub fix: &'static str,
-    /// The statuses of completions with this reason, at either side. Empty for findings.
-    pub statuses: &'static [&'static str],
-}
-
-impl Entry {
-    /// Whether it is a finding of `ferroce run --check` instead of the reason of a completion.
-    #[must_use]
-    pub const fn is_finding(&self) -> bool {
-        self.number >= crate::findings::FIRST
-    }
-}
+use crate::entry::Entry;
+use crate::findings::FINDINGS;
 
 /// All reasons and findings, by number.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
-    CATALOGUE.iter().chain(crate::FINDINGS)
+    CATALOGUE.iter().chain(FINDINGS)
 }
 
 /// The entry with this number.

@@ -1,9 +1,6 @@
 //! What `ferroce run --check` finds: uses of verbs that work here, and fail, hang or lose data on an adapter.
 
-use crate::Entry;
-
-/// The first number of a finding; smaller ones are reasons of requests that fail.
-pub(crate) const FIRST: u16 = 100;
+use crate::entry::Entry;
 
 /// This finding is reported without `--check`, too.
 pub(crate) const ALWAYS_REPORTED: u16 = 103;
@@ -145,6 +142,7 @@ pub const FINDINGS: &[Entry] = &[
 mod tests {
     use super::*;
     use crate::CATALOGUE;
+    use crate::entry::FIRST_FINDING as FIRST;
 
     #[test]
     fn findings_and_reasons_have_numbers_of_their_own() {

@@ -8,6 +8,7 @@
 mod attributes;
 mod catalogue;
 mod check;
+mod entry;
 mod events;
 mod finding;
 mod findings;
@@ -18,8 +19,9 @@ mod reason;
 mod statuses;
 
 pub use attributes::{ATTRIBUTES, Attribute};
-pub use catalogue::{CATALOGUE, Entry, all, entry};
+pub use catalogue::{CATALOGUE, all, entry};
 pub use check::Check;
+pub use entry::Entry;
 pub use events::{ASYNC_EVENTS, CM_EVENTS, REJECTIONS};
 pub use finding::{Finding, Place, ReportFormat};
 pub use findings::FINDINGS;

@@ -1,5 +1,6 @@
 //! The log line of a failure.
 
+use crate::statuses::status_name;
 use crate::{Reason, entry, id};
 use core::fmt::{self, Write as _};
 use core::net::IpAddr;
@@ -82,24 +83,6 @@ pub struct Report {
     pub reason: Reason,
     /// Send requests that are flushed because of it.
     pub flushed: u32,
-}
-
-/// The name of a status in the C interface.
-pub(crate) fn status_name(status: WcStatus) -> &'static str {
-    match status {
-        WcStatus::LocLenErr => "IBV_WC_LOC_LEN_ERR",
-        WcStatus::LocQpOpErr => "IBV_WC_LOC_QP_OP_ERR",
-        WcStatus::LocProtErr => "IBV_WC_LOC_PROT_ERR",
-        WcStatus::WrFlushErr => "IBV_WC_WR_FLUSH_ERR",
-        WcStatus::MwBindErr => "IBV_WC_MW_BIND_ERR",
-        WcStatus::BadRespErr => "IBV_WC_BAD_RESP_ERR",
-        WcStatus::RemInvReqErr => "IBV_WC_REM_INV_REQ_ERR",
-        WcStatus::RemAccessErr => "IBV_WC_REM_ACCESS_ERR",
-        WcStatus::RemOpErr => "IBV_WC_REM_OP_ERR",
-        WcStatus::RetryExcErr => "IBV_WC_RETRY_EXC_ERR",
-        WcStatus::RnrRetryExcErr => "IBV_WC_RNR_RETRY_EXC_ERR",
-        _ => "an error",
-    }
 }
 
 impl fmt::Display for PeerName {

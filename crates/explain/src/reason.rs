@@ -240,7 +240,7 @@ impl Reason {
 /// A number that a peer has sent, if the catalogue lists it for the status: peers aren't trusted.
 fn known(reported: u16, status: WcStatus) -> Option<u16> {
     let fits = |entry: &&crate::Entry| {
-        !entry.is_finding() && entry.statuses.contains(&crate::line::status_name(status))
+        !entry.is_finding() && entry.statuses.contains(&crate::statuses::status_name(status))
     };
     crate::entry(reported).filter(fits).map(|entry| entry.number)
 }

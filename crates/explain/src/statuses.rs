@@ -1,5 +1,7 @@
 //! The meaning of completion statuses and errno values, in a sentence or two.
 
+use ferroce_proto::WcStatus;
+
 /// A word of the C interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Word {
@@ -98,6 +100,11 @@ pub const STATUSES: &[Word] = &[
         "The data of a rendezvous couldn't be fetched.",
     ),
 ];
+
+/// The name of a status of failed requests.
+pub(crate) fn status_name(status: WcStatus) -> &'static str {
+    STATUSES.iter().find(|word| word.value == status as i32).map_or("an error", |word| word.name)
+}
 
 /// Values of errno that verbs return.
 pub const ERRNOS: &[Word] = &[

@@ -1,4 +1,4 @@
-//! Lists that somebody else has written, of whom nothing is believed.
+//! Lists from an untrusted process.
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;

@@ -53,7 +53,7 @@ counters! {
     rcvd_seq_err,
     /// Acknowledgements put off; none is counted.
     ack_deferred,
-    /// Requests that nobody has answered however often they were sent.
+    /// Requests without an answer after all retries.
     retry_exceeded_err,
     /// Requests for which the peer never had a receive.
     retry_rnr_exceeded_err,

@@ -1,8 +1,7 @@
-//! What a process tells of itself to those who watch it: its devices, queue pairs, queues, regions and counters, as they are
-//! at one moment.
+//! A snapshot of a process for `ferroce ps`, `top` and `trace`: its devices, queue pairs, queues, regions and counters.
 //!
-//! In here: these things as data, their form (JSON), and what a watcher does not believe. Out of here: who collects them
-//! (`nic`), how they get to the watcher (`host`), what people see (`cli`, `preload`).
+//! In here: the snapshot as data, its form (JSON), and the validation by the reader. Out of here: collecting it (`nic`), sending it
+//! (`host`), showing it (`cli`, `preload`).
 //!
 //! A watcher may be root, and the watched process anybody's. So what comes is bounded, in bytes ([`LONGEST`]), in entries
 //! ([`MOST`]) and in letters of a text, and a [`Text`] has no letter that a terminal acts upon.
@@ -23,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of the longest account of a process.
 pub const LONGEST: usize = 16 << 20;
-/// How many of each kind of object are told of; of others only the number.
+/// How many of each kind of object are listed; the others are only counted.
 pub const TOLD: usize = 4096;
 
 /// What is asked for.
@@ -71,7 +70,7 @@ pub struct Process {
     /// Its queue pairs.
     #[serde(deserialize_with = "list")]
     pub queue_pairs: Vec<QueuePair>,
-    /// Queue pairs that aren't told of one by one.
+    /// Queue pairs that aren't listed one by one.
     pub more_queue_pairs: u64,
     /// Its listeners and connections of librdmacm, once it has used them.
     pub connection_manager: Option<ConnectionManager>,
@@ -84,7 +83,7 @@ pub struct Process {
     /// Its regions.
     #[serde(deserialize_with = "list")]
     pub regions: Vec<Region>,
-    /// Regions that aren't told of one by one.
+    /// Regions that aren't listed one by one.
     pub more_regions: u64,
     /// Bytes of all regions.
     pub registered: u64,
@@ -166,7 +165,7 @@ pub struct QueuePair {
     pub service: Text,
     /// RESET, INIT, RTR, RTS, SQD, SQE or ERR.
     pub state: Text,
-    /// It was at work all the while, so what is below and changes is unknown. The counters are those that it told last.
+    /// It was at work all the while, so what is below and changes is unknown. The counters are the last ones it published.
     pub busy: bool,
     /// How packets go: local, shm or udp; empty before there is a way.
     pub fabric: Text,
@@ -283,14 +282,14 @@ pub struct Region {
 }
 
 impl Process {
-    /// As it is told.
+    /// The form in which it is sent.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // Nothing in it has a form that JSON hasn't.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What a process has told; `None` if it makes no sense.
+    /// The snapshot that a process has sent; `None` if it isn't valid.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > LONGEST {

@@ -1,4 +1,4 @@
-//! Texts that somebody else has written, as a terminal may be given them.
+//! Texts from an untrusted process, in a form that is safe for a terminal.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;

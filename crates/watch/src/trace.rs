@@ -72,14 +72,14 @@ pub struct Message {
 }
 
 impl Trace {
-    /// As it is told.
+    /// The form in which it is sent.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // Nothing in it has a form that JSON hasn't.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What a process has told; `None` if it makes no sense.
+    /// The message that a process has sent; `None` if it isn't valid.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()

@@ -59,8 +59,8 @@ pub const HOUSE: &[Storey] = &[
         ),
     ],
     &[
-        one("explain", "Why requests fail, in words: the catalogue of reasons, and the lines made of them."),
-        one(
+        room("explain", "Why requests fail, in words: the catalogue of reasons, and the lines made of them."),
+        room(
             "watch",
             "What a process tells of itself to those who watch it, and what of it a watcher believes.",
         ),
