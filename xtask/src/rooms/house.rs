@@ -125,18 +125,7 @@ pub const HOUSE: &[Storey] = &[
         "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
     )],
     &[
-        Crate {
-            name: "capi-ibverbs",
-            what: "The C interface: libibverbs.so.1.",
-            together: &[Together {
-                rooms: &[
-                    "advise", "ah", "buf", "checked", "context", "counters", "cq", "cq_ex", "dm", "dmah",
-                    "domain", "events", "flow", "memory", "mw", "poll", "post", "qp", "query", "reg_ex",
-                    "srq", "tags", "wq", "wr", "xrc",
-                ],
-                why: "A context is the table of all functions, and the functions of each object begin with its context.",
-            }],
-        },
+        room("capi-ibverbs", "The C interface: libibverbs.so.1."),
         one("capi-rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
         one("rsocket-preload", "What lets programs of sockets use rsockets."),
         Crate {

@@ -6,8 +6,7 @@ use ferroce_nic as nic;
 
 use crate::abi::*;
 use crate::call::{self, Refusal};
-use crate::memory::PdBlock;
-use crate::object::Headed;
+use crate::object::{Headed, PdBlock};
 use crate::post;
 
 /// The slot behind ibv_advise_mr(3). The pages are there when it returns, with IBV_ADVISE_MR_FLAG_FLUSH or without.

@@ -2,7 +2,6 @@
 
 use std::mem::zeroed;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
 use ferroce_nic as nic;
 use nic::OfContext as _;
@@ -12,31 +11,7 @@ use nic::udp::HostAddr;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry, put};
-use crate::context::ContextBlock;
-use crate::memory::PdBlock;
-use crate::object::{Headed, Identity, next_handle};
-
-#[repr(C)]
-pub(crate) struct AhBlock {
-    c: ibv_ah,
-    nic: Arc<nic::Ah>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_ah` first.
-unsafe impl Headed for AhBlock {
-    type C = ibv_ah;
-    const WHAT: &'static str = "ah";
-
-    fn identity(c: &ibv_ah) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
-
-impl AhBlock {
-    pub(crate) fn nic(&self) -> &Arc<nic::Ah> {
-        &self.nic
-    }
-}
+use crate::object::{AhBlock, ContextBlock, Headed, PdBlock, next_handle};
 
 pub(crate) fn vector_of(attr: &ibv_ah_attr) -> AddressVector {
     AddressVector {
@@ -90,7 +65,7 @@ entry! {
     fn ibv_destroy_ah(ah: *mut ibv_ah) -> errno {
         // SAFETY: by the man page a handle that the caller gives up.
         unsafe {
-            AhBlock::ending(ah)?.nic.destroy();
+            AhBlock::ending(ah)?.nic().destroy();
             AhBlock::free(ah);
         }
         Ok(())

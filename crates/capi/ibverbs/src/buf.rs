@@ -8,8 +8,7 @@ use libc::size_t;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, entry, put};
-use crate::memory::PdBlock;
-use crate::object::{Headed, Identity};
+use crate::object::{Headed, PdBlock, block};
 
 /// What programs hold and don't look into.
 #[repr(C)]
@@ -18,24 +17,13 @@ pub(crate) struct ibv_buf {
     opaque: [u8; 0],
 }
 
-/// Plain memory of the process: an adapter in the process reaches all of it.
-#[repr(C)]
-pub(crate) struct BufBlock {
-    c: ibv_buf,
+block! {
+    /// Plain memory of the process: an adapter in the process reaches all of it.
+    BufBlock: ibv_buf, "buf", |_c| (ptr::null_mut(), 0);
     pd: *mut ibv_pd,
     hold: nic::PdHold,
     addr: *mut c_void,
     size: size_t,
-}
-
-// SAFETY: `repr(C)` with an `ibv_buf` first.
-unsafe impl Headed for BufBlock {
-    type C = ibv_buf;
-    const WHAT: &'static str = "buf";
-
-    fn identity(_: &ibv_buf) -> Identity {
-        Identity { context: std::ptr::null_mut(), handle: 0 }
-    }
 }
 
 impl Drop for BufBlock {

@@ -34,7 +34,7 @@ impl Refusal {
         Self::new(libc::EINVAL, why)
     }
 
-    /// The same as the adapter says it.
+    /// The refusal as an error of the adapter.
     pub fn to_nic(&self) -> ferroce_nic::Error {
         let why = self.why.clone().into_owned();
         match self.errno {
@@ -98,7 +98,7 @@ impl Drop for Uncancellable {
 /// Runs `body`; a panic becomes `EIO`, and nothing unwinds into C. Without [`guard`]'s protection against cancellation:
 /// for the data path, where the adapter makes raw system calls only.
 pub fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    // A fork waits until nobody is inside.
+    // A fork waits until no thread is inside.
     let _inside = match ferroce_nic::enter_library() {
         Ok(inside) => inside,
         Err(ferroce_nic::Unusable(why)) => {
@@ -173,7 +173,7 @@ pub fn value<T>(call: &'static str, otherwise: T, body: impl FnOnce() -> T) -> T
 /// The object behind a pointer that a program passed.
 ///
 /// # Safety
-/// `pointer` is null or points to a live `T` that nobody changes during `'a`.
+/// `pointer` is null or points to a live `T` that isn't changed during `'a`.
 pub unsafe fn at<'a, T>(pointer: *const T, what: &'static str) -> Outcome<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| Refusal::invalid(format!("{what} is NULL")))
@@ -182,7 +182,7 @@ pub unsafe fn at<'a, T>(pointer: *const T, what: &'static str) -> Outcome<&'a T>
 /// Likewise, to write to it.
 ///
 /// # Safety
-/// `pointer` is null or points to a live `T` that nobody else uses during `'a`.
+/// `pointer` is null or points to a live `T` that isn't used elsewhere during `'a`.
 pub unsafe fn at_mut<'a, T>(pointer: *mut T, what: &'static str) -> Outcome<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or_else(|| Refusal::invalid(format!("{what} is NULL")))

@@ -19,7 +19,7 @@ pub use crate::xrc::{close_xrcd, open_xrcd};
 
 use crate::abi::{ibv_context, ibv_device};
 use crate::call::Outcome;
-use crate::context::ContextBlock;
+use crate::object::ContextBlock;
 
 /// The adapter's object behind an open device.
 ///

@@ -9,11 +9,8 @@ use ferroce_nic::{self as nic, settings};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
 use crate::check::{self, Buffers, CqWatch, QpWatch, Sent};
-use crate::cq::CqBlock;
-use crate::object::Headed;
-use crate::qp::QpBlock;
-use crate::srq::SrqBlock;
-use crate::{cq_ex, poll, post};
+use crate::object::{CqBlock, Headed, QpBlock, SrqBlock};
+use crate::{poll, post};
 
 /// Sets the functions of an open device that the checker looks at.
 pub(crate) fn fill(ops: &mut ibv_context_ops) {
@@ -47,8 +44,8 @@ unsafe fn list<'a, T: 'a>(first: *mut T, next: impl Fn(&'a T) -> *mut T) -> impl
     std::iter::successors(unsafe { first.as_ref() }, move |element| unsafe { next(element).as_ref() })
 }
 
-/// Calls a function that posts a list, and says how many elements it has taken. `bad_wr` gets what it says is bad, the first if it
-/// doesn't say.
+/// Calls a function that posts a list, and returns how many elements it has taken. `bad_wr` gets the bad element, the first one if the
+/// function names none.
 ///
 /// # Safety
 /// `first` is a list, linked by what `next` reads, `bad_wr` null or the caller's variable.
@@ -74,7 +71,7 @@ unsafe fn post_list<T>(
 /// Why a request isn't taken.
 const FULL: &str = "the queue is full; poll completions to free its entries";
 
-/// Posts the first `room` elements of a longer list, one by one, and refuses the next: no room. Says how many it has taken.
+/// Posts the first `room` elements of a longer list, one by one, and refuses the next: no room. Returns how many it has taken.
 ///
 /// # Safety
 /// `first` is a list, linked by what `next` gives, and valid during the call; `bad_wr` is null or the caller's variable. `post` is
@@ -328,7 +325,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     let _inside = nic::enter_library();
     // SAFETY: by the man page an extended queue, and attributes or NULL. After success this thread has locked it.
     unsafe {
-        let result = cq_ex::start_poll(cq, attr);
+        let result = poll::start_poll(cq, attr);
         match result {
             0 => stands_on(cq),
             libc::ENOENT => found_none(cq),
@@ -342,7 +339,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let _inside = nic::enter_library();
     // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
     unsafe {
-        let result = cq_ex::next_poll(cq);
+        let result = poll::next_poll(cq);
         if result == 0 {
             stands_on(cq);
         }

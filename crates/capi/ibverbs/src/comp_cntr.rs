@@ -3,7 +3,6 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::Arc;
 
 use ferroce_nic as nic;
 use libc::size_t;
@@ -11,9 +10,7 @@ use nic::CntrValue::{Completed, Failed};
 
 use crate::abi::{ibv_context, ibv_qp};
 use crate::call::{Refusal, at, entry, put};
-use crate::context::ContextBlock;
-use crate::object::{Headed, Identity, next_handle};
-use crate::qp::QpBlock;
+use crate::object::{ContextBlock, Headed, QpBlock, block, next_handle};
 
 #[repr(C)]
 pub(crate) struct ibv_comp_cntr {
@@ -51,20 +48,9 @@ const _: () = assert!(
 const IBV_COMP_CNTR_TYPE_WRS: c_int = 0;
 const IBV_COMP_CNTR_TYPE_BYTES: c_int = 1;
 
-#[repr(C)]
-struct CntrBlock {
-    c: ibv_comp_cntr,
-    nic: Arc<nic::CompCntr>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_comp_cntr` first.
-unsafe impl Headed for CntrBlock {
-    type C = ibv_comp_cntr;
-    const WHAT: &'static str = "comp_cntr";
-
-    fn identity(c: &ibv_comp_cntr) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
+block! {
+    CntrBlock: ibv_comp_cntr, "comp_cntr", |c| (c.context, c.handle);
+    => nic::CompCntr;
 }
 
 entry! {
@@ -119,7 +105,7 @@ entry! {
     fn ibv_destroy_comp_cntr(cntr: *mut ibv_comp_cntr) -> errno {
         // SAFETY: by the man page a counter that the caller gives up.
         unsafe {
-            CntrBlock::ending(cntr)?.nic.check_unused()?;
+            CntrBlock::ending(cntr)?.nic().check_unused()?;
             CntrBlock::free(cntr);
         }
         Ok(())
@@ -131,7 +117,7 @@ macro_rules! values {
         entry! {
             fn $set(cntr: *mut ibv_comp_cntr, value: u64) -> errno {
                 // SAFETY: by the man page a counter.
-                unsafe { CntrBlock::checked(cntr) }?.nic.set($entry, value);
+                unsafe { CntrBlock::checked(cntr) }?.nic().set($entry, value);
                 Ok(())
             }
         }
@@ -139,7 +125,7 @@ macro_rules! values {
         entry! {
             fn $add(cntr: *mut ibv_comp_cntr, amount: u64) -> errno {
                 // SAFETY: by the man page a counter.
-                unsafe { CntrBlock::checked(cntr) }?.nic.add($entry, amount);
+                unsafe { CntrBlock::checked(cntr) }?.nic().add($entry, amount);
                 Ok(())
             }
         }
@@ -147,7 +133,7 @@ macro_rules! values {
         entry! {
             fn $read(cntr: *mut ibv_comp_cntr, value: *mut u64) -> errno {
                 // SAFETY: by the man page a counter and the caller's variable.
-                unsafe { put(value, "value", nic::read_comp_cntr(&CntrBlock::checked(cntr)?.nic, $entry)) }
+                unsafe { put(value, "value", nic::read_comp_cntr(CntrBlock::checked(cntr)?.nic(), $entry)) }
             }
         }
     )*};
@@ -169,6 +155,6 @@ entry! {
         if attr.comp_mask != 0 {
             return Err(Refusal::invalid("the comp_mask of ibv_qp_attach_comp_cntr_attr isn't 0"));
         }
-        Ok(qp.nic()?.attach_comp_cntr(&cntr.nic, attr.op_mask)?)
+        Ok(qp.nic()?.attach_comp_cntr(cntr.nic(), attr.op_mask)?)
     }
 }

@@ -1,50 +1,23 @@
 //! Device contexts: ibv_open_device(3) and ibv_close_device(3), and the table of functions that inline code of the
 //! header calls through.
 
-use std::mem::{offset_of, zeroed};
+use std::mem::zeroed;
 use std::ptr;
 use std::sync::Arc;
 
 use ferroce_nic as nic;
 
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
-use crate::call::{Outcome, Refusal, entry};
+use crate::call::entry;
 use crate::device::DeviceBlock;
+use crate::object::ContextBlock;
 use crate::{
     advise, buf, check, checked, counters, cq, cq_ex, dm, dmah, domain, events, flow, memory, mw, poll, post,
     qp, query, reg_ex, srq, tags, wq, xrc,
 };
 
-/// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
+/// The value of `abi_compat` of an `ibv_context` inside a `verbs_context`.
 const EXTENDED: usize = usize::MAX;
-
-#[repr(C)]
-pub(crate) struct ContextBlock {
-    c: verbs_context,
-    nic: Arc<nic::Context>,
-}
-
-impl ContextBlock {
-    /// The block behind a program's pointer, which leads into its middle.
-    ///
-    /// # Safety
-    /// `context` is null or an open context of ours.
-    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Self> {
-        if context.is_null() {
-            return Err(Refusal::invalid("context is NULL"));
-        }
-        // SAFETY: every context is a block's field at this offset.
-        Ok(unsafe { &*context.byte_sub(offset_of!(Self, c.context)).cast::<Self>() })
-    }
-
-    pub(crate) fn nic(&self) -> &Arc<nic::Context> {
-        &self.nic
-    }
-
-    pub(crate) fn num_comp_vectors(&self) -> i32 {
-        self.c.context.num_comp_vectors
-    }
-}
 
 /// The functions of an open device. What isn't set here, inline code answers with EOPNOTSUPP.
 fn fill(context: &mut verbs_context) {
@@ -73,7 +46,7 @@ fn fill(context: &mut verbs_context) {
     context.open_xrcd = Some(xrc::open_xrcd);
     context.close_xrcd = Some(xrc::close_xrcd);
     context.get_srq_num = Some(xrc::get_srq_num);
-    context.open_qp = Some(xrc::open_qp);
+    context.open_qp = Some(qp::open_qp);
     context.ibv_create_flow = Some(flow::create_flow);
     context.ibv_destroy_flow = Some(flow::destroy_flow);
     context.create_flow_action_esp = Some(flow::create_flow_action_esp);
@@ -135,9 +108,9 @@ entry! {
         check::close(context);
         // SAFETY: made by `present` as a box.
         let block = unsafe { Box::from_raw(block) };
-        let left = block.nic.close();
+        let left = block.nic().close();
         if left != nic::Leftovers::default() {
-            // Programs do this (perftest leaves a completion queue): it isn't worth a line that nobody asked for.
+            // Programs do this (perftest leaves a completion queue): it isn't worth a line by default.
             tracing::info!("{left} of a closed device end with it");
         }
         Ok(())

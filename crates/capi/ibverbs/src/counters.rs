@@ -4,35 +4,11 @@ use std::ffi::c_int;
 use std::slice;
 use std::sync::Arc;
 
-use ferroce_nic::raw::{CounterPoint, Counters};
+use ferroce_nic::raw::CounterPoint;
 
 use crate::abi::*;
 use crate::call::{self, Refusal, at};
-use crate::context::ContextBlock;
-use crate::flow::FlowBlock;
-use crate::object::{Headed, Identity};
-
-#[repr(C)]
-pub(crate) struct CountersBlock {
-    c: ibv_counters,
-    nic: Arc<Counters>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_counters` first.
-unsafe impl Headed for CountersBlock {
-    type C = ibv_counters;
-    const WHAT: &'static str = "counters";
-
-    fn identity(c: &ibv_counters) -> Identity {
-        Identity { context: c.context, handle: 0 }
-    }
-}
-
-impl CountersBlock {
-    pub(crate) fn nic(&self) -> &Arc<Counters> {
-        &self.nic
-    }
-}
+use crate::object::{ContextBlock, CountersBlock, FlowBlock, Headed};
 
 /// The slot behind `ibv_create_counters`.
 pub(crate) unsafe extern "C" fn create_counters(
@@ -57,7 +33,7 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) ->
     call::errno_value("ibv_destroy_counters", || {
         // SAFETY: by the man page counters that the caller gives up.
         unsafe {
-            CountersBlock::ending(counters)?.nic.check_unused()?;
+            CountersBlock::ending(counters)?.nic().check_unused()?;
             CountersBlock::free(counters);
         }
         Ok(())
@@ -87,7 +63,7 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
             IBV_COUNTER_BYTES => CounterPoint::Bytes,
             other => return Err(Refusal::new(libc::ENOTSUP, format!("counter_desc {other}"))),
         };
-        Ok(block.nic.attach(attr.index, point)?)
+        Ok(block.nic().attach(attr.index, point)?)
     })
 }
 
@@ -112,7 +88,7 @@ pub(crate) unsafe extern "C" fn read_counters(
             values.write_bytes(0, ncounters as usize);
             slice::from_raw_parts_mut(values, ncounters as usize)
         };
-        block.nic.read(values);
+        block.nic().read(values);
         Ok(())
     })
 }

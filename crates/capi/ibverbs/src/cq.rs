@@ -13,26 +13,7 @@ use nic::OfContext as _;
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, entry};
 use crate::check::{self, CqWatch};
-use crate::context::ContextBlock;
-use crate::events::ChannelBlock;
-use crate::memory::PdBlock;
-use crate::object::{Headed, Identity, next_handle};
-
-/// The adapter's queues are all alike; the extended part of the C structure is used by those that were made with
-/// `ibv_create_cq_ex`.
-#[repr(C)]
-pub(crate) struct CqBlock {
-    c: ibv_cq_ex,
-    nic: Arc<nic::Cq>,
-    /// The completion that the iterator of an extended queue stands on.
-    pub(crate) current: UnsafeCell<ibv_wc>,
-    /// What was recorded with it.
-    pub(crate) stamp: UnsafeCell<nic::Stamp>,
-    /// The program promises to use an extended queue from one thread at a time.
-    pub(crate) single_threaded: bool,
-    /// For the checker.
-    watch: Option<Arc<CqWatch>>,
-}
+use crate::object::{ChannelBlock, ContextBlock, CqBlock, Headed, PdBlock, next_handle};
 
 /// What ibv_create_cq_ex(3) adds to ibv_create_cq(3).
 #[derive(Default)]
@@ -42,28 +23,6 @@ pub(crate) struct Extension {
     pub(crate) stamped: bool,
     pub(crate) ignore_overrun: bool,
     pub(crate) single_threaded: bool,
-}
-
-// SAFETY: `repr(C)` with an `ibv_cq_ex` first, which begins with all fields of an `ibv_cq` (the layout test compares
-// both with the header).
-unsafe impl Headed for CqBlock {
-    type C = ibv_cq;
-    const WHAT: &'static str = "cq";
-
-    fn identity(c: &ibv_cq) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
-
-impl CqBlock {
-    pub(crate) fn nic(&self) -> &Arc<nic::Cq> {
-        &self.nic
-    }
-
-    /// What the checker knows of it, if there is one.
-    pub(crate) fn watch(&self) -> Option<&Arc<CqWatch>> {
-        self.watch.as_ref()
-    }
 }
 
 /// # Safety
@@ -137,10 +96,10 @@ entry! {
             let block = CqBlock::checked(cq)?;
             let size = u32::try_from(cqe)
                 .map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
-            block.nic.resize(size)?;
-            (*cq).cqe = block.nic.capacity() as c_int;
+            block.nic().resize(size)?;
+            (*cq).cqe = block.nic().capacity() as c_int;
             if let Some(watch) = block.watch() {
-                watch.resized(block.nic.capacity());
+                watch.resized(block.nic().capacity());
             }
         }
         Ok(())
@@ -153,7 +112,7 @@ entry! {
         // of it is left anywhere.
         unsafe {
             let block = CqBlock::ending(cq)?;
-            block.nic.destroy()?;
+            block.nic().destroy()?;
             CqBlock::free(cq);
         }
         Ok(())
@@ -164,7 +123,7 @@ entry! {
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     call::to_errno(call::contain("ibv_req_notify_cq", || {
         // SAFETY: by the man page a completion queue.
-        unsafe { CqBlock::of(cq) }?.nic.request_notify(solicited_only != 0);
+        unsafe { CqBlock::of(cq) }?.nic().request_notify(solicited_only != 0);
         Ok(())
     }))
 }
@@ -179,7 +138,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
         }
         if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
             let ibv_moderate_cq { cq_count, cq_period } = attr.moderate;
-            block.nic.moderate(cq_count, Duration::from_micros(cq_period.into()));
+            block.nic().moderate(cq_count, Duration::from_micros(cq_period.into()));
         }
         Ok(())
     })

@@ -2,15 +2,12 @@
 
 use std::ffi::{c_int, c_uint};
 
-use ferroce_nic as nic;
-use nic::Poll as _;
-
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::checked;
-use crate::cq::{self, CqBlock, Extension};
-use crate::object::Headed;
-use crate::poll::wc_of;
+use crate::cq::{self, Extension};
+use crate::object::{CqBlock, Headed};
+use crate::poll::{end_poll, next_poll, start_poll};
 
 /// The slot behind `ibv_create_cq_ex`.
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -21,8 +18,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         // SAFETY: by the man page the caller's structure.
         let attr = unsafe { at(attr, "cq_attr") }?;
         let extension = check(attr)?;
-        // SAFETY: by the man page an open context, a channel or NULL, and a domain if the mask says so. The head of a queue's block is an `ibv_cq_ex`,
-        // which nobody else knows yet.
+        // SAFETY: by the man page an open context, a channel or NULL, and a domain if the mask has its bit. The head of a new queue's block is an
+        // `ibv_cq_ex`.
         unsafe {
             let cq = cq::create(
                 context,
@@ -89,76 +86,6 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<Extension> {
         ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
     })
-}
-
-/// Moves the iterator to the next completion.
-///
-/// # Safety
-/// `cq` is an extended queue, whose lock the caller holds.
-unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
-    // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
-    unsafe {
-        let block = CqBlock::of(cq.cast())?;
-        let stand_on = |wc: &nic::Wc, stamp| {
-            let wc = wc_of(wc);
-            (*cq).status = wc.status;
-            (*cq).wr_id = wc.wr_id;
-            *block.current.get() = wc;
-            *block.stamp.get() = stamp;
-        };
-        let queue = block.nic();
-        let n = if begins { queue.poll_stamped(1, stand_on)? } else { queue.take(1, stand_on) };
-        // Said by a return value of its own, not reported as a refusal.
-        if n == 0 { Err(Refusal::new(libc::ENOENT, "the completion queue is empty")) } else { Ok(()) }
-    }
-}
-
-/// Keeps other threads off the iterator, unless there are none.
-///
-/// # Safety
-/// `cq` is an extended queue.
-unsafe fn lock(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller's promise; the mutex was zeroed, which is its initial state, and isn't used for anything else.
-    unsafe {
-        if !(*cq.cast::<CqBlock>()).single_threaded {
-            libc::pthread_mutex_lock(&raw mut (*cq).mutex);
-        }
-    }
-}
-
-/// # Safety
-/// `cq` is an extended queue that this thread has locked.
-unsafe fn unlock(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !(*cq.cast::<CqBlock>()).single_threaded {
-            libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
-        }
-    }
-}
-
-/// Begins a batch. On success the queue stays locked until `end_poll`, so that threads may share it.
-pub(crate) unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    call::to_errno(call::contain("ibv_start_poll", || {
-        // SAFETY: by the man page an extended queue, and attributes or NULL.
-        unsafe {
-            if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
-                return Err(Refusal::invalid("the comp_mask of ibv_poll_cq_attr isn't 0"));
-            }
-            lock(cq);
-            advance(cq, true).inspect_err(|_| unlock(cq))
-        }
-    }))
-}
-
-pub(crate) unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
-    call::to_errno(call::contain("ibv_next_poll", || unsafe { advance(cq, false) }))
-}
-
-unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: by the man page after a successful start_poll of this thread, which has locked.
-    unsafe { unlock(cq) };
 }
 
 macro_rules! readers {

@@ -149,7 +149,7 @@ entry! {
 }
 
 entry! {
-    // The kernel has given our devices no index, and who had one would ask the kernel about it: UCX does, by RDMA
-    // netlink, and would hear that there is no such protocol, or of another device.
+    // The kernel has given our devices no index. A program with an index would ask the kernel about it: UCX does, by RDMA netlink, and
+    // would get an error, or another device.
     fn ibv_get_device_index(_device: *mut ibv_device) -> value c_int = -1, { -1 }
 }

@@ -10,25 +10,8 @@ use libc::size_t;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, entry};
-use crate::context::ContextBlock;
-use crate::memory::{self, PdBlock};
-use crate::object::{Headed, Identity};
-
-#[repr(C)]
-pub(crate) struct DmBlock {
-    c: ibv_dm,
-    nic: Arc<nic::Dm>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_dm` first.
-unsafe impl Headed for DmBlock {
-    type C = ibv_dm;
-    const WHAT: &'static str = "dm";
-
-    fn identity(c: &ibv_dm) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
+use crate::memory;
+use crate::object::{ContextBlock, DmBlock, Headed, PdBlock};
 
 /// The slot behind `ibv_alloc_dm`.
 pub(crate) unsafe extern "C" fn alloc_dm(
@@ -65,7 +48,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     call::errno_value("ibv_free_dm", || {
         // SAFETY: by the man page device memory that the caller gives up.
         unsafe {
-            DmBlock::ending(dm)?.nic.free()?;
+            DmBlock::ending(dm)?.nic().free()?;
             DmBlock::free(dm);
         }
         Ok(())
@@ -80,7 +63,7 @@ unsafe extern "C" fn memcpy_to_dm(
 ) -> c_int {
     call::errno_value("ibv_memcpy_to_dm", || {
         // SAFETY: by the man page device memory; the kernel checks the program's range.
-        Ok(unsafe { DmBlock::of(dm) }?.nic.copy_in(dm_offset, host_addr as u64, length as u64)?)
+        Ok(unsafe { DmBlock::of(dm) }?.nic().copy_in(dm_offset, host_addr as u64, length as u64)?)
     })
 }
 
@@ -92,7 +75,7 @@ unsafe extern "C" fn memcpy_from_dm(
 ) -> c_int {
     call::errno_value("ibv_memcpy_from_dm", || {
         // SAFETY: by the man page device memory; the kernel checks the program's range, which is the caller's to write.
-        Ok(unsafe { DmBlock::of(dm) }?.nic.copy_out(dm_offset, host_addr as u64, length as u64)?)
+        Ok(unsafe { DmBlock::of(dm) }?.nic().copy_out(dm_offset, host_addr as u64, length as u64)?)
     })
 }
 
@@ -114,7 +97,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             )));
         }
         let (access, _) = memory::rights(access)?;
-        let nic = nic::Mr::register_dm(domain.nic(), &dm.nic, dm_offset, length as u64, access)?;
+        let nic = nic::Mr::register_dm(domain.nic(), dm.nic(), dm_offset, length as u64, access)?;
         memory::describe(pd, domain, ptr::null_mut(), nic)
     })
 }
@@ -122,6 +105,6 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 entry! {
     pub(crate) fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> minus_one {
         // SAFETY: by the man page device memory.
-        Ok(unsafe { DmBlock::checked(dm) }?.nic.export()?.into_raw_fd())
+        Ok(unsafe { DmBlock::checked(dm) }?.nic().export()?.into_raw_fd())
     }
 }

@@ -6,38 +6,10 @@ use std::sync::Arc;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry};
-use crate::context::ContextBlock;
-use crate::object::{Headed, Identity};
+use crate::object::{ContextBlock, DmahBlock, Headed};
 
 /// Processing hints are two bits.
 const MAX_PH: u8 = 3;
-
-#[repr(C)]
-pub(crate) struct DmahBlock {
-    c: ibv_dmah,
-    users: Arc<()>,
-}
-
-/// A region's hold on its handle.
-pub(crate) struct DmahHold {
-    _users: Arc<()>,
-}
-
-impl DmahBlock {
-    pub(crate) fn hold(&self) -> DmahHold {
-        DmahHold { _users: Arc::clone(&self.users) }
-    }
-}
-
-// SAFETY: `repr(C)` with an `ibv_dmah` first.
-unsafe impl Headed for DmahBlock {
-    type C = ibv_dmah;
-    const WHAT: &'static str = "dmah";
-
-    fn identity(c: &ibv_dmah) -> Identity {
-        Identity { context: c.context, handle: 0 }
-    }
-}
 
 fn check(attr: &ibv_dmah_init_attr) -> Outcome<()> {
     const STEERING: u32 = IBV_DMAH_INIT_ATTR_MASK_CPU_ID | IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE;

@@ -9,55 +9,10 @@ use ferroce_nic as nic;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
-use crate::context::ContextBlock;
-use crate::memory::PdBlock;
-use crate::object::{Headed, Identity};
+use crate::object::{ContextBlock, Headed, PdBlock, TdBlock, TdHold};
 
 /// What an allocator returns to leave it to the adapter (`IBV_ALLOCATOR_USE_DEFAULT`).
 const USE_DEFAULT: usize = usize::MAX;
-
-/// A thread domain promises that one thread at a time uses its objects. That permits an adapter to leave locks out; it
-/// asks for nothing, and this one keeps them.
-#[repr(C)]
-pub(crate) struct TdBlock {
-    c: ibv_td,
-    users: AtomicUsize,
-}
-
-// SAFETY: `repr(C)` with an `ibv_td` first.
-unsafe impl Headed for TdBlock {
-    type C = ibv_td;
-    const WHAT: &'static str = "td";
-
-    fn identity(c: &ibv_td) -> Identity {
-        Identity { context: c.context, handle: 0 }
-    }
-}
-
-/// A parent domain's hold on its thread domain.
-#[derive(Debug)]
-pub(crate) struct TdHold(NonNull<ibv_td>);
-
-impl TdHold {
-    /// # Safety
-    /// `td` is null or a thread domain.
-    unsafe fn new(td: *mut ibv_td) -> Option<Self> {
-        let hold = Self(NonNull::new(td)?);
-        hold.users().fetch_add(1, Ordering::Relaxed);
-        Some(hold)
-    }
-
-    fn users(&self) -> &AtomicUsize {
-        // SAFETY: a thread domain isn't freed while it is held.
-        unsafe { &self.0.cast::<TdBlock>().as_ref().users }
-    }
-}
-
-impl Drop for TdHold {
-    fn drop(&mut self) {
-        self.users().fetch_sub(1, Ordering::Release);
-    }
-}
 
 /// The slot behind `ibv_alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(

@@ -8,25 +8,7 @@ use ferroce_nic::raw::{Counters, Flow, FlowInit, FlowKind, Masked, Match, Spec};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
-use crate::counters::CountersBlock;
-use crate::object::{Headed, Identity, next_handle};
-use crate::qp::QpBlock;
-
-#[repr(C)]
-pub(crate) struct FlowBlock {
-    c: ibv_flow,
-    nic: Arc<Flow>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_flow` first.
-unsafe impl Headed for FlowBlock {
-    type C = ibv_flow;
-    const WHAT: &'static str = "flow_id";
-
-    fn identity(c: &ibv_flow) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
+use crate::object::{CountersBlock, FlowBlock, Headed, QpBlock, next_handle};
 
 /// What a list of specifications asks for.
 #[derive(Default)]
@@ -67,7 +49,7 @@ fn address(value: u32, mask: u32) -> Masked<[u8; 4]> {
     Masked { value: value.to_ne_bytes(), mask: mask.to_ne_bytes() }
 }
 
-/// Filters say "don't fragment" as 2 and "more fragments" as 4; the header's bits are 2 and 1.
+/// In filters "don't fragment" is 2 and "more fragments" 4; the header's bits are 2 and 1.
 fn fragment_flags(value: u8, mask: u8) -> Outcome<Masked<u8>> {
     let bits = |flags: u8| flags & 2 | flags >> 2 & 1;
     if mask & !6 != 0 {
@@ -201,7 +183,7 @@ unsafe fn take(rule: &mut Rule, kind: c_int, at: *const u8, size: usize) -> Outc
 /// `attr` is as ibv_create_flow(3) asks, with its specifications behind it.
 unsafe fn rule(attr: *const ibv_flow_attr) -> Outcome<Rule> {
     let mut rule = Rule::default();
-    // SAFETY: the caller's promise: as many specifications as it says, each with its size, lie behind the attributes.
+    // SAFETY: the caller's promise: `num_of_specs` specifications, each with its size, lie behind the attributes.
     unsafe {
         let mut at = attr.cast::<u8>().add(size_of::<ibv_flow_attr>());
         for _ in 0..(*attr).num_of_specs {
@@ -263,7 +245,7 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     call::errno_value("ibv_destroy_flow", || {
         // SAFETY: by the man page a flow that the caller gives up.
         unsafe {
-            FlowBlock::ending(flow)?.nic.destroy();
+            FlowBlock::ending(flow)?.nic().destroy();
             FlowBlock::free(flow);
         }
         Ok(())

@@ -9,12 +9,12 @@ use nic::OfContext as _;
 
 use crate::abi::*;
 use crate::call::{self, entry};
-use crate::context::{self, ContextBlock};
+use crate::context;
 use crate::device;
-use crate::dm::{self, DmBlock};
+use crate::dm;
 use crate::log;
-use crate::memory::{self, MrBlock, PdBlock};
-use crate::object::Headed;
+use crate::memory;
+use crate::object::{ContextBlock, DmBlock, Headed, MrBlock, PdBlock};
 
 entry! {
     fn ibv_import_device(cmd_fd: c_int) -> pointer ibv_context, {
@@ -51,7 +51,7 @@ entry! {
 
 /// Frees what stands for an imported object. These functions return nothing.
 fn unimport(name: &'static str, body: impl FnOnce() -> call::Outcome<()>) {
-    // A refusal is shown by `guard`; there is nobody to tell it to.
+    // `guard` logs a refusal; the caller gets no result.
     let _ = call::guard(name, body);
 }
 

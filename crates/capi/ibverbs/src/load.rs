@@ -20,7 +20,7 @@ extern "C" fn loaded() {
 /// Called by the loader (`.fini_array`, see `link/mod.rs`) when the process exits, after the program's own handlers and destructors.
 #[unsafe(export_name = "ferroce_c_ended")]
 extern "C" fn ended() {
-    // Where verbs can't be used any more, nothing is told either.
+    // If verbs can't be used any more, nothing is reported either.
     let Ok(_inside) = nic::enter_library() else { return };
     check::tell_left_at_exit();
 }

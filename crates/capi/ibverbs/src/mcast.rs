@@ -1,12 +1,11 @@
-//! Multicast groups: ibv_attach_mcast(3), ibv_detach_mcast(3). The MGID alone says which group it is: on Ethernet the MLID
-//! means nothing, on InfiniBand it has to be one.
+//! Multicast groups: ibv_attach_mcast(3), ibv_detach_mcast(3). The MGID alone identifies the group: on Ethernet the MLID
+//! means nothing, on InfiniBand it has to be valid.
 
 use ferroce_nic::net::{LinkLayer, MULTICAST_LIDS};
 
 use crate::abi::{ibv_gid, ibv_qp};
 use crate::call::{Outcome, Refusal, at, entry};
-use crate::object::Headed;
-use crate::qp::QpBlock;
+use crate::object::{Headed, QpBlock};
 
 fn check_mlid(lid: u16) -> Outcome<()> {
     if LinkLayer::current().is_infiniband() && !MULTICAST_LIDS.contains(&lid) {

@@ -9,42 +9,7 @@ use libc::size_t;
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, entry};
 use crate::check;
-use crate::context::ContextBlock;
-use crate::dmah::DmahHold;
-use crate::domain::TdHold;
-use crate::object::{Headed, Identity};
-
-#[repr(C)]
-pub(crate) struct PdBlock {
-    c: ibv_pd,
-    nic: Arc<nic::Pd>,
-    /// Of a parent domain.
-    _td: Option<TdHold>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_pd` first.
-unsafe impl Headed for PdBlock {
-    type C = ibv_pd;
-    const WHAT: &'static str = "pd";
-
-    fn identity(c: &ibv_pd) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
-
-impl PdBlock {
-    pub(crate) fn new(context: *mut ibv_context, nic: Arc<nic::Pd>, td: Option<TdHold>) -> Self {
-        Self { c: ibv_pd { context, handle: nic.handle() }, nic, _td: td }
-    }
-
-    pub(crate) fn nic(&self) -> &Arc<nic::Pd> {
-        &self.nic
-    }
-
-    pub(crate) fn context(&self) -> *mut ibv_context {
-        self.c.context
-    }
-}
+use crate::object::{ContextBlock, Headed, MrBlock, PdBlock};
 
 entry! {
     pub fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
@@ -58,39 +23,10 @@ entry! {
     pub fn ibv_dealloc_pd(pd: *mut ibv_pd) -> errno {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {
-            PdBlock::ending(pd)?.nic.dealloc()?;
+            PdBlock::ending(pd)?.nic().dealloc()?;
             PdBlock::free(pd);
         }
         Ok(())
-    }
-}
-
-#[repr(C)]
-pub(crate) struct MrBlock {
-    c: ibv_mr,
-    nic: Arc<nic::Mr>,
-    /// Of `ibv_reg_mr_ex` with a DMA handle.
-    dmah: OnceLock<DmahHold>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_mr` first.
-unsafe impl Headed for MrBlock {
-    type C = ibv_mr;
-    const WHAT: &'static str = "mr";
-
-    fn identity(c: &ibv_mr) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
-
-impl MrBlock {
-    pub(crate) fn nic(&self) -> &Arc<nic::Mr> {
-        &self.nic
-    }
-
-    /// Keeps a region's DMA handle from being deallocated until the region is gone.
-    pub(crate) fn keep(&self, dmah: DmahHold) {
-        let _ = self.dmah.set(dmah);
     }
 }
 
@@ -98,7 +34,7 @@ impl MrBlock {
 pub(crate) const PLAIN_ACCESS: c_uint =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// All that the flags of a region can say, besides hints.
+/// All access flags of a region, besides hints.
 pub(crate) const KNOWN_ACCESS: c_uint = PLAIN_ACCESS
     | IBV_ACCESS_MW_BIND
     | IBV_ACCESS_ZERO_BASED
@@ -232,14 +168,14 @@ entry! {
         unsafe {
             let block = MrBlock::ending(mr)?;
             check_unused(mr, block);
-            block.nic.deregister()?;
+            block.nic().deregister()?;
             MrBlock::free(mr);
         }
         Ok(())
     }
 }
 
-/// Tells if requests under way name a region that is to be deregistered.
+/// Reports outstanding requests that use a region that is to be deregistered.
 ///
 /// # Safety
 /// `mr` is a region's.
@@ -250,9 +186,9 @@ unsafe fn check_unused(mr: *mut ibv_mr, block: &MrBlock) {
     // SAFETY: the caller's promise: the region's context is open.
     let context = unsafe { ContextBlock::of((*mr).context) };
     if let Ok(context) = context
-        && let Some((qpn, count)) = context.nic().sends_naming(&block.nic)
+        && let Some((qpn, count)) = context.nic().sends_naming(block.nic())
     {
-        check::region_in_use(block.nic.key(), qpn, count);
+        check::region_in_use(block.nic().key(), qpn, count);
     }
 }
 
@@ -295,8 +231,8 @@ fn changed(
     Ok(new)
 }
 
-/// ibv_rereg_mr(3). The keys stay. On an error errno says why, and the region is as it was: also after
-/// IBV_REREG_MR_ERR_CMD, which a program takes for the adapter's refusal and after which it may expect anything.
+/// ibv_rereg_mr(3). The keys stay. On an error errno is set, and the region is as it was: also after IBV_REREG_MR_ERR_CMD, which a program
+/// takes for the adapter's refusal and after which it may expect anything.
 #[unsafe(export_name = "ferroce_c_ibv_rereg_mr")]
 unsafe extern "C" fn rereg_mr(
     mr: *mut ibv_mr,
@@ -309,15 +245,15 @@ unsafe extern "C" fn rereg_mr(
     let mut asked = false;
     let outcome = call::guard("ibv_rereg_mr", || {
         check_input(flags, addr, length, access as c_uint)?;
-        // SAFETY: by the man page a region, and a domain if the flags say so.
+        // SAFETY: by the man page a region, and a domain if the flags have its bit.
         unsafe {
             let block = MrBlock::checked(mr)?;
             asked = true;
-            let old = block.nic.init()?;
+            let old = block.nic().init()?;
             let new = changed(old, flags, addr, length, access as c_uint)?;
             let move_to =
                 if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::checked(pd)?.nic()) } else { None };
-            block.nic.reregister(move_to, old, new)?;
+            block.nic().reregister(move_to, old, new)?;
             // The program owns the structure.
             if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
                 (*mr).addr = new.addr as *mut c_void;

@@ -1,30 +1,16 @@
 //! Memory windows: ibv_alloc_mw(3), ibv_bind_mw(3), and binding by ibv_post_send(3) or ibv_wr_bind_mw(3).
 
 use std::ffi::{c_int, c_uint};
-use std::sync::Arc;
 
 use ferroce_nic as nic;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
-use crate::memory::{MrBlock, PdBlock};
-use crate::object::{Headed, Identity, next_handle};
-use crate::qp::QpBlock;
+use crate::object::{Headed, MrBlock, PdBlock, QpBlock, block, next_handle};
 
-#[repr(C)]
-struct MwBlock {
-    c: ibv_mw,
-    nic: Arc<nic::Mw>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_mw` first.
-unsafe impl Headed for MwBlock {
-    type C = ibv_mw;
-    const WHAT: &'static str = "mw";
-
-    fn identity(c: &ibv_mw) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
+block! {
+    MwBlock: ibv_mw, "mw", |c| (c.context, c.handle);
+    => nic::Mw;
 }
 
 /// The slot behind ibv_alloc_mw(3).
@@ -50,7 +36,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     call::errno_value("ibv_dealloc_mw", || {
         // SAFETY: by the man page a window that the caller gives up.
         unsafe {
-            MwBlock::ending(mw)?.nic.dealloc()?;
+            MwBlock::ending(mw)?.nic().dealloc()?;
             MwBlock::free(mw);
         }
         Ok(())
@@ -63,7 +49,7 @@ fn rights(access: c_uint) -> Outcome<(nic::Access, bool)> {
         | IBV_ACCESS_REMOTE_READ
         | IBV_ACCESS_REMOTE_ATOMIC
         | IBV_ACCESS_ZERO_BASED
-        // Windows aren't for local access; programs and rdma-core's tests say it nevertheless.
+        // Windows aren't for local access; programs and rdma-core's tests set the flag nevertheless.
         | IBV_ACCESS_LOCAL_WRITE
         | IBV_ACCESS_OPTIONAL_RANGE;
     if access & !known != 0 {
@@ -94,11 +80,11 @@ unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outc
     };
     let (access, zero_based) = rights(info.mw_access_flags)?;
     let range = (info.addr, info.length);
-    Ok(window.nic.bind_request(rkey, region.map(AsRef::as_ref), range, access, zero_based)?)
+    Ok(window.nic().bind_request(rkey, region.map(AsRef::as_ref), range, access, zero_based)?)
 }
 
-/// As [`operation`], for a program that posts the request itself: the window's structure tells the key that comes of it,
-/// of whose bits the program chooses 8.
+/// As [`operation`], for a program that posts the request itself: the window's structure gets the new key, of whose bits the program
+/// chooses 8.
 ///
 /// # Safety
 /// As [`operation`].
@@ -117,7 +103,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         // SAFETY: by the man page a queue pair, a window, and the caller's structure.
         let (qp, window, bind) =
             unsafe { (QpBlock::of(qp)?.nic()?, MwBlock::of(mw)?, at(bind.cast_const(), "mw_bind")?) };
-        if window.nic.kind() != nic::MwKind::One {
+        if window.nic().kind() != nic::MwKind::One {
             return Err(Refusal::invalid("a window of type 2 is bound by ibv_post_send"));
         }
         if qp.service() == nic::Service::Ud {

@@ -1,4 +1,4 @@
-//! Polling: ibv_poll_cq(3).
+//! Polling: ibv_poll_cq(3), and the iterator of extended queues (ibv_start_poll(3)).
 
 use std::ffi::{c_int, c_uint};
 
@@ -7,12 +7,11 @@ use ferroce_nic as nic;
 use nic::Poll as _;
 
 use crate::abi::*;
-use crate::call::{self, Refusal};
-use crate::cq::CqBlock;
-use crate::object::Headed;
+use crate::call::{self, Outcome, Refusal};
+use crate::object::{CqBlock, Headed};
 
-/// What `sl` says of a UD receive on RoCE, in the encoding of ConnectX adapters, which UCX goes by: bit 3 for a UDP
-/// header, below it 1 for IPv6 and 2 for IPv4.
+/// `sl` of a UD receive on RoCE, in the encoding of ConnectX adapters, which UCX uses: bit 3 for a UDP header, below it 1 for
+/// IPv6 and 2 for IPv4.
 fn packet_type(network: nic::IpVersion) -> u8 {
     match network {
         nic::IpVersion::Ipv6 => 0b1001,
@@ -21,7 +20,7 @@ fn packet_type(network: nic::IpVersion) -> u8 {
 }
 
 /// A completion as programs see it.
-pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
+fn wc_of(wc: &nic::Wc) -> ibv_wc {
     let nic::Wc { qp_num, completion, network, slid, checksums_ok } = wc;
     let flag = |condition: bool, flag: c_uint| if condition { flag } else { 0 };
     // The number of an invalidated key is in host order, immediate data as it came.
@@ -109,4 +108,74 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
             return taken as c_int;
         }
     }
+}
+
+/// Moves the iterator to the next completion.
+///
+/// # Safety
+/// `cq` is an extended queue, whose lock the caller holds.
+unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
+    // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
+    unsafe {
+        let block = CqBlock::of(cq.cast())?;
+        let stand_on = |wc: &nic::Wc, stamp| {
+            let wc = wc_of(wc);
+            (*cq).status = wc.status;
+            (*cq).wr_id = wc.wr_id;
+            *block.current.get() = wc;
+            *block.stamp.get() = stamp;
+        };
+        let queue = block.nic();
+        let n = if begins { queue.poll_stamped(1, stand_on)? } else { queue.take(1, stand_on) };
+        // This has a return value of its own, and isn't logged as a refusal.
+        if n == 0 { Err(Refusal::new(libc::ENOENT, "the completion queue is empty")) } else { Ok(()) }
+    }
+}
+
+/// Keeps other threads off the iterator, unless there are none.
+///
+/// # Safety
+/// `cq` is an extended queue.
+unsafe fn lock(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's promise; the mutex was zeroed, which is its initial state, and isn't used for anything else.
+    unsafe {
+        if !(*cq.cast::<CqBlock>()).single_threaded {
+            libc::pthread_mutex_lock(&raw mut (*cq).mutex);
+        }
+    }
+}
+
+/// # Safety
+/// `cq` is an extended queue that this thread has locked.
+unsafe fn unlock(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !(*cq.cast::<CqBlock>()).single_threaded {
+            libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
+        }
+    }
+}
+
+/// Begins a batch. On success the queue stays locked until `end_poll`, so that threads may share it.
+pub(crate) unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    call::to_errno(call::contain("ibv_start_poll", || {
+        // SAFETY: by the man page an extended queue, and attributes or NULL.
+        unsafe {
+            if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
+                return Err(Refusal::invalid("the comp_mask of ibv_poll_cq_attr isn't 0"));
+            }
+            lock(cq);
+            advance(cq, true).inspect_err(|_| unlock(cq))
+        }
+    }))
+}
+
+pub(crate) unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
+    call::to_errno(call::contain("ibv_next_poll", || unsafe { advance(cq, false) }))
+}
+
+pub(crate) unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: by the man page after a successful start_poll of this thread, which has locked.
+    unsafe { unlock(cq) };
 }

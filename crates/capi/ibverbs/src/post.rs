@@ -1,23 +1,19 @@
 //! Posting: ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3). Of a list, everything before the first bad element
 //! is posted, and `bad_wr` points to that element.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
 use ferroce_nic as nic;
-use nic::raw::{RawQp, RawSend};
+use nic::raw::{RawQp, RawSend, Tso};
 use smallvec::{Array, SmallVec};
 
 use crate::abi::*;
-use crate::ah::AhBlock;
 use crate::call::{self, Outcome, Refusal};
 use crate::mw;
-use crate::object::Headed;
-use crate::qp::{QpBlock, Work};
-use crate::srq::SrqBlock;
-use crate::wq::WqBlock;
+use crate::object::{AhBlock, Headed, QpBlock, SrqBlock, Work, WqBlock};
 
 /// The adapter's send request.
 pub(crate) type SendWr = nic::SendWr<Arc<nic::Ah>>;
@@ -298,6 +294,27 @@ pub(crate) unsafe fn report_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
     }
 }
 
+/// How a request's bytes are to be segmented.
+///
+/// # Safety
+/// The header is readable for that length.
+pub(crate) unsafe fn segmentation(
+    nic: &RawQp,
+    hdr: *const c_void,
+    hdr_sz: u16,
+    mss: u16,
+) -> Outcome<Box<Tso>> {
+    if hdr.is_null() || hdr_sz > nic.max_tso_header() {
+        let most = nic.max_tso_header();
+        return Err(Refusal::invalid(format!(
+            "a header of {hdr_sz} bytes at {hdr:p}: the queue takes {most}"
+        )));
+    }
+    // SAFETY: the caller's promise.
+    let header = unsafe { slice::from_raw_parts(hdr.cast::<u8>(), hdr_sz.into()) };
+    Ok(Box::new(Tso::new(header, mss)?))
+}
+
 /// Converts a request to send a frame.
 ///
 /// # Safety
@@ -309,7 +326,7 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
         // SAFETY: the caller's promise: the union holds what the opcode says.
         IBV_WR_TSO => unsafe {
             let tso = wr.last.tso;
-            Some(crate::qp::tso(qp, tso.hdr, tso.hdr_sz, tso.mss)?)
+            Some(segmentation(qp, tso.hdr, tso.hdr_sz, tso.mss)?)
         },
         other => return Err(Refusal::invalid(format!("opcode {other} of a raw packet queue pair"))),
     };

@@ -10,9 +10,8 @@ use libc::size_t;
 use crate::abi::*;
 use crate::buf::{self, BufBlock, ibv_buf};
 use crate::call::{Outcome, Refusal, at, entry};
-use crate::dmah::DmahBlock;
-use crate::memory::{self, MrBlock, PdBlock};
-use crate::object::Headed;
+use crate::memory;
+use crate::object::{DmahBlock, Headed, MrBlock, PdBlock};
 
 /// # Safety
 /// `pd` is null or a domain.

@@ -1,81 +1,13 @@
 //! Shared receive queues: ibv_create_srq(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_destroy_srq(3).
 
-use std::ffi::{c_int, c_void};
-use std::mem::zeroed;
-use std::sync::Arc;
+use std::ffi::c_int;
 
-use ferroce_nic::{self as nic, settings};
+use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
-use crate::check::SrqWatch;
-use crate::cq::CqBlock;
-use crate::memory::PdBlock;
-use crate::object::{Headed, Identity, next_handle};
+use crate::call::{self, Refusal, at, at_mut, entry, put};
+use crate::object::{Headed, SrqBlock};
 use crate::{tags, xrc};
-
-#[repr(C)]
-pub(crate) struct SrqBlock {
-    c: ibv_srq,
-    nic: Arc<nic::Srq>,
-    /// With `--check=memory`.
-    watch: Option<Arc<SrqWatch>>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_srq` first.
-unsafe impl Headed for SrqBlock {
-    type C = ibv_srq;
-    const WHAT: &'static str = "srq";
-
-    fn identity(c: &ibv_srq) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
-
-impl SrqBlock {
-    pub(crate) fn nic(&self) -> &Arc<nic::Srq> {
-        &self.nic
-    }
-
-    /// What the checker knows of it.
-    pub(crate) fn watch(&self) -> Option<&Arc<SrqWatch>> {
-        self.watch.as_ref()
-    }
-}
-
-impl SrqBlock {
-    /// A block around what `make` makes of a domain, sizes and a user handle. `cq`: where the queue completes into by itself.
-    ///
-    /// # Safety
-    /// `pd` is null or a domain.
-    pub(crate) unsafe fn make(
-        pd: *mut ibv_pd,
-        cq: Option<&CqBlock>,
-        srq_context: *mut c_void,
-        attr: &mut ibv_srq_attr,
-        make: impl FnOnce(&Arc<nic::Pd>, nic::SrqAttr, usize) -> nic::Result<Arc<nic::Srq>>,
-    ) -> Outcome<*mut ibv_srq> {
-        // SAFETY: the caller's promise.
-        let domain = unsafe { PdBlock::checked(pd) }?;
-        // The limit isn't looked at here, as the man page says.
-        let wanted = nic::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-        Self::allocate(|user_handle| {
-            let nic = make(domain.nic(), wanted, user_handle)?;
-            let actual = nic.query();
-            attr.max_wr = actual.max_wr;
-            attr.max_sge = actual.max_sge;
-            // SAFETY: numbers, pointers and pthread objects, for all of which zeros are valid.
-            let mut c: ibv_srq = unsafe { zeroed() };
-            c.context = domain.context();
-            c.srq_context = srq_context;
-            c.pd = pd;
-            c.handle = next_handle();
-            let cq = cq.and_then(CqBlock::watch).map(|watch| &**watch);
-            let watch = settings::checks_memory().then(|| SrqWatch::new(&nic, cq));
-            Ok(Self { c, nic, watch })
-        })
-    }
-}
 
 entry! {
     pub fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> pointer ibv_srq, {
@@ -90,7 +22,7 @@ entry! {
 /// The slot behind `ibv_create_srq_ex`, which gets what the header doesn't turn into `ibv_create_srq`.
 ///
 /// # Safety
-/// As the man page says.
+/// The conditions of the man page.
 pub unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -134,7 +66,7 @@ entry! {
             return Err(Refusal::invalid(format!("srq_attr_mask {mask:#x}: IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT or both")));
         }
         let size = nic::NewSize { max_wr: attr.max_wr, max_sge: attr.max_sge };
-        block.nic.modify(
+        block.nic().modify(
             (mask & IBV_SRQ_MAX_WR != 0).then_some(size),
             (mask & IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit),
         )?;
@@ -146,7 +78,7 @@ entry! {
     fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> errno {
         // SAFETY: by the man page a queue and the caller's structure.
         unsafe {
-            let now = SrqBlock::checked(srq)?.nic.query();
+            let now = SrqBlock::checked(srq)?.nic().query();
             put(attr, "srq_attr", ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit })
         }
     }
@@ -158,7 +90,7 @@ entry! {
         // left anywhere.
         unsafe {
             let block = SrqBlock::ending(srq)?;
-            block.nic.destroy()?;
+            block.nic().destroy()?;
             SrqBlock::free(srq);
         }
         Ok(())

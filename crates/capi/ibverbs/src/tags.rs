@@ -7,12 +7,10 @@ use ferroce_nic as nic;
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
 use crate::check::Buffers;
-use crate::cq::CqBlock;
-use crate::object::Headed;
+use crate::object::{CqBlock, Headed, SrqBlock};
 use crate::post::{elements, report_bad, sges};
-use crate::srq::SrqBlock;
 
-/// What `ibv_query_device_ex` says.
+/// The capabilities that `ibv_query_device_ex` returns.
 pub(crate) const CAPS: ibv_tm_caps = ibv_tm_caps {
     max_rndv_hdr_size: nic::MAX_RENDEZVOUS_REQUEST as u32,
     max_num_tags: nic::MAX_TAGS,

@@ -1,5 +1,5 @@
-//! Exports whose feature this adapter doesn't have: each says so as its man page documents, EOPNOTSUPP. Arguments aren't
-//! looked at, so they aren't declared.
+//! Exports whose feature this adapter doesn't have: each fails as its man page documents, with EOPNOTSUPP. Arguments are ignored, so
+//! they aren't declared.
 
 use libc::c_int;
 

@@ -4,44 +4,13 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::slice;
-use std::sync::Arc;
 
 use ferroce_nic::raw::{HASH_KEY_LEN, IndTable, MAX_TABLE, Rss, Wq, WqInit, WqState, fields};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut};
-use crate::context::ContextBlock;
-use crate::cq::CqBlock;
-use crate::memory::PdBlock;
-use crate::object::{Headed, Identity, next_handle};
+use crate::object::{ContextBlock, CqBlock, Headed, PdBlock, WqBlock, block, next_handle};
 use crate::post;
-
-#[repr(C)]
-pub(crate) struct WqBlock {
-    c: ibv_wq,
-    nic: Arc<Wq>,
-    max_sge: u32,
-}
-
-// SAFETY: `repr(C)` with an `ibv_wq` first.
-unsafe impl Headed for WqBlock {
-    type C = ibv_wq;
-    const WHAT: &'static str = "wq";
-
-    fn identity(c: &ibv_wq) -> Identity {
-        Identity { context: c.context, handle: c.handle }
-    }
-}
-
-impl WqBlock {
-    pub(crate) fn nic(&self) -> &Arc<Wq> {
-        &self.nic
-    }
-
-    pub(crate) fn max_sge(&self) -> u32 {
-        self.max_sge
-    }
-}
 
 /// Whether VLAN tags are to be taken out.
 fn stripping(flags: u32) -> Outcome<bool> {
@@ -120,9 +89,9 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
         } else {
             None
         };
-        block.nic.modify(to, current, strip)?;
+        block.nic().modify(to, current, strip)?;
         // SAFETY: the field of the block's head, which only this function changes.
-        unsafe { (&raw mut (*wq).state).write(block.nic.state() as c_int) };
+        unsafe { (&raw mut (*wq).state).write(block.nic().state() as c_int) };
         Ok(())
     })
 }
@@ -132,27 +101,16 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     call::errno_value("ibv_destroy_wq", || {
         // SAFETY: by the man page a work queue that the caller gives up.
         unsafe {
-            WqBlock::ending(wq)?.nic.destroy()?;
+            WqBlock::ending(wq)?.nic().destroy()?;
             WqBlock::free(wq);
         }
         Ok(())
     })
 }
 
-#[repr(C)]
-pub(crate) struct TableBlock {
-    c: ibv_rwq_ind_table,
-    nic: Arc<IndTable>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_rwq_ind_table` first.
-unsafe impl Headed for TableBlock {
-    type C = ibv_rwq_ind_table;
-    const WHAT: &'static str = "rwq_ind_table";
-
-    fn identity(c: &ibv_rwq_ind_table) -> Identity {
-        Identity { context: c.context, handle: c.ind_tbl_handle as u32 }
-    }
+block! {
+    TableBlock: ibv_rwq_ind_table, "rwq_ind_table", |c| (c.context, c.ind_tbl_handle as u32);
+    => IndTable;
 }
 
 /// The slot behind `ibv_create_rwq_ind_table`.
@@ -182,8 +140,10 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         // SAFETY: by the man page a table of that many work queues.
         let wqs = unsafe { slice::from_raw_parts(init.ind_tbl, entries as usize) };
         // SAFETY: as above.
-        let wqs =
-            wqs.iter().map(|&wq| Ok(unsafe { WqBlock::checked(wq) }?.nic.clone())).collect::<Outcome<_>>()?;
+        let wqs = wqs
+            .iter()
+            .map(|&wq| Ok(unsafe { WqBlock::checked(wq) }?.nic().clone()))
+            .collect::<Outcome<_>>()?;
         let nic = IndTable::create(wqs)?;
         let handle = next_handle() as c_int;
         let c = ibv_rwq_ind_table { context, ind_tbl_handle: handle, ind_tbl_num: handle, comp_mask: 0 };
@@ -196,7 +156,7 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
     call::errno_value("ibv_destroy_rwq_ind_table", || {
         // SAFETY: by the man page a table that the caller gives up.
         unsafe {
-            TableBlock::ending(table)?.nic.destroy()?;
+            TableBlock::ending(table)?.nic().destroy()?;
             TableBlock::free(table);
         }
         Ok(())
@@ -206,10 +166,10 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
 /// How a queue pair is to spread what it receives.
 ///
 /// # Safety
-/// `table` is null or a table; the key of `conf` is readable for the length it says.
+/// `table` is null or a table; the key of `conf` is readable for its length.
 pub(crate) unsafe fn rss(table: *mut ibv_rwq_ind_table, conf: &ibv_rx_hash_conf) -> Outcome<Rss> {
     // SAFETY: the caller's promise.
-    let table = unsafe { TableBlock::checked(table) }?.nic.clone();
+    let table = unsafe { TableBlock::checked(table) }?.nic().clone();
     if conf.rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ {
         return Err(Refusal::unsupported(format!(
             "rx_hash_function {}: only Toeplitz",

@@ -9,12 +9,10 @@ use nic::{Data, SendOp, Service};
 use smallvec::SmallVec;
 
 use crate::abi::*;
-use crate::ah::AhBlock;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::mw;
-use crate::object::Headed;
+use crate::object::{AhBlock, Headed, QpBlock};
 use crate::post;
-use crate::qp::QpBlock;
 
 /// What every service can send.
 const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;

@@ -1,39 +1,17 @@
-//! Extended reliable connections: ibv_open_xrcd(3), ibv_close_xrcd(3), ibv_get_srq_num(3), ibv_open_qp(3), and what
-//! ibv_create_srq_ex(3) and ibv_create_qp_ex(3) make of XRC.
+//! XRC domains and SRQs: ibv_open_xrcd(3), ibv_close_xrcd(3), ibv_get_srq_num(3). Target queue pairs are in `qp`.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 
 use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at, at_mut, put};
-use crate::context::ContextBlock;
-use crate::cq::CqBlock;
-use crate::object::{Headed, Identity};
-use crate::qp::QpBlock;
-use crate::srq::SrqBlock;
-
-#[repr(C)]
-pub(crate) struct XrcdBlock {
-    c: ibv_xrcd,
-    nic: Arc<nic::Xrcd>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_xrcd` first.
-unsafe impl Headed for XrcdBlock {
-    type C = ibv_xrcd;
-    const WHAT: &'static str = "xrcd";
-
-    fn identity(c: &ibv_xrcd) -> Identity {
-        Identity { context: c.context, handle: 0 }
-    }
-}
+use crate::call::{self, Outcome, Refusal, at, put};
+use crate::object::{ContextBlock, CqBlock, Headed, SrqBlock, XrcdBlock};
 
 /// The slot behind `ibv_open_xrcd`.
 ///
 /// # Safety
-/// As the man page says.
+/// The conditions of the man page.
 pub unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -61,12 +39,12 @@ pub unsafe extern "C" fn open_xrcd(
 /// The slot behind `ibv_close_xrcd`.
 ///
 /// # Safety
-/// As the man page says.
+/// The conditions of the man page.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     call::errno_value("ibv_close_xrcd", || {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {
-            XrcdBlock::ending(xrcd)?.nic.check_unused()?;
+            XrcdBlock::ending(xrcd)?.nic().check_unused()?;
             XrcdBlock::free(xrcd);
         }
         Ok(())
@@ -100,57 +78,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     // SAFETY: the caller's promise.
     unsafe {
         SrqBlock::make(init.pd, Some(cq), init.srq_context, &mut init.attr, |pd, attr, user_handle| {
-            xrcd.nic.create_srq(pd, cq.nic(), attr, user_handle)
+            xrcd.nic().create_srq(pd, cq.nic(), attr, user_handle)
         })
     }
-}
-
-/// A target queue pair (IBV_QPT_XRC_RECV).
-///
-/// # Safety
-/// `context` is null or open, and the domain that `init` names null or valid.
-pub(crate) unsafe fn create_target(
-    context: *mut ibv_context,
-    init: &mut ibv_qp_init_attr_ex,
-) -> Outcome<*mut ibv_qp> {
-    if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
-        return Err(Refusal::invalid("an XRC target needs a domain (IBV_QP_INIT_ATTR_XRCD)"));
-    }
-    // SAFETY: the caller's promise.
-    let xrcd = unsafe { XrcdBlock::checked(init.xrcd)? };
-    // It has no queues: what the program has asked for isn't looked at, as with adapters.
-    // SAFETY: numbers only.
-    init.cap = unsafe { std::mem::zeroed() };
-    QpBlock::target(context, init.qp_context, |user_handle| {
-        Ok(nic::XrcTarget::create(&xrcd.nic, user_handle)?)
-    })
-}
-
-/// The slot behind `ibv_open_qp`.
-pub(crate) unsafe extern "C" fn open_qp(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_open_attr,
-) -> *mut ibv_qp {
-    call::pointer("ibv_open_qp", || {
-        // SAFETY: by the man page the caller's attributes.
-        let attr = unsafe { at_mut(attr, "qp_open_attr") }?;
-        let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-        let beyond = attr.comp_mask & !(needed | IBV_QP_OPEN_ATTR_CONTEXT);
-        if beyond != 0 {
-            return Err(Refusal::unsupported(format!("comp_mask {beyond:#x} of a queue pair to be opened")));
-        }
-        if attr.comp_mask & needed != needed {
-            return Err(Refusal::invalid("IBV_QP_OPEN_ATTR_NUM, _XRCD and _TYPE are needed"));
-        }
-        if attr.qp_type != IBV_QPT_XRC_RECV {
-            return Err(Refusal::invalid(format!("qp_type {}: only IBV_QPT_XRC_RECV", attr.qp_type)));
-        }
-        // SAFETY: by the man page a domain.
-        let xrcd = unsafe { XrcdBlock::checked(attr.xrcd)? };
-        let named = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
-        let qp_context = if named { attr.qp_context } else { std::ptr::null_mut() };
-        QpBlock::target(context, qp_context, |user_handle| {
-            Ok(nic::XrcTarget::open(&xrcd.nic, attr.qp_num, user_handle)?)
-        })
-    })
 }

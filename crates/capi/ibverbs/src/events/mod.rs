@@ -8,7 +8,6 @@
 mod sleep;
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroce_nic as nic;
@@ -17,37 +16,10 @@ use nic::late::Late;
 use crate::abi::*;
 use crate::call::{self, Outcome, entry, put};
 use crate::check;
-use crate::context::ContextBlock;
-use crate::cq::CqBlock;
-use crate::object::{Headed, Identity};
-use crate::qp::QpBlock;
-use crate::srq::SrqBlock;
-use crate::wq::WqBlock;
+use crate::object::{self, ChannelBlock, ContextBlock, CqBlock, Headed, QpBlock, SrqBlock, WqBlock};
 pub use sleep::{Sleep, Woken};
 
-#[repr(C)]
-pub(crate) struct ChannelBlock {
-    c: ibv_comp_channel,
-    nic: Arc<nic::CompChannel>,
-}
-
-// SAFETY: `repr(C)` with an `ibv_comp_channel` first.
-unsafe impl Headed for ChannelBlock {
-    type C = ibv_comp_channel;
-    const WHAT: &'static str = "channel";
-
-    fn identity(c: &ibv_comp_channel) -> Identity {
-        Identity { context: c.context, handle: 0 }
-    }
-}
-
-impl ChannelBlock {
-    pub(crate) fn nic(&self) -> &Arc<nic::CompChannel> {
-        &self.nic
-    }
-}
-
-/// Tells of the destruction of an object that waits until events are acknowledged.
+/// Logs that the destruction of an object waits until events are acknowledged.
 pub(crate) fn late(late: Late, count: u32) {
     let (call, events) = match late {
         Late::CompletionEvents(_) => ("ibv_destroy_cq", "completion events"),
@@ -79,7 +51,7 @@ entry! {
     pub fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> errno {
         // SAFETY: by the man page a channel that the caller gives up.
         unsafe {
-            ChannelBlock::ending(channel)?.nic.check_unused()?;
+            ChannelBlock::ending(channel)?.nic().check_unused()?;
             ChannelBlock::free(channel);
         }
         Ok(())
@@ -119,7 +91,7 @@ unsafe fn take_cq_event(
     // SAFETY: the caller's promise. The user handle of a completion queue is its address, and the queue lives: its
     // destruction waits for the event that is counted here.
     unsafe {
-        let queue = ChannelBlock::of(channel)?.nic.events();
+        let queue = ChannelBlock::of(channel)?.nic().events();
         let Some(user_handle) = queue.take_with(waited, |cq| {
             cq.unacked().got();
             cq.user_handle()
@@ -174,12 +146,12 @@ unsafe extern "C-unwind" fn get_cq_event(
         let prepared = step("ibv_get_cq_event", || {
             // SAFETY: by the man page a channel.
             let block = unsafe { ChannelBlock::of(channel) }?;
-            let queue = block.nic.events();
+            let queue = block.nic().events();
             let _attending = queue.attend();
             sleep = Sleep::with_progress(block.c.fd, || queue.has_events());
             if !sleep.nonblocking && check::is_on() {
                 let slept = since.map_or(Duration::ZERO, |since| since.elapsed());
-                sleep.bound(check::before_sleep(channel, block.nic.queues(), slept));
+                sleep.bound(check::before_sleep(channel, block.nic().queues(), slept));
             }
             // SAFETY: by the man page a channel and the caller's variables.
             unsafe { take_cq_event(channel, cq, cq_context, false, since) }
@@ -207,7 +179,7 @@ unsafe extern "C-unwind" fn get_cq_event(
         };
         let woken = step("ibv_get_cq_event", || {
             // SAFETY: by the man page a channel.
-            let _attending = unsafe { ChannelBlock::of(channel) }?.nic.events().attend();
+            let _attending = unsafe { ChannelBlock::of(channel) }?.nic().events().attend();
             nic::progress_of_waiter(sleep.has_sources_readable());
             // SAFETY: by the man page a channel and the caller's variables.
             unsafe { take_cq_event(channel, cq, cq_context, announced, since) }
@@ -225,7 +197,7 @@ entry! {
         // SAFETY: by the man page a completion queue, whose destruction waits for this call.
         if let Ok(block) = unsafe { CqBlock::of(cq) } {
             // SAFETY: a counter of this structure, which C code may read.
-            unsafe { crate::object::count(&raw mut (*cq).comp_events_completed, nevents) };
+            unsafe { object::count(&raw mut (*cq).comp_events_completed, nevents) };
             // The queue may be gone as soon as that is done.
             block.nic().unacked().ack(nevents);
         }

@@ -40,13 +40,12 @@ pub enum Woken {
     ByEvent,
     /// The sockets, the time, or a signal that restarts.
     ByAnother,
-    /// errno says why the call has to end.
+    /// The call has to end with this errno.
     InVain,
 }
 
 impl Sleep {
-    /// Makes progress, then says what a thread is to sleep on that waits for events of the descriptor `fd`, unless it `has_event`
-    /// meanwhile.
+    /// Makes progress, then prepares the sleep of a thread that waits for events of the descriptor `fd`, unless it `has_event` meanwhile.
     pub(super) fn with_progress(fd: c_int, has_event: impl Fn() -> bool) -> Self {
         let mut sleep = Self::on([fd, -1], None);
         let plan = nic::prepare_wait(fd, !sleep.nonblocking, has_event);

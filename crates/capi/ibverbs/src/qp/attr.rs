@@ -7,12 +7,11 @@ use std::sync::atomic::Ordering;
 use ferroce_nic as nic;
 use nic::qp::{QpAttr, QpCap};
 
-use super::{QpBlock, Work};
 use crate::abi::*;
 use crate::ah;
 use crate::call::{self, Outcome, Refusal, at, entry, put};
 use crate::memory;
-use crate::object::Headed;
+use crate::object::{Headed, QpBlock, Work};
 
 /// What a peer may be allowed.
 const REMOTE_RIGHTS: c_uint = IBV_ACCESS_REMOTE_WRITE

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -10,26 +9,23 @@ use ferroce_nic as nic;
 use nic::qp::QpInit;
 
 use super::attr::{c_cap, cap_of};
-use super::{Kind, QpBlock, raw};
+use super::{raw, target};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at_mut, entry};
 use crate::check::QpWatch;
 use crate::checked;
-use crate::cq::CqBlock;
-use crate::memory::PdBlock;
-use crate::object::{Headed, next_handle};
-use crate::srq::SrqBlock;
-use crate::{wq, wr, xrc};
+use crate::object::{CqBlock, Headed, Kind, PdBlock, QpBlock, SrqBlock, next_handle};
+use crate::{wq, wr};
 
 /// What both forms of the attributes have in common.
 pub(super) struct Init<'a> {
     pub(super) pd: *mut ibv_pd,
-    qp_context: *mut std::ffi::c_void,
+    pub(super) qp_context: *mut std::ffi::c_void,
     pub(super) send_cq: *mut ibv_cq,
     pub(super) recv_cq: *mut ibv_cq,
     pub(super) srq: *mut ibv_srq,
     pub(super) cap: &'a mut ibv_qp_cap,
-    qp_type: c_int,
+    pub(super) qp_type: c_int,
     pub(super) sq_sig_all: c_int,
     pub(super) send_ops: Option<u64>,
     pub(super) create_flags: u32,
@@ -150,39 +146,6 @@ unsafe fn watch(init: &Init<'_>, nic: &Arc<nic::Qp>) -> Option<Arc<QpWatch>> {
     Some(QpWatch::new(nic.qpn(), Arc::downgrade(nic), size, nic.sq_sig_all(), send_cq, recv_cq, srq))
 }
 
-impl QpBlock {
-    /// A block around the target queue pair that `make` creates or opens.
-    pub(crate) fn target(
-        context: *mut ibv_context,
-        qp_context: *mut std::ffi::c_void,
-        make: impl FnOnce(usize) -> Outcome<nic::XrcTarget>,
-    ) -> Outcome<*mut ibv_qp> {
-        // SAFETY: numbers only.
-        let cap = &mut unsafe { zeroed() };
-        let init = Init {
-            pd: null_mut(),
-            qp_context,
-            send_cq: null_mut(),
-            recv_cq: null_mut(),
-            srq: null_mut(),
-            cap,
-            qp_type: IBV_QPT_XRC_RECV,
-            send_ops: None,
-            sq_sig_all: 0,
-            create_flags: 0,
-            max_tso_header: 0,
-        };
-        Self::allocate(|user_handle| {
-            let target = make(user_handle)?;
-            let mut c = head(&init, context, target.qp().qpn());
-            // An error here is the handle's end.
-            let attr = target.query().or_else(|error| target.close().and(Err(error)))?;
-            c.qp_base.state = attr.state as c_int;
-            Ok(Self { c, kind: Kind::Target(target), send_ops: None, access: AtomicU32::new(0), watch: None })
-        })
-    }
-}
-
 entry! {
     pub fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> pointer ibv_qp, {
         // SAFETY: by the man page a domain and the caller's attributes, which name valid objects.
@@ -237,7 +200,7 @@ fn check_extensions(init: &ibv_qp_init_attr_ex) -> Outcome<()> {
 /// The slot behind `ibv_create_qp_ex`.
 ///
 /// # Safety
-/// As the man page says.
+/// The conditions of the man page.
 pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -247,7 +210,7 @@ pub unsafe extern "C" fn create_qp_ex(
         let init = unsafe { at_mut(init, "qp_init_attr_ex") }?;
         if init.qp_type == IBV_QPT_XRC_RECV {
             // SAFETY: by the man page an open context, and attributes that name valid objects.
-            return unsafe { xrc::create_target(context, init) };
+            return unsafe { target::create(context, init) };
         }
         check_extensions(init)?;
         // SAFETY: by the man page the attributes name valid objects.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use ferroce_nic as nic;
 
-use super::{Kind, QpBlock};
 use crate::abi::*;
 use crate::call::{Refusal, at_mut, entry, put};
-use crate::object::Headed;
+use crate::object::{Headed, Kind, QpBlock};
 
 /// The queue pair, if it has a connection of its own to agree about.
 fn connected(block: &QpBlock) -> Option<&Arc<nic::Qp>> {
@@ -31,8 +30,8 @@ entry! {
 }
 
 entry! {
-    /// Options that the queue pair doesn't have are taken off, and what is left is told. A vendor of 0 is a peer without
-    /// options, which librdmacm takes EOPNOTSUPP for.
+    /// Options that the queue pair doesn't have are removed, and `ece` gets the rest. A vendor of 0 is a peer without options, which
+    /// librdmacm takes EOPNOTSUPP for.
     pub fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
         // SAFETY: by the man page a queue pair and the caller's structure.
         let (block, ece) = unsafe { (QpBlock::checked(qp)?, at_mut(ece, "ece")?) };

@@ -1,7 +1,6 @@
 //! Raw packet queue pairs: their creation, and posting to them by calls (ibv_wr_post(3)).
 
 use std::ffi::c_void;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -13,12 +12,9 @@ use smallvec::SmallVec;
 
 use super::attr::{c_cap, cap_of};
 use super::create::{Init, head};
-use super::{Kind, QpBlock};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
-use crate::cq::CqBlock;
-use crate::memory::PdBlock;
-use crate::object::Headed;
+use crate::object::{CqBlock, Headed, Kind, PdBlock, QpBlock};
 use crate::post;
 
 /// # Safety
@@ -73,7 +69,7 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
     })
 }
 
-/// Sets the functions that inline code of the header calls. Frames can be sent, and segments; everything else says that it can't.
+/// Sets the functions that inline code of the header calls. Frames can be sent, and segments; everything else is refused.
 fn fill(c: &mut ibv_qp_ex) {
     c.wr_send = Some(wr_send);
     c.wr_set_sge = Some(wr_set_sge);
@@ -133,7 +129,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     });
 }
 
-/// Changes what has been gathered; what is wrong is told by ibv_wr_complete.
+/// Changes what has been gathered; ibv_wr_complete returns the error.
 ///
 /// # Safety
 /// `qp` is an extended raw queue pair.
@@ -195,24 +191,10 @@ unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
     // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with a header of that length.
     unsafe {
-        begin(qp, "ibv_wr_send_tso", IBV_QP_EX_WITH_TSO, |nic| tso(nic, hdr, hdr_sz, mss).map(Some));
+        begin(qp, "ibv_wr_send_tso", IBV_QP_EX_WITH_TSO, |nic| {
+            post::segmentation(nic, hdr, hdr_sz, mss).map(Some)
+        });
     }
-}
-
-/// How a request's bytes are to be segmented.
-///
-/// # Safety
-/// The header is readable for that length.
-pub(crate) unsafe fn tso(nic: &RawQp, hdr: *const c_void, hdr_sz: u16, mss: u16) -> Outcome<Box<Tso>> {
-    if hdr.is_null() || hdr_sz > nic.max_tso_header() {
-        let most = nic.max_tso_header();
-        return Err(Refusal::invalid(format!(
-            "a header of {hdr_sz} bytes at {hdr:p}: the queue takes {most}"
-        )));
-    }
-    // SAFETY: the caller's promise.
-    let header = unsafe { slice::from_raw_parts(hdr.cast::<u8>(), hdr_sz.into()) };
-    Ok(Box::new(Tso::new(header, mss)?))
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

@@ -9,7 +9,7 @@ use libc::size_t;
 use super::write_prefix;
 use crate::abi::*;
 use crate::call::{self, Refusal, at_mut, entry, put};
-use crate::context::ContextBlock;
+use crate::object::ContextBlock;
 use crate::tags;
 
 /// 134 ms: what a busy host may take to answer, as 4.096 µs × 2^n.
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         full.tm_caps = tags::CAPS;
         full.phys_port_cnt_ex = 1;
         full.max_dm_size = nic::limits().max_dm_size;
-        // SAFETY: the caller says how much room there is.
+        // SAFETY: the caller passes the size of its structure.
         unsafe { write_prefix(attr.cast(), &full, attr_size) };
         Ok(())
     })

@@ -10,7 +10,7 @@ use nic::net::LinkLayer;
 use super::{check_port, write_prefix};
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry, guard, put, set_errno};
-use crate::context::ContextBlock;
+use crate::object::ContextBlock;
 
 /// `enum ibv_gid_type_sysfs`, by which the private function counts: InfiniBand and RoCE v1 are one type.
 fn sysfs_type() -> c_int {
@@ -19,7 +19,7 @@ fn sysfs_type() -> c_int {
         LinkLayer::Ethernet => 1,
     }
 }
-/// Bytes of an entry of a caller's table, at most: the kernel's calls can't say more.
+/// Bytes of an entry of a caller's table, at most: the limit of the kernel's calls.
 const LARGEST_ENTRY: size_t = u16::MAX as size_t;
 
 /// Entry `index` of the GID table; `None` where it is empty.

@@ -8,7 +8,7 @@ use libc::size_t;
 use super::{check_port, write_prefix};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, entry, put};
-use crate::context::ContextBlock;
+use crate::object::ContextBlock;
 
 /// The one partition key, that of the default partition with full membership.
 const PKEY: u16 = 0xffff;

@@ -1,6 +1,12 @@
 //! How C objects and the adapter's objects belong together: a C structure is the head of a block that holds the
 //! adapter's object behind it, and the block's address is the user handle that comes back with events.
 
+mod context;
+mod memory;
+mod qp;
+mod queues;
+mod small;
+
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -9,6 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::abi::ibv_context;
 use crate::call::{Outcome, Refusal};
 use crate::check;
+
+pub(crate) use context::ContextBlock;
+pub(crate) use memory::{DmBlock, DmahBlock, MrBlock, PdBlock, TdBlock, TdHold};
+pub(crate) use qp::{Kind, QpBlock, Work};
+pub(crate) use queues::{ChannelBlock, CqBlock, SrqBlock, WqBlock};
+pub(crate) use small::{AhBlock, CountersBlock, FlowBlock, XrcdBlock};
 
 /// What an object is known by: the open device it was made on, and its number there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +57,7 @@ pub(crate) unsafe trait Headed: Sized {
             .ok_or_else(|| Refusal::invalid(format!("{} is NULL", Self::WHAT)))
     }
 
-    /// What the program's structure says that it is known by.
+    /// The identity in the program's structure.
     fn identity(c: &Self::C) -> Identity;
 
     /// As [`Headed::of`], for what isn't in a hurry: the structure has to name the object that it was made for. The
@@ -91,7 +103,7 @@ pub(crate) unsafe trait Headed: Sized {
     fn allocate(make: impl FnOnce(usize) -> Outcome<Self>) -> Outcome<*mut Self::C> {
         let mut place: Box<MaybeUninit<Known<Self>>> = Box::new_uninit();
         let block = make(place.as_mut_ptr() as usize)?;
-        // SAFETY: the head of a block is its C structure, says the trait.
+        // SAFETY: by the trait's contract the head of a block is its C structure.
         let identity = Self::identity(unsafe { &*(&raw const block).cast::<Self::C>() });
         check::made(Self::WHAT, identity.context, place.as_ptr() as usize);
         place.write(Known { block, identity });
@@ -101,12 +113,12 @@ pub(crate) unsafe trait Headed: Sized {
     /// Frees a block.
     ///
     /// # Safety
-    /// As [`Headed::of`], with a pointer that isn't null and that nobody uses any more.
+    /// As [`Headed::of`], with a pointer that isn't null and isn't used any more.
     unsafe fn free(pointer: *mut Self::C) {
         check::gone(pointer as usize);
         let known = pointer.cast::<Known<Self>>();
-        // SAFETY: `allocate` made it as a `Box<Known<Self>>`; the caller gives it up. The write is for who gives it up
-        // again: no object is known by this.
+        // SAFETY: `allocate` made it as a `Box<Known<Self>>`; the caller gives it up. The write makes a second call
+        // fail: no object has this identity.
         unsafe {
             (&raw mut (*known).identity)
                 .write_volatile(Identity { context: ptr::null_mut(), handle: u32::MAX });
@@ -114,6 +126,42 @@ pub(crate) unsafe trait Headed: Sized {
         }
     }
 }
+
+/// Defines a block: its head, the name of its kind in messages, and the context and handle of its head, then the adapter's object
+/// (`=>`) and further fields.
+macro_rules! block {
+    ($(#[$meta:meta])* $name:ident: $head:ident $(as $pointer:ident)?, $what:literal, |$c:ident| ($context:expr, $handle:expr);
+     $(=> $nic:ty;)? $($(#[$field_meta:meta])* $field:ident: $ty:ty,)*) => {
+        $(#[$meta])*
+        #[repr(C)]
+        pub(crate) struct $name {
+            pub(crate) c: $head,
+            $(pub(crate) nic: ::std::sync::Arc<$nic>,)?
+            $($(#[$field_meta])* pub(crate) $field: $ty,)*
+        }
+
+        // SAFETY: `repr(C)` with the head first. A head that isn't the pointer's structure begins with all fields of it (the layout test
+        // compares both with the header).
+        unsafe impl $crate::object::Headed for $name {
+            type C = $crate::object::block!(@pointer $head $($pointer)?);
+            const WHAT: &'static str = $what;
+
+            fn identity($c: &Self::C) -> $crate::object::Identity {
+                $crate::object::Identity { context: $context, handle: $handle }
+            }
+        }
+
+        $(impl $name {
+            /// The adapter's object.
+            pub(crate) fn nic(&self) -> &::std::sync::Arc<$nic> {
+                &self.nic
+            }
+        })?
+    };
+    (@pointer $head:ident) => { $head };
+    (@pointer $head:ident $pointer:ident) => { $pointer };
+}
+pub(crate) use block;
 
 /// A number for the `handle` field: unique in the process, of no further meaning.
 pub(crate) fn next_handle() -> u32 {

@@ -1,0 +1,94 @@
+//! Domains and memory.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ferroce_nic as nic;
+
+use super::block;
+use crate::abi::*;
+
+block! {
+    PdBlock: ibv_pd, "pd", |c| (c.context, c.handle);
+    => nic::Pd;
+    /// Of a parent domain.
+    td: Option<TdHold>,
+}
+
+impl PdBlock {
+    pub(crate) fn new(context: *mut ibv_context, nic: Arc<nic::Pd>, td: Option<TdHold>) -> Self {
+        Self { c: ibv_pd { context, handle: nic.handle() }, nic, td }
+    }
+
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.c.context
+    }
+}
+
+block! {
+    /// A thread domain promises that one thread at a time uses its objects. That permits an adapter to leave locks out; it
+    /// asks for nothing, and this one keeps them.
+    TdBlock: ibv_td, "td", |c| (c.context, 0);
+    users: AtomicUsize,
+}
+
+/// A parent domain's hold on its thread domain.
+#[derive(Debug)]
+pub(crate) struct TdHold(NonNull<ibv_td>);
+
+impl TdHold {
+    /// # Safety
+    /// `td` is null or a thread domain.
+    pub(crate) unsafe fn new(td: *mut ibv_td) -> Option<Self> {
+        let hold = Self(NonNull::new(td)?);
+        hold.users().fetch_add(1, Ordering::Relaxed);
+        Some(hold)
+    }
+
+    fn users(&self) -> &AtomicUsize {
+        // SAFETY: a thread domain isn't freed while it is held.
+        unsafe { &self.0.cast::<TdBlock>().as_ref().users }
+    }
+}
+
+impl Drop for TdHold {
+    fn drop(&mut self) {
+        self.users().fetch_sub(1, Ordering::Release);
+    }
+}
+
+block! {
+    MrBlock: ibv_mr, "mr", |c| (c.context, c.handle);
+    => nic::Mr;
+    /// Of `ibv_reg_mr_ex` with a DMA handle.
+    dmah: OnceLock<DmahHold>,
+}
+
+impl MrBlock {
+    /// Keeps a region's DMA handle from being deallocated until the region is gone.
+    pub(crate) fn keep(&self, dmah: DmahHold) {
+        let _ = self.dmah.set(dmah);
+    }
+}
+
+block! {
+    DmBlock: ibv_dm, "dm", |c| (c.context, c.handle);
+    => nic::Dm;
+}
+
+block! {
+    DmahBlock: ibv_dmah, "dmah", |c| (c.context, 0);
+    users: Arc<()>,
+}
+
+/// A region's hold on its handle.
+pub(crate) struct DmahHold {
+    _users: Arc<()>,
+}
+
+impl DmahBlock {
+    pub(crate) fn hold(&self) -> DmahHold {
+        DmahHold { _users: Arc::clone(&self.users) }
+    }
+}

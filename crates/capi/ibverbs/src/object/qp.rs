@@ -1,0 +1,132 @@
+//! Queue pairs.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use ferroce_nic as nic;
+use nic::qp::{QpAttr, mask};
+use nic::raw::RawQp;
+
+use super::block;
+use crate::abi::*;
+use crate::call::{Outcome, Refusal};
+use crate::check::{self, QpWatch};
+
+/// The adapter's object behind a queue pair.
+pub(crate) enum Kind {
+    /// One of the transport services RC, UC and UD, or an XRC initiator.
+    Transport(Arc<nic::Qp>),
+    /// A handle of an XRC target.
+    Target(nic::XrcTarget),
+    /// Ethernet frames.
+    Raw(Arc<RawQp>),
+}
+
+/// What does a queue pair's work.
+#[derive(Clone, Copy)]
+pub(crate) enum Work<'a> {
+    /// A transport service.
+    Transport(&'a Arc<nic::Qp>),
+    /// Ethernet frames.
+    Raw(&'a Arc<RawQp>),
+}
+
+block! {
+    /// All have room for the extended part.
+    QpBlock: ibv_qp_ex as ibv_qp, "qp", |c| (c.context, c.handle);
+    kind: Kind,
+    /// What the extended interface offers (`IBV_QP_EX_WITH_*`), if the program asked for it.
+    send_ops: Option<u64>,
+    /// The access flags as they were set: those for local access mean nothing to the adapter, but are given back.
+    access: AtomicU32,
+    /// For the checker, of a transport service.
+    watch: Option<Arc<QpWatch>>,
+}
+
+impl QpBlock {
+    /// The queue pair, if it is one of a transport service.
+    pub(crate) fn nic(&self) -> Outcome<&Arc<nic::Qp>> {
+        match self.work() {
+            Work::Transport(nic) => Ok(nic),
+            Work::Raw(_) => Err(Refusal::unsupported("a raw packet queue pair can't do this")),
+        }
+    }
+
+    /// The queue pair, if it is one for Ethernet frames.
+    pub(crate) fn raw(&self) -> Outcome<&Arc<RawQp>> {
+        match self.work() {
+            Work::Raw(nic) => Ok(nic),
+            Work::Transport(nic) if nic.service() == nic::Service::Ud => {
+                Err(Refusal::unsupported("this for UD queue pairs: only for raw packet queue pairs"))
+            }
+            Work::Transport(nic) => {
+                Err(Refusal::invalid(format!("{:?} queue pairs don't have this", nic.service())))
+            }
+        }
+    }
+
+    /// What does the queue pair's work.
+    pub(crate) fn work(&self) -> Work<'_> {
+        match &self.kind {
+            Kind::Transport(nic) => Work::Transport(nic),
+            Kind::Target(target) => Work::Transport(target.qp()),
+            Kind::Raw(nic) => Work::Raw(nic),
+        }
+    }
+
+    /// What the checker knows of it, if there is one.
+    pub(crate) fn watch(&self) -> Option<&Arc<QpWatch>> {
+        self.watch.as_ref()
+    }
+
+    /// Changes attributes and state.
+    pub(crate) fn modify(&self, attr: &QpAttr, bits: u32) -> Outcome<()> {
+        match &self.kind {
+            Kind::Transport(nic) => nic.modify(attr, bits)?,
+            Kind::Target(target) => target.modify(attr, bits)?,
+            Kind::Raw(nic) => nic.modify(attr, bits)?,
+        }
+        if let Some(watch) = self.watch() {
+            self.note_change(watch, attr, bits);
+        }
+        Ok(())
+    }
+
+    /// Reports changed attributes to the checker.
+    #[cold]
+    fn note_change(&self, watch: &QpWatch, attr: &QpAttr, bits: u32) {
+        if bits & mask::STATE != 0 && attr.state == nic::QpState::Reset {
+            watch.reset();
+        }
+        if let Kind::Transport(nic) = &self.kind
+            && bits & mask::PATH_MTU != 0
+            && check::is_on()
+            && let Ok(now) = nic.query()
+        {
+            watch.connected(now.dest_qpn, now.path_mtu, || nic.peer_mtu());
+        }
+    }
+
+    /// Present attributes.
+    pub(crate) fn query(&self) -> Outcome<QpAttr> {
+        Ok(match &self.kind {
+            Kind::Transport(nic) => nic.query()?,
+            Kind::Target(target) => target.query()?,
+            Kind::Raw(nic) => nic.query()?,
+        })
+    }
+
+    /// The extended interface offers this operation.
+    pub(crate) fn has_op(&self, kind: u64) -> bool {
+        self.send_ops.is_some_and(|ops| ops & kind != 0)
+    }
+
+    /// Asynchronous events of it that the program has to acknowledge.
+    pub(crate) fn unacked_async(&self) -> &nic::Unacked {
+        match &self.kind {
+            Kind::Transport(nic) => nic.unacked_async(),
+            Kind::Target(target) => target.unacked_async(),
+            Kind::Raw(nic) => nic.unacked_async(),
+        }
+    }
+}

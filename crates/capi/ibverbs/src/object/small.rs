@@ -1,0 +1,27 @@
+//! Objects that consist of nothing but the adapter's object.
+
+use ferroce_nic as nic;
+use nic::raw::{Counters, Flow};
+
+use super::block;
+use crate::abi::*;
+
+block! {
+    AhBlock: ibv_ah, "ah", |c| (c.context, c.handle);
+    => nic::Ah;
+}
+
+block! {
+    CountersBlock: ibv_counters, "counters", |c| (c.context, 0);
+    => Counters;
+}
+
+block! {
+    FlowBlock: ibv_flow, "flow_id", |c| (c.context, c.handle);
+    => Flow;
+}
+
+block! {
+    XrcdBlock: ibv_xrcd, "xrcd", |c| (c.context, 0);
+    => nic::Xrcd;
+}
