@@ -16,6 +16,7 @@ pub mod pages;
 pub mod perftest;
 mod process;
 mod sides;
+pub mod svg;
 mod tshark;
 mod vm;
 pub mod wait;

@@ -7,14 +7,10 @@ mod book;
 mod compat;
 mod demo;
 mod dist;
-#[cfg(test)]
-mod docs;
 mod matrix;
 mod package;
 mod packages;
 mod perftest;
-#[cfg(test)]
-mod plots;
 mod prose;
 mod rooms;
 mod sanitize;

@@ -1,8 +1,8 @@
 //! A picture of messages: what a capture has between the side that has captured and the other.
 
+use ferroce_tests::svg::Svg;
 use ferroce_wire::cm::Mad;
 use ferroce_wire::{Headers, NakCode, Operation, Packet, Service, Syndrome};
-use std::fmt::Write as _;
 use std::path::Path;
 
 const ACK: &str = "ACK";
@@ -162,36 +162,23 @@ fn draw(arrows: &[Arrow]) -> String {
     let bottom = TOP + arrows.len() * STEP;
     let [left, right] = SIDES;
     let (height, middle) = (bottom + 20, WIDTH / 2);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         font-family=\"sans-serif\" font-size=\"15\" text-anchor=\"middle\">\n\
-         <defs><marker id=\"tip\" markerWidth=\"9\" markerHeight=\"8\" refX=\"9\" refY=\"4\" orient=\"auto\">\
-         <path d=\"M0 0L9 4L0 8z\" fill=\"#36506b\"/></marker></defs>\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" rx=\"8\" fill=\"#fff\"/>\n"
+    let mut svg = Svg::default();
+    svg.raw(
+        "<defs><marker id=\"tip\" markerWidth=\"9\" markerHeight=\"8\" refX=\"9\" refY=\"4\" orient=\"auto\">\
+         <path d=\"M0 0L9 4L0 8z\" fill=\"#36506b\"/></marker></defs>",
     );
     for (x, name) in [(left, "client"), (right, "server")] {
-        // Writing to a string doesn't fail.
-        let _ = writeln!(
-            svg,
-            "<text x=\"{x}\" y=\"30\" font-weight=\"bold\">{name}</text>\n\
-             <path d=\"M{x} 42V{bottom}\" stroke=\"#999\" stroke-width=\"2\"/>"
-        );
+        svg.text(x, 30, "font-weight=\"bold\"", name);
+        svg.shape("path", format_args!("d=\"M{x} 42V{bottom}\" stroke=\"#999\" stroke-width=\"2\""));
     }
     for (index, arrow) in arrows.iter().enumerate() {
         let (from, to) = if arrow.leaves { (left, right) } else { (right, left) };
         let y = TOP + index * STEP;
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{from} {y}L{to} {}\" stroke=\"#36506b\" stroke-width=\"2\" marker-end=\"url(#tip)\"/>\n\
-             <text x=\"{middle}\" y=\"{}\">{}</text>\n\
-             <text x=\"{middle}\" y=\"{}\" font-size=\"12\" fill=\"#666\">{}</text>",
-            y + FALL,
-            y - 4,
-            arrow.what,
-            y + FALL + 12,
-            arrow.detail
-        );
+        let path = format_args!("d=\"M{from} {y}L{to} {}\"", y + FALL);
+        let style = "stroke=\"#36506b\" stroke-width=\"2\" marker-end=\"url(#tip)\"";
+        svg.shape("path", format_args!("{path} {style}"));
+        svg.text(middle, y - 4, "", &arrow.what);
+        svg.text(middle, y + FALL + 12, "font-size=\"12\" fill=\"#666\"", &arrow.detail);
     }
-    svg.push_str("</svg>\n");
-    svg
+    svg.finish(WIDTH, height, "font-size=\"15\" text-anchor=\"middle\"")
 }

@@ -1,8 +1,8 @@
 //! Curves over message sizes, drawn as SVG: both axes are logarithmic.
 
 use super::report::Row;
+use ferroce_tests::svg::Svg;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 
 /// A picture: some curves in one unit.
 #[derive(Serialize, Deserialize)]
@@ -76,36 +76,27 @@ impl Picture {
             values: (decade(least(&mut values()), f64::floor), decade(most(&mut values()), f64::ceil)),
             places: (TOP + HIGH, TOP),
         };
-        let mut body = String::new();
-        self.draw_grid(&mut body, &x, &y);
+        let mut svg = Svg::default();
+        svg.text(20, 26, "font-size=\"14\" font-weight=\"bold\"", &self.title);
+        self.draw_grid(&mut svg, &x, &y);
         for (number, (curve, colour)) in self.curves.iter().zip(COLOURS).enumerate() {
-            draw_curve(&mut body, (&x, &y), curve, colour);
+            draw_curve(&mut svg, (&x, &y), curve, colour);
             let at = TOP + 10.0 + 22.0 * number as f64;
-            line(
-                &mut body,
-                &format!("<rect x=\"{LEGEND}\" y=\"{at:.0}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>"),
+            svg.shape(
+                "rect",
+                format_args!("x=\"{LEGEND}\" y=\"{at:.0}\" width=\"14\" height=\"4\" fill=\"{colour}\""),
             );
-            text(&mut body, LEGEND + 22.0, at + 6.0, "start", &curve.what);
+            text(&mut svg, LEGEND + 22.0, at + 6.0, "start", &curve.what);
         }
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"8\" fill=\"#fff\"/>\n\
-             <text x=\"20\" y=\"26\" font-size=\"14\" font-weight=\"bold\">{}</text>\n{body}</svg>\n",
-            escaped(&self.title)
-        )
+        svg.finish(WIDTH, HEIGHT, "font-size=\"12\"")
     }
 
     /// The axes, with a line for each size and for each power of ten.
-    fn draw_grid(&self, body: &mut String, x: &Axis, y: &Axis) {
-        let grid = |body: &mut String, from: (f64, f64), to: (f64, f64)| {
-            line(
-                body,
-                &format!(
-                    "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#e3e7eb\"/>",
-                    from.0, from.1, to.0, to.1
-                ),
-            );
+    fn draw_grid(&self, svg: &mut Svg, x: &Axis, y: &Axis) {
+        let grid = |svg: &mut Svg, from: (f64, f64), to: (f64, f64)| {
+            let ((x1, y1), (x2, y2)) = (from, to);
+            let ends = format_args!("x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"");
+            svg.shape("line", format_args!("{ends} stroke=\"#e3e7eb\""));
         };
         let mut sizes: Vec<u32> =
             self.curves.iter().flat_map(|curve| &curve.points).map(|point| point.bytes).collect();
@@ -113,17 +104,17 @@ impl Picture {
         sizes.dedup();
         for size in sizes {
             let at = x.place(f64::from(size));
-            grid(body, (at, TOP), (at, TOP + HIGH));
-            text(body, at, TOP + HIGH + 18.0, "middle", &bytes(size));
+            grid(svg, (at, TOP), (at, TOP + HIGH));
+            text(svg, at, TOP + HIGH + 18.0, "middle", &bytes(size));
         }
         let mut value = y.values.0;
         while value <= y.values.1 * 1.001 {
             let at = y.place(value);
-            grid(body, (LEFT, at), (LEFT + WIDE, at));
-            text(body, LEFT - 8.0, at + 4.0, "end", &number(value));
+            grid(svg, (LEFT, at), (LEFT + WIDE, at));
+            text(svg, LEFT - 8.0, at + 4.0, "end", &number(value));
             value *= 10.0;
         }
-        text(body, LEFT, TOP + HIGH + 42.0, "start", &format!("message size; values in {}", self.unit));
+        text(svg, LEFT, TOP + HIGH + 42.0, "start", &format!("message size; values in {}", self.unit));
     }
 
     /// Prints it as a table, in Markdown.
@@ -145,7 +136,7 @@ impl Picture {
     }
 }
 
-fn draw_curve(body: &mut String, (x, y): (&Axis, &Axis), curve: &Curve, colour: &str) {
+fn draw_curve(svg: &mut Svg, (x, y): (&Axis, &Axis), curve: &Curve, colour: &str) {
     let places: Vec<(f64, f64)> = curve
         .points
         .iter()
@@ -154,22 +145,17 @@ fn draw_curve(body: &mut String, (x, y): (&Axis, &Axis), curve: &Curve, colour: 
         .collect();
     let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let path = path.join(" ");
-    line(
-        body,
-        &format!("<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"),
+    svg.shape(
+        "polyline",
+        format_args!("points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\""),
     );
     for (x, y) in places {
-        line(body, &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>"));
+        svg.shape("circle", format_args!("cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\""));
     }
 }
 
-fn text(body: &mut String, x: f64, y: f64, anchor: &str, what: &str) {
-    line(body, &format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escaped(what)));
-}
-
-fn line(body: &mut String, what: &str) {
-    // Writing to a string doesn't fail.
-    let _ = writeln!(body, "{what}");
+fn text(svg: &mut Svg, x: f64, y: f64, anchor: &str, what: &str) {
+    svg.text(format_args!("{x:.1}"), format_args!("{y:.1}"), &format!("text-anchor=\"{anchor}\""), what);
 }
 
 /// A size as people write it.
@@ -184,10 +170,6 @@ fn bytes(size: u32) -> String {
 /// A power of ten as people write it.
 fn number(value: f64) -> String {
     if value >= 0.999 { format!("{value:.0}") } else { format!("{value}") }
-}
-
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 #[test]

@@ -2,11 +2,11 @@
 //!
 //! With FERROCE_WRITE_PAGES=1 the test draws them anew.
 
-use std::fmt::Write as _;
 use std::fs;
 
-use crate::bench::curves::escaped;
-use crate::dist::workspace;
+use ferroce_tests::svg::Svg;
+
+use crate::workspace;
 
 /// File, title, the first words of the table's heading row, the unit whose cells are drawn.
 const PLOTS: [(&str, &str, &str, &str); 4] = [
@@ -84,18 +84,13 @@ fn wrapped(name: &str) -> Vec<String> {
 fn draw(title: &str, columns: &[String], rows: &[Row]) -> String {
     let most =
         rows.iter().flat_map(|row| row.figures.iter().flatten()).fold(0.0, |most: f64, one| most.max(*one));
-    let mut body = String::new();
+    let mut svg = Svg::default();
+    svg.text(20, 26, "font-weight=\"bold\"", title);
     let mut y = 44;
     for (column, colour) in columns.iter().zip(COLOURS) {
-        // Writing to a string doesn't fail.
-        let _ = writeln!(
-            body,
-            "<rect x=\"{LEFT}\" y=\"{y}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n\
-             <text x=\"{}\" y=\"{}\">{}</text>",
-            LEFT + 20,
-            y + 11,
-            escaped(column)
-        );
+        let place = format_args!("x=\"{LEFT}\" y=\"{y}\"");
+        svg.shape("rect", format_args!("{place} width=\"12\" height=\"12\" fill=\"{colour}\""));
+        svg.text(LEFT + 20, y + 11, "", column);
         y += 20;
     }
     y += 10;
@@ -106,35 +101,22 @@ fn draw(title: &str, columns: &[String], rows: &[Row]) -> String {
         let height = (bars.len() * BAR).max(lines.len() * LINE);
         let top = y + (height - lines.len() * LINE) / 2 + 12;
         for (number, line) in lines.iter().enumerate() {
-            let _ = writeln!(
-                body,
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-                LEFT - 10,
-                top + number * LINE,
-                escaped(line)
-            );
+            svg.text(LEFT - 10, top + number * LINE, "text-anchor=\"end\"", line);
         }
         let end = y + height;
         y += (height - bars.len() * BAR) / 2;
         for (figure, colour) in bars {
             let length = (figure / most * LONGEST).max(1.0);
-            let _ = writeln!(
-                body,
-                "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{length:.1}\" height=\"{}\" fill=\"{colour}\"/>\n\
-                 <text x=\"{:.1}\" y=\"{}\" font-size=\"11\">{figure}</text>",
-                BAR - 2,
-                length + LEFT as f64 + 5.0,
-                y + BAR - 4
-            );
+            let place = format_args!("x=\"{LEFT}\" y=\"{y}\"");
+            let size = format_args!("width=\"{length:.1}\" height=\"{}\"", BAR - 2);
+            svg.shape("rect", format_args!("{place} {size} fill=\"{colour}\""));
+            let after = format_args!("{:.1}", length + LEFT as f64 + 5.0);
+            svg.text(after, y + BAR - 4, "font-size=\"11\"", &figure.to_string());
             y += BAR;
         }
         y = end + 12;
     }
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {y}\" width=\"{WIDTH}\" font-family=\"sans-serif\" \
-         font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{y}\" rx=\"8\" fill=\"#fff\"/>\n\
-         <text x=\"20\" y=\"26\" font-weight=\"bold\">{title}</text>\n{body}</svg>\n"
-    )
+    svg.finish(WIDTH, y, "font-size=\"13\"")
 }
 
 #[test]

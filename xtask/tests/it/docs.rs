@@ -3,7 +3,7 @@
 //! Here: paths, links, names of tests, lengths. Not here: the table of locks (`os`, beside the order), generated pages, what
 //! is typed in the book (`tests/tests/book`).
 
-use crate::dist::workspace;
+use crate::workspace;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
