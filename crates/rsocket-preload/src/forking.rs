@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 
 use libc::{pollfd, sockaddr_storage, socklen_t};
 
-use crate::numbers::{self, MOST, inside, is_inside, rsocket};
+use crate::numbers::{self, MOST, identity, inside, is_inside, rsocket};
 use crate::real::errno;
 use crate::rsocket as r;
-use crate::sockets::set_sizes;
 
 /// How long either side waits for the other, once a socket is to be replaced.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -87,17 +86,6 @@ fn place(number: c_int) -> Option<&'static Place> {
 /// Places of numbers that have had a step.
 fn used() -> &'static [Place] {
     &PLACES[..UPTO.load(Ordering::Relaxed)]
-}
-
-/// The kernel's number of a socket, whatever descriptors lead to it; 0 for what is no socket.
-fn identity(number: c_int) -> u64 {
-    // SAFETY: zeros are valid, and room for the answer.
-    unsafe {
-        let mut about: libc::stat = zeroed();
-        let is_socket =
-            libc::fstat(number, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-        if is_socket { about.st_ino } else { 0 }
-    }
 }
 
 /// A number's place, if one of `steps` is known of the socket that it leads to.
@@ -280,7 +268,7 @@ fn make(family: c_int, number: c_int) -> Option<c_int> {
             close(new);
             return None;
         }
-        set_sizes(new);
+        r::set_sizes(new);
         for (level, name) in OPTIONS {
             let mut value = [0u64; 2];
             let mut length = size_of_val(&value) as socklen_t;

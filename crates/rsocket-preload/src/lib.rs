@@ -8,6 +8,7 @@
 //! are given out by the kernel as always, which also polls them.
 
 mod config;
+mod counterparts;
 mod forking;
 mod numbers;
 mod polling;

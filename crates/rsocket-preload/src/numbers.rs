@@ -7,7 +7,9 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use crate::rsocket::rclose;
 
 /// Numbers from this on stay ordinary sockets.
 pub(crate) const MOST: usize = 1 << 16;
@@ -19,14 +21,14 @@ static UPTO: AtomicU32 = AtomicU32::new(0);
 /// Held while numbers change.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// What the kernel knows a socket by, whatever descriptors lead to it; 0 for what is no socket.
-fn identity(number: c_int) -> u32 {
+/// The kernel's number of a socket, whatever descriptors lead to it; 0 for anything else.
+pub(crate) fn identity(number: c_int) -> u64 {
     // SAFETY: zeros are valid, and room for the answer.
     unsafe {
         let mut about: libc::stat = zeroed();
         let is_socket =
             libc::fstat(number, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-        if is_socket { about.st_ino as u32 } else { 0 }
+        if is_socket { about.st_ino } else { 0 }
     }
 }
 
@@ -56,6 +58,20 @@ pub(crate) fn belongs_to_librdmacm() {
     INSIDE.set(true);
 }
 
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Whether this is the process that has the rsockets, and not a child of vfork(2), which shares its memory.
+pub(crate) fn is_owner() -> bool {
+    // SAFETY: it can't fail.
+    PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
+/// Makes this process the owner.
+pub(crate) fn own() {
+    // SAFETY: as in `is_owner`.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
 fn place(number: c_int) -> Option<&'static AtomicU64> {
     RSOCKETS.get(usize::try_from(number).ok()?)
 }
@@ -66,7 +82,7 @@ fn found(number: c_int) -> Option<Result<c_int, u64>> {
     match place(number)?.load(Ordering::Acquire) {
         0 => None,
         _ if is_inside() => None,
-        known if u64::from(identity(number)) == known >> 32 => Some(Ok(rsocket_of(known))),
+        known if identity(number) as u32 == (known >> 32) as u32 => Some(Ok(rsocket_of(known))),
         known => Some(Err(known)),
     }
 }
@@ -89,11 +105,11 @@ fn stale(number: c_int, known: u64) {
     let Some(place) = place(number) else { return };
     let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let ours = place.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if ours && crate::threads::is_owner() && !all().any(|(_, other)| other == rsocket_of(known)) {
+    if ours && is_owner() && !all().any(|(_, other)| other == rsocket_of(known)) {
         inside(|| {
             let close = move || {
                 // SAFETY: an rsocket that has no number any more.
-                unsafe { crate::rsocket::rclose(rsocket_of(known)) };
+                unsafe { rclose(rsocket_of(known)) };
             };
             // If it fails, the peer learns of it at the end of the process.
             let _ = std::thread::Builder::new().name("rsocket-close".into()).spawn(close);
@@ -104,7 +120,7 @@ fn stale(number: c_int, known: u64) {
 /// Gives an rsocket a number, which leads to it; whether it can have it.
 pub(crate) fn set(number: c_int, rsocket: c_int) -> bool {
     let Some(place) = place(number) else { return false };
-    place.store(u64::from(identity(number)) << 32 | (rsocket + 1) as u64, Ordering::Release);
+    place.store(identity(number) << 32 | (rsocket + 1) as u64, Ordering::Release);
     UPTO.fetch_max(number as u32 + 1, Ordering::Relaxed);
     true
 }
@@ -116,7 +132,8 @@ pub(crate) fn follow(rsocket: c_int) {
     let shown = identity(rsocket);
     for (number, _) in all().filter(|&(_, other)| other == rsocket) {
         let leads_there = place(number).is_some_and(|place| {
-            u64::from(identity(number)) == place.load(Ordering::Acquire) >> 32 && identity(number) != shown
+            identity(number) as u32 == (place.load(Ordering::Acquire) >> 32) as u32
+                && identity(number) != shown
         });
         if !leads_there {
             continue;

@@ -1,6 +1,7 @@
 //! The functions of librdmacm.
 
 use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 
 use libc::{iovec, msghdr, nfds_t, pollfd, sockaddr, socklen_t};
 
@@ -87,5 +88,25 @@ pub(crate) fn show(rs: c_int) {
     // SAFETY: an rsocket, and a value of this length.
     unsafe {
         rsetsockopt(rs, SOL_RDMA, SHOWN, (&raw const value).cast(), size_of::<c_int>() as socklen_t);
+    }
+}
+
+/// Sizes that the environment sets.
+fn sizes() -> &'static [(c_int, c_int)] {
+    static SIZES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
+    SIZES.get_or_init(|| {
+        let value = |name: &str| std::env::var(name).ok()?.trim().parse().ok();
+        [("RS_SQ_SIZE", RDMA_SQSIZE), ("RS_RQ_SIZE", RDMA_RQSIZE), ("RS_INLINE", RDMA_INLINE)]
+            .into_iter()
+            .filter_map(|(name, option)| Some((option, value(name)?)))
+            .collect()
+    })
+}
+
+/// Gives an rsocket the sizes that the environment sets. Called inside.
+pub(crate) fn set_sizes(rs: c_int) {
+    for (option, value) in sizes() {
+        // SAFETY: an rsocket, and a value of this length.
+        unsafe { rsetsockopt(rs, SOL_RDMA, *option, (&raw const *value).cast(), 4) };
     }
 }

@@ -1,15 +1,15 @@
 //! Sockets and their numbers.
 
 use std::ffi::{c_int, c_ulong, c_void};
-use std::sync::OnceLock;
 
 use libc::{sockaddr, socklen_t};
 
+use crate::config;
+use crate::counterparts::counterparts;
 use crate::forking::{self, settled};
 use crate::numbers::{self, inside, is_inside, rsocket};
 use crate::real::{errno, real, set_errno};
 use crate::rsocket as r;
-use crate::{config, threads};
 
 /// Gives the program a number of the rsocket `new`; −1 stays −1.
 fn known(new: c_int, flags: c_int) -> c_int {
@@ -36,26 +36,6 @@ fn known(new: c_int, flags: c_int) -> c_int {
     -1
 }
 
-/// Sizes that the environment sets.
-fn sizes() -> &'static [(c_int, c_int)] {
-    static SIZES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
-    SIZES.get_or_init(|| {
-        let value = |name: &str| std::env::var(name).ok()?.trim().parse().ok();
-        [("RS_SQ_SIZE", r::RDMA_SQSIZE), ("RS_RQ_SIZE", r::RDMA_RQSIZE), ("RS_INLINE", r::RDMA_INLINE)]
-            .into_iter()
-            .filter_map(|(name, option)| Some((option, value(name)?)))
-            .collect()
-    })
-}
-
-/// Gives an rsocket the sizes that the environment sets. Called inside.
-pub(crate) fn set_sizes(rs: c_int) {
-    for (option, value) in sizes() {
-        // SAFETY: an rsocket, and a value of this length.
-        unsafe { r::rsetsockopt(rs, r::SOL_RDMA, *option, (&raw const *value).cast(), 4) };
-    }
-}
-
 #[unsafe(export_name = "ferroce_s_socket")]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
@@ -69,12 +49,12 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         // SAFETY: no memory is passed.
         let new = inside(|| unsafe { r::rsocket(domain, kind & !flags, protocol) });
         if new >= 0 && (new as usize) < numbers::MOST && inside(|| r::can_be_shown(new)) {
-            inside(|| set_sizes(new));
+            inside(|| r::set_sizes(new));
             set_errno(before);
             return known(new, flags);
         }
         if new >= 0 {
-            // SAFETY: an rsocket that nobody knows.
+            // SAFETY: an rsocket that the program hasn't got.
             inside(|| unsafe { r::rclose(new) });
         }
         set_errno(before);
@@ -116,28 +96,6 @@ unsafe extern "C-unwind" fn accept4(
         }
     }
 }
-
-/// Functions that have a counterpart in librdmacm with the same arguments; `find` finds the rsocket of a number. Those that `signals` say
-/// raise SIGPIPE, unless their flags forbid it.
-macro_rules! counterparts {
-    ($find:path; $(
-        $name:literal $function:ident $counterpart:ident($($arg:ident: $ty:ty),*) -> $ret:ty $(, signals($flags:expr))?;
-    )*) => {$(
-        #[unsafe(export_name = concat!("ferroce_s_", stringify!($function)))]
-        pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, $($arg: $ty),*) -> $ret {
-            match $find(fd) {
-                Some(rs) => {
-                    // SAFETY: the program's own arguments.
-                    let result = $crate::numbers::inside(|| unsafe { $crate::rsocket::$counterpart(rs, $($arg),*) });
-                    $(let result = $crate::transfer::signalled(result, $flags);)?
-                    result
-                }
-                None => $crate::real::real!($name, fn(c_int, $($ty),*) -> $ret, (fd, $($arg),*)),
-            }
-        }
-    )*};
-}
-pub(crate) use counterparts;
 
 counterparts! {
     rsocket;
@@ -203,7 +161,7 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         forking::end(fd);
         return close_really(fd);
     }
-    if !threads::is_owner() {
+    if !numbers::is_owner() {
         return close_really(fd);
     }
     let taken = numbers::take(fd);
@@ -215,7 +173,7 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 /// Closes the program's numbers of rsockets from `first` to `last`.
 fn close_rsockets(first: u32, last: u32) {
-    if is_inside() || !threads::is_owner() {
+    if is_inside() || !numbers::is_owner() {
         return;
     }
     let within: Vec<c_int> =
@@ -270,7 +228,7 @@ fn replace(fd: c_int, new: c_int, really: impl FnOnce() -> c_int) -> c_int {
     if fd == new || result < 0 {
         return result;
     }
-    let taken = before.filter(|_| threads::is_owner()).and_then(|_| numbers::take(new));
+    let taken = before.filter(|_| numbers::is_owner()).and_then(|_| numbers::take(new));
     let result = also(fd, result, rs);
     let why = errno();
     leave(taken);

@@ -1,10 +1,10 @@
 //! What begins and ends: threads of librdmacm, children of forks, the process.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::{pthread_attr_t, pthread_t};
 
+use crate::forking;
 use crate::numbers::{self, inside, is_inside};
 use crate::real::real;
 use crate::rsocket::{rclose, rsetsockopt};
@@ -48,29 +48,16 @@ unsafe extern "C-unwind" fn pthread_create(
     result
 }
 
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-
-/// Whether this is the process that has the rsockets, and not a child of vfork(2), which shares its memory.
-pub(crate) fn is_owner() -> bool {
-    // SAFETY: it can't fail.
-    PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
-}
-
-fn own() {
-    // SAFETY: as in `is_owner`.
-    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-}
-
 extern "C" fn in_child() {
-    own();
+    numbers::own();
     numbers::forget_all();
-    crate::forking::forget_others();
+    forking::forget_others();
 }
 
 /// Runs when the library has been loaded.
 #[unsafe(export_name = "ferroce_s_loaded")]
 extern "C" fn loaded() {
-    own();
+    numbers::own();
     // SAFETY: functions of a library that stays loaded. If it fails, children use rsockets that aren't theirs.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
@@ -78,11 +65,10 @@ extern "C" fn loaded() {
 /// How long the end of the process waits for a peer that takes nothing, in seconds.
 const LINGER: c_int = 5;
 
-/// Runs at the end of the process. The kernel would see to it that what was sent to a socket arrives, and that the peer is told
-/// of the end. So does this.
+/// Runs at the end of the process. As the kernel does for sockets, it delivers what was sent, and ends the connection.
 #[unsafe(export_name = "ferroce_s_ended")]
 extern "C" fn ended() {
-    if !is_owner() {
+    if !numbers::is_owner() {
         return;
     }
     let open: Vec<(c_int, c_int)> = numbers::all().collect();

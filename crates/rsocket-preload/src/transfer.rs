@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_void};
 
 use libc::{iovec, msghdr, off_t, sockaddr, socklen_t};
 
+use crate::counterparts::{counterparts, signalled};
 use crate::forking::settled;
 use crate::numbers::inside;
-use crate::real::{errno, real, set_errno};
+use crate::real::real;
 use crate::rsocket as r;
-use crate::sockets::counterparts;
 
 counterparts! {
     settled;
@@ -26,16 +26,6 @@ counterparts! {
     c"sendmsg" sendmsg rsendmsg(message: *const msghdr, flags: c_int) -> isize, signals(flags);
     c"write" write rwrite(buffer: *const c_void, length: usize) -> isize, signals(0);
     c"writev" writev rwritev(pieces: *const iovec, count: c_int) -> isize, signals(0);
-}
-
-/// A call that sends where nothing can be sent any more ends in SIGPIPE too, unless the program says otherwise.
-pub(crate) fn signalled(result: isize, flags: c_int) -> isize {
-    if result < 0 && errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
-        // SAFETY: this thread, and a signal.
-        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
-        set_errno(libc::EPIPE);
-    }
-    result
 }
 
 unsafe extern "C-unwind" {

@@ -126,8 +126,8 @@ pub const HOUSE: &[Storey] = &[
     )],
     &[
         room("capi-ibverbs", "The C interface: libibverbs.so.1."),
-        one("capi-rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
-        one("rsocket-preload", "What lets programs of sockets use rsockets."),
+        room("capi-rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
+        room("rsocket-preload", "What lets programs of sockets use rsockets."),
         Crate {
             name: "preload",
             what: "What programs see of the device in /sys and /dev.",

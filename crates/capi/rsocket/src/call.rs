@@ -113,7 +113,7 @@ pub(crate) fn minus_one<T: Number>(call: &'static str, body: impl FnOnce() -> Ou
             number
         }
         Err(refusal) => {
-            log::refused(call, &refusal);
+            log::refused(call, &refusal.why);
             set_errno(refusal.errno);
             T::MINUS_ONE
         }

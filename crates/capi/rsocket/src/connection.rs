@@ -220,10 +220,7 @@ impl Connection {
         }
         if completion.wr_id == RECEIVE {
             if let Err(Violation(why)) = self.arrived(completion) {
-                crate::log::refused(
-                    "rsocket",
-                    &Refusal::new(libc::EPROTO, format!("the peer isn't an rsocket: {why}")),
-                );
+                crate::log::refused("rsocket", &format!("the peer isn't an rsocket: {why}"));
                 self.ends.fail(libc::EPROTO);
             }
             return;

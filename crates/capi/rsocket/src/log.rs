@@ -1,11 +1,9 @@
-//! Where refusals are told: under `ferroce run` (`FERROCE_RUN=1`) on standard error, one line, at most one a second. Without
-//! it nothing is ever printed.
+//! Lines for refused calls: under `ferroce run` (`FERROCE_RUN=1`) on standard error, at most one a second. Without it nothing is
+//! printed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-
-use crate::call::Refusal;
 
 fn runs_under_ferroce() -> bool {
     static RUNS: OnceLock<bool> = OnceLock::new();
@@ -19,15 +17,15 @@ fn second() -> u64 {
 }
 
 /// Reports a refused call, unless errno says all.
-pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
+pub(crate) fn refused(call: &'static str, why: &str) {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    if refusal.why.is_empty() || !runs_under_ferroce() {
+    if why.is_empty() || !runs_under_ferroce() {
         return;
     }
     let now = second();
     if LAST.swap(now, Ordering::Relaxed) != now {
-        let line = format!("ferroce: {call}: {}\n", refusal.why);
-        // SAFETY: a readable buffer of this length. Standard error may be closed; there is nobody left to tell.
+        let line = format!("ferroce: {call}: {why}\n");
+        // SAFETY: a readable buffer of this length. Standard error may be closed: then the line is lost.
         unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
     }
 }

@@ -1,19 +1,13 @@
 //! repoll_create, repoll_ctl and repoll_wait: epoll(7), also for rsockets. A set is the kernel's, which finds at a number that is shown
 //! what the rsocket is ready for.
 
-use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::RawFd;
-use std::sync::{Mutex, PoisonError};
 
 use libc::epoll_event;
 
 use crate::call::{Outcome, Refusal};
-use crate::table::find;
-
-/// Sets that rclose closes.
-static SETS: Mutex<Option<BTreeSet<RawFd>>> = Mutex::new(None);
+use crate::table;
 
 /// As epoll_create1(2).
 pub(crate) fn create(flags: c_int) -> Outcome<c_int> {
@@ -22,23 +16,18 @@ pub(crate) fn create(flags: c_int) -> Outcome<c_int> {
     if fd < 0 {
         return Err(Refusal::last("epoll_create1"));
     }
-    SETS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(fd);
+    table::add_set(fd);
     Ok(fd)
 }
 
 /// Ends a set; whether there was one. One that was closed otherwise is forgotten when its number is made a socket's.
 pub(crate) fn close(fd: c_int) -> bool {
-    let is_set = forget(fd);
+    let is_set = table::forget_set(fd);
     if is_set {
         // SAFETY: a descriptor that was made for the program, which ends it by this.
         unsafe { libc::close(fd) };
     }
     is_set
-}
-
-/// The number isn't a set's, or not any more; whether it was one.
-pub(crate) fn forget(fd: RawFd) -> bool {
-    SETS.lock().unwrap_or_else(PoisonError::into_inner).as_mut().is_some_and(|sets| sets.remove(&fd))
 }
 
 /// As epoll_ctl(2).
@@ -51,7 +40,7 @@ pub(crate) unsafe fn control(
     fd: c_int,
     event: *mut epoll_event,
 ) -> Outcome<()> {
-    if let Some(socket) = find(fd) {
+    if let Some(socket) = table::find(fd) {
         socket.show()?;
     }
     // SAFETY: the caller's promise.

@@ -72,7 +72,7 @@ pub(crate) fn watch<T: Attended + 'static>(attended: &Arc<T>, fd: RawFd) {
     let attended: Weak<T> = Arc::downgrade(attended);
     if let Err(error) = try_watch(attended, fd) {
         let why = format!("the service thread can't be used: {error}");
-        crate::log::refused("rsocket", &crate::call::Refusal::new(libc::EAGAIN, why));
+        crate::log::refused("rsocket", &why);
     }
 }
 

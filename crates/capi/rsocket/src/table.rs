@@ -1,9 +1,9 @@
-//! The sockets of the process, by number.
+//! The sockets of the process, by number, and its sets of repoll_create.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::os::fd::RawFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::call::{Outcome, Refusal};
 use crate::core::{Core, State};
@@ -19,12 +19,25 @@ pub(crate) enum Socket {
 
 static SOCKETS: RwLock<Option<BTreeMap<RawFd, Socket>>> = RwLock::new(None);
 
+/// Sets that rclose closes.
+static SETS: Mutex<Option<BTreeSet<RawFd>>> = Mutex::new(None);
+
 /// Makes a socket known; its number.
 pub(crate) fn add(socket: Socket) -> c_int {
     let fd = socket.core().fd();
-    crate::repoll::forget(fd);
+    forget_set(fd);
     SOCKETS.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(fd, socket);
     fd
+}
+
+/// A new set.
+pub(crate) fn add_set(fd: RawFd) {
+    SETS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(fd);
+}
+
+/// The number isn't a set's any more. False: it wasn't.
+pub(crate) fn forget_set(fd: RawFd) -> bool {
+    SETS.lock().unwrap_or_else(PoisonError::into_inner).as_mut().is_some_and(|sets| sets.remove(&fd))
 }
 
 /// The socket with this number, if it is one.

@@ -204,7 +204,7 @@ impl DatagramState {
         let options = &self.options;
         let port = self.ports.entry(source).or_insert_with(|| {
             let port = Port::new(source, options)
-                .inspect_err(|refusal| crate::log::refused("rsendto", refusal))
+                .inspect_err(|refusal| crate::log::refused("rsendto", &refusal.why))
                 .ok()?;
             set.add(port.qp.fd(), 0).ok()?;
             Some(port)
@@ -227,7 +227,7 @@ impl DatagramState {
             match port.send(to.ip().to_canonical(), qpn, &datagram) {
                 Ok(sent) => return Ok(sent),
                 // The peer can still be reached over UDP.
-                Err(refusal) => crate::log::refused("rsendto", &refusal),
+                Err(refusal) => crate::log::refused("rsendto", &refusal.why),
             }
         }
         let own = port.qp.number();

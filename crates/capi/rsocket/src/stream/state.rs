@@ -167,7 +167,7 @@ impl StreamState {
         match &mut self.phase {
             Phase::Listening(listening) if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST => {
                 if let Err(refusal) = listening.requested(event, domain, &options) {
-                    crate::log::refused("raccept", &refusal);
+                    crate::log::refused("raccept", &refusal.why);
                 }
                 if let Some(id) = &self.id {
                     listening.take_requests(id, set);
@@ -182,7 +182,7 @@ impl StreamState {
                         self.phase = Phase::Open(connection);
                     }
                     Err(refusal) => {
-                        crate::log::refused("rconnect", &refusal);
+                        crate::log::refused("rconnect", &refusal.why);
                         self.fail(refusal.errno);
                     }
                 }
