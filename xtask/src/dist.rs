@@ -19,7 +19,7 @@ pub use shared_library::{baseline, machine::Machine};
 #[path = "../../crates/preload/link/mod.rs"]
 mod preload;
 
-#[path = "../../crates/rsocket-preload/link/mod.rs"]
+#[path = "../../crates/rsocket/preload/link/mod.rs"]
 mod rsocket_preload;
 
 /// The directory of the workspace.
@@ -67,9 +67,7 @@ pub fn build_into(
     let cargo = Cargo { machine, profile, target, packaged };
     // An archive alone is optimised as one with the crates that it's made of. What is a Rust library as well isn't: their manifests
     // name both, for their tests.
-    for package in
-        ["ferroce-capi-rdmacm", "ferroce-capi-rsocket", "ferroce-preload", "ferroce-rsocket-preload"]
-    {
+    for package in ["ferroce-capi-rdmacm", "ferroce-rsocket", "ferroce-preload", "ferroce-rsocket-preload"] {
         cargo.run(&["rustc", "--package", package, "--lib", "--crate-type", "staticlib"])?;
     }
     // What follows `--` is for this program alone: what cargo has built of the others stays as it is. The command is nothing that

@@ -12,13 +12,8 @@ use super::{HOMEPAGE, LICENCE};
 use crate::dist::workspace;
 
 /// What is built into the packages.
-const ROOTS: [&str; 5] = [
-    "ferroce-cli",
-    "ferroce-capi-rdmacm",
-    "ferroce-capi-rsocket",
-    "ferroce-preload",
-    "ferroce-rsocket-preload",
-];
+const ROOTS: [&str; 5] =
+    ["ferroce-cli", "ferroce-capi-rdmacm", "ferroce-rsocket", "ferroce-preload", "ferroce-rsocket-preload"];
 
 /// What is linked besides crates: name, licence, where its text is.
 const OTHERS: [(&str, &str, &str); 2] = [

@@ -126,7 +126,7 @@ pub const HOUSE: &[Storey] = &[
     )],
     &[
         room("capi-ibverbs", "The C interface: libibverbs.so.1."),
-        room("capi-rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
+        room("rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
         room("rsocket-preload", "What lets programs of sockets use rsockets."),
         Crate {
             name: "preload",

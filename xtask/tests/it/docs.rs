@@ -330,8 +330,8 @@ fn libraries_read_variables_by_setting_alone() {
         "crates/capi/ibverbs/src/call.rs",
         "crates/capi/link/machine.rs",
         "crates/explain/src/page.rs",
-        "crates/rsocket-preload/src/forking.rs",
-        "crates/rsocket-preload/src/rsocket.rs",
+        "crates/rsocket/preload/src/forking.rs",
+        "crates/rsocket/preload/src/rsocket.rs",
         "crates/udp/src/tap/mod.rs",
     ];
     let mut read = BTreeSet::new();

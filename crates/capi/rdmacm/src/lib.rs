@@ -3,7 +3,7 @@
 //!
 //! The code is linked into `libibverbs.so.1`, which has the one adapter and the one communication manager of a process;
 //! `librdmacm.so.1` jumps to it (`link/`, run by xtask). Out of here: messages, ports and timers (`ferroce_connect`), verbs
-//! (`ferroce_ibverbs`), sockets over RDMA (`capi/rsocket`). `symbols.tsv` is the one table of exports.
+//! (`ferroce_ibverbs`), sockets over RDMA (`rsocket`). `symbols.tsv` is the one table of exports.
 
 mod address;
 mod addrinfo;

@@ -13,7 +13,7 @@ mod forking;
 mod numbers;
 mod polling;
 /// Public, as only a part of it is needed here.
-#[path = "../../preload/src/real.rs"]
+#[path = "../../../preload/src/real.rs"]
 pub mod real;
 mod rsocket;
 mod sockets;
