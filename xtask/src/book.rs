@@ -1,14 +1,14 @@
-//! `cargo xtask book`: the book as a web site, under `book/` of the target directory.
+//! `cargo xtask book`: builds the book as a web site, under `book/` of the target directory.
 //!
-//! In here: mdBook and its warnings; the code on the pages, which is copied from the files that a marker above the block names. Out of here: the
-//! programs of the book (`tests/tests/book`), its links (`docs`).
+//! In here: mdBook and its warnings; the code on the pages, which is copied from the files that a marker above the block names. Out of here:
+//! the programs of the book (`tests/tests/book`), its links (`xtask/tests/it/docs.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io};
 
+use crate::apt::on_path;
 use crate::dist::{target, workspace};
-use crate::packages::on_path;
 
 /// The version that is installed where there is none.
 const MDBOOK: &str = "mdbook@0.5.4";

@@ -1,6 +1,6 @@
-//! `cargo xtask demo`: an unmodified verbs program exchanges data between two processes, without root.
+//! `cargo xtask demo`: shows an unmodified verbs program that exchanges data between two processes, without root.
 
-use crate::{dist, packages};
+use crate::{apt, dist};
 use ferroce_tests::{Headers, Outcome, Process, compile_ping_pong};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -22,10 +22,10 @@ pub fn demo() -> io::Result<()> {
     println!("Building Ferroce (the first time takes minutes) ...");
     let dist = dist::dist("release")?;
     let ferroce = dist.join("bin/ferroce");
-    if !packages::on_path("ibv_rc_pingpong") {
-        packages::install_for_demo();
+    if !apt::on_path("ibv_rc_pingpong") {
+        apt::install_for_demo();
     }
-    if packages::on_path("ibv_rc_pingpong") {
+    if apt::on_path("ibv_rc_pingpong") {
         println!("\n* ibv_rc_pingpong of Debian's ibverbs-utils, unmodified");
         run(
             &ferroce,

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: everything a user needs, under `dist/` of the target directory.
+//! `cargo xtask dist`: builds the command and the libraries, under `dist/` of the target directory.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _};

@@ -1,7 +1,14 @@
-//! `cargo xtask`: build, demo, test, benchmark.
+//! `cargo xtask`: the command line of all tasks. Each module is one task, and its first line describes it.
 //!
-//! In here: what a person or CI starts from the command line. Out of here: tests (`tests/`), the product (`crates/`).
+//! | subject | modules |
+//! |---|---|
+//! | builds | `dist`, `package`, `book` |
+//! | checks of sources and pages | `rooms`, `prose`, `matrix` |
+//! | tests | `test`, `soak`, `sanitize`, `compat`, `perftest`, `demo` |
+//! | measurements | `bench` |
+//! | packages of the machine that other modules need | `apt` |
 
+mod apt;
 mod bench;
 mod book;
 mod compat;
@@ -9,7 +16,6 @@ mod demo;
 mod dist;
 mod matrix;
 mod package;
-mod packages;
 mod perftest;
 mod prose;
 mod rooms;
@@ -106,7 +112,7 @@ enum Task {
     },
     /// Fail on an arrow between crates that points upwards, and on a circle between the rooms of one
     Rooms {
-        /// First delete exceptions that nothing needs any more from xtask/rooms.allow
+        /// First delete stale exceptions from xtask/rooms.allow
         #[arg(long)]
         shrink: bool,
         /// Only print what each crate is, and all arrows

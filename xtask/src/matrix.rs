@@ -1,5 +1,4 @@
-//! `cargo xtask matrix`: `docs/MATRIX.md` from the tables that also make the libraries, and the section of
-//! `docs/CONFORMANCE.md` that says page by page what is checked, from the conformance suite's.
+//! `cargo xtask matrix`: writes `docs/MATRIX.md` and a section of `docs/CONFORMANCE.md` from the tables of symbols and of man pages.
 
 use crate::dist::{self, ibverbs, rdmacm};
 use ferroce_tests::pages::{Check, Fact, facts};

@@ -1,6 +1,6 @@
-//! `cargo xtask perftest`: perftest's whole matrix, and `docs/PERFTEST.md` from what came out.
+//! `cargo xtask perftest`: runs perftest's whole matrix and writes `docs/PERFTEST.md`.
 
-use crate::{dist, packages};
+use crate::{apt, dist};
 use clap::ValueEnum;
 use ferroce_tests::perftest::{Cell, Place, TOOLS, Verdict};
 use ferroce_tests::{Skip, tool};
@@ -44,7 +44,7 @@ pub enum Run {
 /// The build fails, this machine lacks perftest or namespaces, or a cell fails.
 pub fn perftest(only: Option<&str>, run: Run) -> io::Result<()> {
     if run != Run::None {
-        packages::install_for_tests();
+        apt::install_for_tests();
         dist::dist("release")?;
     }
     let lacking = |skip: Skip| io::Error::other(skip.0);

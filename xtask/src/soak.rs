@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: the same checks as the tests, for longer and at moments that no table lists.
+//! `cargo xtask soak`: repeats tests for longer, with random moments and faults.
 
-use crate::{dist, packages};
+use crate::{apt, dist};
 use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ pub fn api(minutes: u64, seed: u64, given: Option<u32>) -> io::Result<()> {
 /// # Errors
 /// The build or a test fails.
 pub fn long(tests: &str) -> io::Result<()> {
-    packages::install_for_tests();
+    apt::install_for_tests();
     dist::dist("release")?;
     let cargo = |words: &[&str]| {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,6 +1,6 @@
-//! `cargo xtask test`: all tests, after installing what they need where that is allowed.
+//! `cargo xtask test`: installs what the tests need, where that is allowed, and runs all of them.
 
-use crate::{dist, packages};
+use crate::{apt, dist};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -21,11 +21,11 @@ const KNOWN_FLAKY: &str = "tests/flaky.tsv";
 /// # Errors
 /// The build or a test fails; `quick` without cargo-nextest.
 pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
-    packages::install_for_tests();
+    apt::install_for_tests();
     println!("Building target/dist");
     dist::dist("release")?;
     let stage = Stage::new()?;
-    let nextest = packages::on_path("cargo-nextest");
+    let nextest = apt::on_path("cargo-nextest");
     let mut closing = Vec::new();
     let mut passed = true;
     if nextest {
@@ -79,7 +79,7 @@ pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
 /// # Errors
 /// The build or a test fails.
 pub fn write_page(tests: &str) -> io::Result<()> {
-    packages::install_for_tests();
+    apt::install_for_tests();
     dist::dist("release")?;
     let stage = Stage::new()?;
     let mut command = cargo(&["test", "--package", "ferroce-tests", "--test", tests], None, &stage);

@@ -4,7 +4,7 @@
 use super::peers::{POSIX, bare_copy, bare_copy_time, bare_latency, ucx_bandwidth, ucx_latency};
 use super::programs::Programs;
 use super::report::{Machine, Row, save};
-use crate::packages;
+use crate::apt;
 use ferroce_tests::World;
 use serde::Serialize;
 use std::io;
@@ -20,7 +20,7 @@ const ROUND_TRIPS: usize = 20_000;
 /// # Errors
 /// A program isn't installed, fails, or prints something that isn't understood.
 pub fn local(seconds: u64, rounds: usize) -> io::Result<()> {
-    packages::install_for_bench();
+    apt::install_for_bench();
     let tools = [("iperf3", "iperf3"), ("ib_write_bw", "perftest"), ("ucx_perftest", "ucx-utils")];
     let programs = Programs::new(|| World::one_host(9000), seconds, &tools)?;
     let mut comparisons: Vec<Comparison> = rows().iter().map(Comparison::new).collect();

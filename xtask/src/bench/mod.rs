@@ -1,7 +1,6 @@
-//! `cargo xtask bench`: figures that the README quotes, measured beside something everybody knows.
+//! `cargo xtask bench`: measures the figures of the README, next to programs for comparison.
 //!
-//! In here: starting the programs, reading their output, tables and JSON. Out of here: tests of outcome, which never look
-//! at a clock.
+//! In here: starting the programs, reading their output, tables and JSON. Out of here: tests of outcome, which never look at a clock.
 
 mod connections;
 pub(crate) mod curves;

@@ -7,8 +7,8 @@ use super::peers::{
 };
 use super::programs::Programs;
 use super::report::{Machine, Row, save, write};
+use crate::apt;
 use crate::dist::workspace;
-use crate::packages;
 use ferroce_tests::World;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ const FEWEST_ROUND_TRIPS: usize = 50;
 /// # Errors
 /// A program isn't installed, fails, or prints something that isn't understood.
 pub fn sizes(seconds: u64, rounds: usize, replace: bool) -> io::Result<()> {
-    packages::install_for_bench();
+    apt::install_for_bench();
     let tools =
         [("ib_write_bw", "perftest"), ("ucx_perftest", "ucx-utils"), ("fi_pingpong", "libfabric-bin")];
     let programs = Programs::new(|| World::one_host(9000), seconds, &tools)?;

@@ -2,7 +2,7 @@
 
 use super::programs::{LIMIT, PORT, Programs, ended, number_in_line};
 use super::report::{Machine, Row, save, verdict};
-use crate::packages;
+use crate::apt;
 use ferroce_tests::World;
 use serde::Serialize;
 use std::io;
@@ -24,7 +24,7 @@ const MOST_LATENCY: f64 = 3.0;
 /// # Errors
 /// A program isn't installed, fails, or prints something that isn't understood.
 pub fn wire(seconds: u64, rounds: usize, mtu: u32) -> io::Result<()> {
-    packages::install_for_bench();
+    apt::install_for_bench();
     let tools = [("iperf3", "iperf3"), ("ib_write_bw", "perftest")];
     let programs = Programs::new(|| World::two_hosts(mtu), seconds, &tools)?;
     let mut report = Report { machine: Machine::this(), mtu, seconds, ..Report::default() };

@@ -1,12 +1,12 @@
-//! `cargo xtask compat`: real clients on one host and on two, and `docs/COMPATIBILITY.md` from what came out.
+//! `cargo xtask compat`: runs real clients on one host and on two, and writes `docs/COMPATIBILITY.md`.
 //!
-//! In here: running the clients of the table and writing the page. Out of here: the table (`clients.rs`); fetching wheels
-//! (`wheels.rs`); perftest's many options (`cargo xtask perftest`).
+//! In here: running the clients of the table and writing the page. Out of here: the table (`clients.rs`); fetching wheels (`wheels.rs`);
+//! perftest's many options (`cargo xtask perftest`).
 
 mod clients;
 mod wheels;
 
-use crate::{dist, packages};
+use crate::{apt, dist};
 use clients::{CLIENTS, Client, How};
 use ferroce_tests::{
     Fabric, PairOutcome, SERVER, Sides, Skip, World, client_program, mpi_program, mpi_program_of, mpi_run,
@@ -68,7 +68,7 @@ enum Outcome {
 /// # Errors
 /// The build fails, this machine lacks a client or namespaces, or a client fails that should pass.
 pub fn compat(only: Option<&str>, quick: bool) -> io::Result<()> {
-    packages::install_for_compat(quick);
+    apt::install_for_compat(quick);
     dist::dist("release")?;
     let logs = dist::target().join("compat");
     fs::create_dir_all(&logs)?;
@@ -155,7 +155,7 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
             Ok(said(passes(&outcome), outcome.to_string()))
         }
         How::Script { wheels, program, port } => {
-            if wheels.is_empty() && !packages::is_installed(client.package) {
+            if wheels.is_empty() && !apt::is_installed(client.package) {
                 return Ok(Outcome::NotHere(format!("{} isn't installed", client.package)));
             }
             let folder = match wheels::unpacked(wheels) {
@@ -169,7 +169,7 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
             pair(&server, &[&server[..], &[SERVER]].concat(), port, &settings)
         }
         How::Compiled { libraries, program, port } => {
-            if !packages::is_installed(client.package) {
+            if !apt::is_installed(client.package) {
                 return Ok(Outcome::NotHere(format!("{} isn't installed", client.package)));
             }
             let path = client_program(program, libraries)?.display().to_string();

@@ -1,4 +1,4 @@
-//! `cargo xtask package`: what somebody installs who has no compiler, under `packages/` of the target directory.
+//! `cargo xtask package`: makes what people install, under `packages/` of the target directory.
 //!
 //! In here: one tree of files, and each format of it. Out of here: how libraries and command are built (`dist`).
 
@@ -196,7 +196,7 @@ impl Arch {
         if self.rust == env::consts::ARCH {
             return Ok(());
         }
-        crate::packages::install_for_foreign(self.debian, self.rust);
+        crate::apt::install_for_foreign(self.debian, self.rust);
         let target = format!("{}-unknown-linux-gnu", self.rust);
         let library = output(Command::new("rustc").args(["--print", "target-libdir", "--target", &target]))?;
         if Path::new(library.trim()).exists() {
@@ -283,7 +283,7 @@ mod tests {
                 distributions::rpm(&directory, &tree, &release).unwrap(),
                 image::write(&directory, &tree, &release).unwrap(),
             ];
-            if crate::packages::on_path("dpkg-deb") {
+            if crate::apt::on_path("dpkg-deb") {
                 files.push(distributions::deb(&directory, &directory.join("deb"), &tree, &release).unwrap());
             }
             files.iter().map(|file| fs::read(file).unwrap()).collect::<Vec<_>>()

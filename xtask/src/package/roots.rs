@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io};
 
+use crate::apt;
 use crate::dist::workspace;
-use crate::packages;
 
 /// Whose packages a root is made of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn test(directory: &Path, archs: &[&str], glibc: Option<&Path>) -> io::Resul
     if unsafe { libc::geteuid() } != 0 {
         return Err(io::Error::other("--test makes clean roots of distributions, which only root can"));
     }
-    packages::install_for_packages();
+    apt::install_for_packages();
     let confine = confine(directory)?;
     let mut failed = Vec::new();
     let mut tried = Vec::new();

@@ -1,4 +1,4 @@
-//! `cargo xtask prose`: the rules of plain English in CONTRIBUTING.md that a program can check.
+//! `cargo xtask prose`: checks the rules of plain English in CONTRIBUTING.md that a program can check.
 //!
 //! In here: which files are checked, and the list of exceptions. Text is cut out of files in `text`, the rules are in `rules`.
 

@@ -1,9 +1,9 @@
-//! The house: all crates of the library from the ground up, each with what it is. This is the one place that says the order.
+//! The order of all crates of the library, from the ground up, each with a description.
 //!
-//! A crate knows crates of lower storeys only, never its own storey's. Within a crate the rooms (top-level modules) have no
-//! order of their own, but no circle either; rooms that may know one another are named here, with the reason.
+//! A crate uses crates of lower storeys only, never of its own. The rooms (top-level modules) of a crate have no order, but no circle
+//! either; rooms that may use one another are listed here, with the reason.
 
-/// Crates that stand beside one another, and don't know one another.
+/// Crates that don't use one another.
 pub type Storey = &'static [Crate];
 
 /// A crate of `crates/`.
@@ -45,7 +45,7 @@ pub const HOUSE: &[Storey] = &[
     &[
         room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else."),
         room("ring", "The ring that holds the entries of queues, in memory of its own or in the program's."),
-        one("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
+        room("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
     ],
     &[room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors.")],
     &[

@@ -1,7 +1,7 @@
-//! `cargo xtask rooms`: no arrow points upwards, and none is part of a circle.
+//! `cargo xtask rooms`: fails on an arrow between crates that points upwards, and on a circle between the modules of one.
 //!
-//! In here: finding the crates, and the list of exceptions. The house is in `house`, the reading of modules in `imports`, what is
-//! right in `check`. What only tests use doesn't count.
+//! In here: finding the crates, and the list of exceptions. The order is in `house`, the reading of modules in `imports`, the rules in `check`.
+//! Code that only tests use doesn't count.
 
 mod check;
 mod house;

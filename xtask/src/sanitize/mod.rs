@@ -1,4 +1,4 @@
-//! `cargo xtask sanitize`: loom, Miri, ThreadSanitizer and AddressSanitizer over what each of them can see.
+//! `cargo xtask sanitize`: runs loom, Miri, ThreadSanitizer and AddressSanitizer on the code that each of them can check.
 
 mod through_c;
 

@@ -10,7 +10,7 @@ mod reading;
 
 use super::programs::ended;
 use super::report;
-use crate::{dist, packages};
+use crate::{apt, dist};
 use budget::{Costs, Figures, Report, Tools};
 use ferroce_tests::{Artifacts, Host, Skip, World, tool};
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ const MOST_SPREAD: f64 = 0.01;
 /// A figure has grown or is missing, or a program that is being measured fails. What the
 /// machine lacks is no error: it's said, and nothing is compared. Nor is a build with other settings.
 pub fn instructions(write: bool) -> io::Result<()> {
-    packages::install_for_tests();
+    apt::install_for_tests();
     if let Some(setting) = foreign_setting(std::env::vars_os()) {
         println!("skipped: {setting} is set, and this build isn't what users get");
         return Ok(());

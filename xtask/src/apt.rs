@@ -1,4 +1,4 @@
-//! The Debian packages whose programs and headers the tests use.
+//! Installs the Debian packages that a task needs and the machine lacks.
 
 use std::process::{Command, Stdio};
 
@@ -42,7 +42,7 @@ const PACKAGES: &[(&str, &str)] = &[
 
 const LIBFABRIC: (&str, &str) = ("libfabric-bin", "fi_info, fi_pingpong");
 
-/// Installs what the tests need and is missing, where root and apt-get allow it, and says plainly what stays missing.
+/// Installs missing packages of the tests, as root and where apt-get is, and prints first what it installs, then what stays missing.
 pub fn install_for_tests() {
     install_missing(PACKAGES);
 }
@@ -115,7 +115,10 @@ fn install_missing(packages: &[(&str, &str)]) {
     // SAFETY: geteuid has no preconditions.
     let root = unsafe { libc::geteuid() == 0 };
     if root && on_path("apt-get") {
-        println!("Installing {}", names.join(" "));
+        println!("These packages are missing and are installed by apt-get now:");
+        for (name, purpose) in &missing {
+            println!("    {name}: {purpose}");
+        }
         if apt(&install_line(&names)) || (apt(&["update", "-qq"]) && apt(&install_line(&names))) {
             return;
         }
