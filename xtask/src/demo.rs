@@ -14,7 +14,7 @@ const ITERATIONS: u64 = 10_000;
 const SIZE: u64 = 4096;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Builds, runs the programs as two processes each and says in plain words what was seen.
+/// Builds, runs the programs as two processes each and explains the result in plain words.
 ///
 /// # Errors
 /// The build fails, a process fails or doesn't end, or the output isn't what a successful run prints.
@@ -102,7 +102,7 @@ fn wait_until_listening(server: &mut Process, port: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// What the program's closing lines say.
+/// The result in the program's closing lines.
 struct Figures<'a> {
     bytes: &'a str,
     iterations: u64,

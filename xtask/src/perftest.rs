@@ -55,7 +55,7 @@ pub fn perftest(only: Option<&str>, run: Run) -> io::Result<()> {
         Cell::all().into_iter().filter(|cell| only.is_none_or(|part| cell.to_string().contains(part)));
     let mut rows: Vec<Row> = Vec::new();
     for cell in cells {
-        // Without the connection there is nothing to say about options.
+        // Without the connection options can't be judged.
         if rows.iter().any(|row| row.result.is_err() && row.cell == (Cell { options: "", ..cell })) {
             continue;
         }

@@ -110,7 +110,7 @@ fn cargo(words: &[&str], filter: Option<&str>, stage: &Stage) -> Command {
 fn run(command: &mut Command, closing: &mut Vec<String>) -> io::Result<bool> {
     let (reader, writer) = io::pipe()?;
     let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    // The command holds the pipe's writing end, and the loop below ends only when nobody does.
+    // The command holds the pipe's writing end, and the loop below ends only when all ends are closed.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Picture {
     /// Its file, without the ending.
     pub name: String,
-    /// What it says above.
+    /// The heading.
     pub title: String,
     /// Of the values.
     pub unit: String,

@@ -53,7 +53,7 @@ impl Figure {
     }
 }
 
-/// A figure of ours, one of somebody else's, and what the machine can do, where that is known.
+/// A figure of ours, one of another program, and what the machine can do, where that is known.
 struct Comparand {
     what: &'static str,
     limit: Option<Figure>,

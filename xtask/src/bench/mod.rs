@@ -66,7 +66,7 @@ pub enum Bench {
         #[arg(long, default_value_t = 3)]
         rounds: usize,
     },
-    /// Memory, descriptors and time of queue pairs that nobody uses
+    /// Memory, descriptors and time of unused queue pairs
     Verbs {
         /// How many, an even number
         #[arg(long, default_value_t = 20_000)]

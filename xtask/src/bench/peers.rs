@@ -106,7 +106,7 @@ fn ucx(
     figures.and_then(|figure| figure.trim().parse().ok()).ok_or_else(|| not_understood(&client))
 }
 
-/// Half a round trip of fi_pingpong on libfabric's shared memory, in µs (a mean: it tells no median).
+/// Half a round trip of fi_pingpong on libfabric's shared memory, in µs (a mean: it prints no median).
 pub fn libfabric_latency(programs: &Programs, size: u32, round_trips: usize) -> io::Result<f64> {
     /// `usec/xfer`.
     const COLUMN: usize = 6;
@@ -118,7 +118,7 @@ pub fn libfabric_latency(programs: &Programs, size: u32, round_trips: usize) -> 
     figure.ok_or_else(|| not_understood(&client))
 }
 
-/// Runs a program twice in one host: as a server that listens at a TCP port, and as its client, which is told the host's address.
+/// Runs a program twice in one host: as a server that listens at a TCP port, and as its client, which gets the host's address.
 fn with_server(
     programs: &Programs,
     words: &[&str],

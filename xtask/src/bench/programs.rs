@@ -155,7 +155,7 @@ pub fn ended(outcome: Outcome) -> io::Result<Outcome> {
     if outcome.success() { Ok(outcome) } else { Err(io::Error::other(outcome.to_string())) }
 }
 
-/// The error for a program that ended well and said nothing that is known.
+/// The error for a program that succeeded without the expected output.
 pub fn not_understood(outcome: &Outcome) -> io::Error {
     io::Error::other(format!("output that isn't understood:\n{outcome}"))
 }

@@ -158,7 +158,7 @@ struct Sleeper {
 
 impl Sleeper {
     fn new() -> io::Result<Self> {
-        // SAFETY: new descriptors, which nobody else has.
+        // SAFETY: new descriptors, owned here.
         let (event, epoll) = unsafe {
             let descriptors = [libc::eventfd(0, 0), libc::epoll_create1(0)];
             if descriptors.contains(&-1) {

@@ -58,7 +58,7 @@ impl Frames<'_> {
         per_second(&ended(receiver.wait(LIMIT))?, "received")
     }
 
-    /// Frames per second that a packet socket sends while nobody receives.
+    /// Frames per second that a packet socket sends without a receiver.
     fn unheard(&self, size: u32) -> io::Result<f64> {
         let sender = self.start(self.world.first(), "socket", "send", size, self.seconds).wait(LIMIT);
         per_second(&ended(sender)?, "sent")
@@ -98,7 +98,7 @@ struct Report {
 struct Size {
     /// Bytes of a frame.
     size: u32,
-    /// sendmmsg while nobody receives.
+    /// sendmmsg without a receiver.
     limit: Row,
     /// sendmmsg and recvmmsg, as received.
     socket: Row,
@@ -111,7 +111,7 @@ impl Report {
     /// Prints the table, in Markdown.
     fn print(&mut self) {
         println!("\n{}, veth MTU {MTU}\n", self.machine);
-        println!("| frame | sendmmsg, nobody receives | packet socket | raw packet QP | of the socket's |");
+        println!("| frame | sendmmsg, no receiver | packet socket | raw packet QP | of the socket's |");
         println!("|---:|---:|---:|---:|---:|");
         for row in &mut self.sizes {
             row.ratio = row.verbs.median() / row.socket.median();

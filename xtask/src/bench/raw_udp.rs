@@ -32,7 +32,7 @@ fn unspecified(port: u16) -> SocketAddr {
     (std::net::Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Counts bytes until a sender says it has ended; prints `received BYTES bytes in SECONDS seconds`.
+/// Counts bytes until a sender announces its end; prints `received BYTES bytes in SECONDS seconds`.
 ///
 /// # Errors
 /// A socket call fails, or nothing arrives for ten seconds.
@@ -75,7 +75,7 @@ pub fn source(to: SocketAddr, seconds: u64, segment: u16) -> io::Result<()> {
     }
     let elapsed = start.elapsed().as_secs_f64();
     println!("sent {bytes} bytes in {elapsed} seconds");
-    // The queue before it may be full, so the end is said more than once.
+    // The queue before it may be full, so the end is sent more than once.
     for _ in 0..20 {
         socket.send(END).or_else(refused_is_fine)?;
         std::thread::sleep(Duration::from_millis(5));

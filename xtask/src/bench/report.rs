@@ -61,7 +61,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// Writes a report to `bench/NAME.json` in the target directory, and says so.
+/// Writes a report to `bench/NAME.json` in the target directory, and prints its path.
 ///
 /// # Errors
 /// The file can't be written.
@@ -71,7 +71,7 @@ pub fn save(name: &str, report: &impl Serialize) -> io::Result<()> {
     write(&directory.join(name).with_extension("json"), report)
 }
 
-/// Writes a report to a file, and says so.
+/// Writes a report to a file, and prints its path.
 ///
 /// # Errors
 /// The file can't be written.

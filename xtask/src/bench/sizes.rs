@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::{fs, io};
 
 const SIZES: [u32; 8] = [8, 64, 512, 4096, 32 << 10, 256 << 10, 2 << 20, 8 << 20];
-/// Those for which the number of messages says more than that of bytes.
+/// Sizes whose rate is given in messages instead of bytes.
 const SMALL: [u32; 4] = [8, 64, 512, 4096];
 /// Round trips of small messages; of large ones there are as many as make so many bytes.
 const ROUND_TRIPS: usize = 10_000;

@@ -79,7 +79,7 @@ impl Report {
         println!(
             "| watched by | million messages a second | × alone | at least {LEAST} |\n|---|---:|---:|---|"
         );
-        println!("| nobody | {:.2} | 1 | |", self.alone.median());
+        println!("| none | {:.2} | 1 | |", self.alone.median());
         for Watched { by, rate, ratio } in &self.watched {
             let ratio = ratio.median();
             println!("| {by} | {:.2} | {ratio:.2} | {} |", rate.median(), verdict(ratio >= LEAST));

@@ -292,7 +292,7 @@ pub const CLIENTS: &[Client] = &[
     ),
     connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=64m";
         "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=write" "--rw=write" "--bs=64k" "--size=64m"),
-    // A READ is asked for by who writes in fio's words, too.
+    // In fio's terms a writer asks for a READ too.
     connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=64m";
         "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=read" "--rw=write" "--bs=64k" "--size=64m"),
     // fio's requests allow no retry where the receiver isn't ready: there is a receive for each message from the beginning.

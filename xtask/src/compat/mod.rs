@@ -52,7 +52,7 @@ impl Mode {
 
 enum Outcome {
     Passes,
-    /// What both sides said.
+    /// The output of both sides.
     Fails(String),
     /// A client without a peer has nothing to do there.
     NotMeant,
@@ -209,7 +209,7 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
     }
 }
 
-/// Exit codes, and what programs say that end well whatever they have seen.
+/// Exit codes, and error messages of programs that exit with 0 in any case.
 fn passes(outcome: &PairOutcome) -> bool {
     let sides = [&outcome.client, &outcome.server];
     let complains = |text: &str| {
@@ -249,7 +249,7 @@ fn page(rows: &[(&Client, Vec<String>)]) -> String {
     page
 }
 
-/// What the page says of other clients.
+/// The page's part about other clients.
 const NOT_THERE: &str = "
 ## What isn't in the table
 

@@ -11,7 +11,7 @@ pub const PYTHON: &str = "/usr/bin/python3";
 /// Unpacks the wheels, if any, each as `NAME==VERSION`, into a folder of theirs for `PYTHONPATH`; once.
 ///
 /// # Errors
-/// There is no pip, or it can't fetch one of them: what it said last.
+/// There is no pip, or it can't fetch one of them: its last line.
 pub fn unpacked(wheels: &[&str]) -> io::Result<PathBuf> {
     let version =
         output(Command::new(PYTHON).args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]))?;

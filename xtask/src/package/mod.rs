@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use crate::dist::{self, Machine};
 use tree::Entry;
 
-/// What all packages are told about.
+/// The inputs of all packages.
 struct Release {
     version: &'static str,
     /// Seconds since 1970: the time of every file.
@@ -40,7 +40,7 @@ struct Arch {
     debian: &'static str,
 }
 
-/// The newest glibc that is needed, as the tag of a wheel says it.
+/// The newest glibc that is needed, in the form of a wheel's tag.
 const WHEEL_PLATFORM: &str = "manylinux_2_28";
 /// What a tarball or a wheel may take at most, in bytes.
 const LARGEST: u64 = 4 << 20;
@@ -65,7 +65,7 @@ pub fn try_crates() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes all packages and says where. `glibc`: a C library for the test, installed below a directory.
+/// Makes all packages and prints their directory. `glibc`: a C library for the test, installed below a directory.
 ///
 /// # Errors
 /// A build fails, a tool is missing, or with `check` a second build made other bits.
@@ -191,7 +191,7 @@ impl Arch {
         }
     }
 
-    /// What builds for another machine than this is no part of every Rust.
+    /// A Rust installation may lack what builds for another machine.
     fn expect_tools(self) -> io::Result<()> {
         if self.rust == env::consts::ARCH {
             return Ok(());
@@ -221,8 +221,8 @@ fn source_time() -> io::Result<u64> {
                 })?
         }
     };
-    let says = || io::Error::other(format!("SOURCE_DATE_EPOCH={text:?} is no number of seconds"));
-    text.trim().parse().map_err(|_| says())
+    let invalid = || io::Error::other(format!("SOURCE_DATE_EPOCH={text:?} isn't a number of seconds"));
+    text.trim().parse().map_err(|_| invalid())
 }
 
 /// What a command that must succeed writes to its standard output.

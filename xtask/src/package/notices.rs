@@ -188,8 +188,9 @@ impl Inventory {
 
 fn licence(package: &Package) -> io::Result<String> {
     // An older way to write "or".
-    let says = || io::Error::other(format!("{} {} doesn't say its licence", package.name, package.version));
-    package.license.as_deref().map(|text| text.replace('/', " OR ")).ok_or_else(says)
+    let invalid =
+        || io::Error::other(format!("{} {} doesn't name its licence", package.name, package.version));
+    package.license.as_deref().map(|text| text.replace('/', " OR ")).ok_or_else(invalid)
 }
 
 /// The files with licences beside a manifest, by name.

@@ -1,6 +1,6 @@
 //! What may be: arrows that lead downwards between crates, and in no circle between the rooms of one.
 //!
-//! In here: circles, exceptions, and what is said of each. Out of here: reading files.
+//! In here: circles, exceptions, and the complaint about each. Out of here: reading files.
 
 use super::house::{ALL, Crate, Storey};
 use super::imports::{Arrows, Place, Rooms};
@@ -81,7 +81,7 @@ fn between_crates<'a>(
         let Some((height, _)) = storey_of(house, &found.name) else {
             wrong.complaints.push(format!(
                 "{}: the house has no crate `{}`\n  \
-                 say in xtask/src/rooms/house.rs what it is and on which storey it stands",
+                 add it with a description to its storey in xtask/src/rooms/house.rs",
                 at(&found.manifest),
                 found.name
             ));

@@ -33,11 +33,7 @@ const fn room(name: &'static str, what: &'static str) -> Crate {
 
 /// A crate that is one room in several files.
 const fn one(name: &'static str, what: &'static str) -> Crate {
-    Crate {
-        name,
-        what,
-        together: &[Together { rooms: &[ALL], why: "One subject, which is told in several files." }],
-    }
+    Crate { name, what, together: &[Together { rooms: &[ALL], why: "One subject in several files." }] }
 }
 
 /// From the ground up.
@@ -62,7 +58,7 @@ pub const HOUSE: &[Storey] = &[
         room("explain", "Why requests fail, in words: the catalogue of reasons, and the lines made of them."),
         room(
             "watch",
-            "What a process tells of itself to those who watch it, and what of it a watcher believes.",
+            "The snapshot of a process for `ferroce ps`, `top` and `trace`, and its validation by the reader.",
         ),
         Crate {
             name: "os",
@@ -82,7 +78,10 @@ pub const HOUSE: &[Storey] = &[
             "mem",
             "The memory that programs register: domains, keys, regions, windows, and the access to it.",
         ),
-        room("engine", "Who makes progress and when: the loop, its thread, leases, timers, the run queue."),
+        room(
+            "engine",
+            "Which thread makes progress and when: the loop, its thread, leases, timers, the run queue.",
+        ),
         room("netdev", "The machine's network devices: interfaces, routes, the table of GIDs."),
     ],
     &[

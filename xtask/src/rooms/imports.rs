@@ -78,7 +78,7 @@ impl Files {
                         self.module(inner, path, directory, module)?;
                     }
                 }
-                // What the root imports is only a shorter name: who uses it names what's behind it.
+                // An import of the root is only a shorter name: its users depend on the item behind it.
                 Item::Use(item) if module.is_empty() => {
                     if !is_off(&item.attrs) {
                         let mut leaves = Vec::new();

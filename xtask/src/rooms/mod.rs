@@ -25,13 +25,13 @@ const ALLOWED: &str = "xtask/rooms.allow";
 /// What to do about arrows.
 const ADVICE: &str = "\
 To turn an arrow: move what is wanted to a crate or room below both, have it handed over as an argument, or as a trait that
-the lower one declares and the upper one implements. Of a circle one arrow is enough. xtask/src/rooms/house.rs says what
-stands where; what can't be turned yet has a line in xtask/rooms.allow, which only gets shorter.";
+the lower one declares and the upper one implements. Of a circle one arrow is enough. xtask/src/rooms/house.rs contains
+the order; what can't be turned yet has a line in xtask/rooms.allow, which only gets shorter.";
 
 /// What to do with what has been found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Say what is wrong.
+    /// Print what is wrong.
     Check,
     /// Delete exceptions that nothing needs first.
     Shrink,
@@ -172,7 +172,7 @@ fn short(package: &str) -> &str {
     package.strip_prefix("ferroce-").unwrap_or(package)
 }
 
-/// What cargo says of a workspace, as far as it is of interest.
+/// The part of cargo's metadata that is used here.
 #[derive(serde::Deserialize)]
 struct Metadata {
     packages: Vec<Package>,

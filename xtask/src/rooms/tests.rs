@@ -201,7 +201,7 @@ fn exception_lets_one_arrow_pass_until_it_is_stale() {
     let circle = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b;"), ("b.rs", "use crate::a;")];
     let one = "# Why it is there.\nlow: a -> b  it is old\n";
     assert_eq!(wrong_with_low(&circle, one), [""; 0]);
-    // Without the way back it is no circle, and without the arrow it is nothing.
+    // Without the way back it isn't a circle, and without the arrow the exception is stale.
     for index in [1, 2] {
         let mut turned = circle;
         turned[index].1 = "";

@@ -23,7 +23,7 @@ const MIRI: [(&str, &[&str]); 6] = [
 const LOOM: [(&str, &str); 3] =
     [("ferroce-os", "gate"), ("ferroce-engine", "handoff"), ("ferroce-hostlink", "shared")];
 
-/// Runs all that this machine can, and says what it can't.
+/// Runs all that this machine can, and prints what it can't.
 ///
 /// # Errors
 /// One of them found something.

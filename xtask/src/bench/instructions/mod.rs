@@ -103,7 +103,7 @@ pub fn instructions(write: bool) -> io::Result<()> {
     )))
 }
 
-/// A variable that has cargo build another release than the workspace's manifest says.
+/// A variable that makes cargo build another release than that of the workspace's manifest.
 fn foreign_setting(variables: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
     let mut names = variables.map(|(name, _)| name.to_string_lossy().into_owned());
     names.find(|name| name.starts_with("CARGO_PROFILE_RELEASE_") || name.ends_with("RUSTFLAGS"))

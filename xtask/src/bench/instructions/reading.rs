@@ -1,4 +1,4 @@
-//! What callgrind and valgrind's log say of the processes of `tests/c/bench/counted.c`.
+//! Reads callgrind's files and valgrind's log of the processes of `tests/c/bench/counted.c`.
 
 use super::budget::Costs;
 use std::collections::BTreeMap;
