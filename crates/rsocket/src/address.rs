@@ -53,10 +53,10 @@ pub(crate) unsafe fn read(name: *const sockaddr, length: socklen_t) -> Outcome<s
     Ok(copy)
 }
 
-/// Tells a program an address, as much of it as there is room for.
+/// Writes an address to a program's memory, as much of it as there is room for.
 ///
 /// # Safety
-/// Both are null, or `length` is valid and `name` writable for as many bytes as it says.
+/// Both are null, or `length` is valid and `name` writable for `*length` bytes.
 pub(crate) unsafe fn write(from: &sockaddr_storage, name: *mut sockaddr, length: *mut socklen_t) {
     if name.is_null() || length.is_null() {
         return;
@@ -74,13 +74,13 @@ pub(crate) unsafe fn write(from: &sockaddr_storage, name: *mut sockaddr, length:
 pub(crate) fn to_rust(name: &sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says so.
+            // SAFETY: an address of this family.
             let v4 = unsafe { &*(&raw const *name).cast::<sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says so.
+            // SAFETY: an address of this family.
             let v6 = unsafe { &*(&raw const *name).cast::<sockaddr_in6>() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);

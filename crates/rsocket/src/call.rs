@@ -12,7 +12,7 @@ use crate::log;
 pub(crate) struct Refusal {
     /// The errno that its man page documents.
     pub(crate) errno: c_int,
-    /// One readable sentence, with the fix where there is one; empty where errno says all.
+    /// One readable sentence, with the fix where there is one; empty where errno suffices.
     pub(crate) why: Cow<'static, str>,
 }
 
@@ -23,7 +23,7 @@ impl Refusal {
         Self { errno, why: why.into() }
     }
 
-    /// What a socket would have said the same way.
+    /// A refusal that a TCP socket makes too.
     pub(crate) fn plain(errno: c_int) -> Self {
         Self::new(errno, "")
     }
@@ -45,7 +45,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// 0, or what the C function says in errno.
+/// Success for 0, otherwise the errno of the C function.
 pub(crate) fn zero(result: c_int, what: &'static str) -> Outcome<()> {
     if result == 0 { Ok(()) } else { Err(Refusal::last(what)) }
 }

@@ -78,12 +78,12 @@ impl Prepared {
         Ok(new)
     }
 
-    /// The descriptor that is readable while a completion has been told.
+    /// The descriptor that is readable when a completion has been notified.
     pub(crate) fn fd(&self) -> RawFd {
         self.qp.fd()
     }
 
-    /// What the peer is told.
+    /// The connection data for the peer.
     pub(crate) fn data(&self) -> [u8; CONNECTION_DATA] {
         ConnectionData {
             big_endian: cfg!(target_endian = "big"),
@@ -139,7 +139,7 @@ pub(crate) struct Connection {
     targets: BTreeMap<u16, IoMapEntry>,
     /// Entries of the peer's table of mapped memory that haven't been written yet.
     untold: Vec<(u16, IoMapEntry)>,
-    /// What the peer must still be told of our ends.
+    /// The message about our ends that the peer has yet to get.
     farewell: Option<Control>,
 }
 
@@ -164,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// The descriptor that is readable while a completion has been told.
+    /// The descriptor that is readable when a completion has been notified.
     pub(crate) fn fd(&self) -> RawFd {
         self.prepared.fd()
     }
@@ -182,7 +182,7 @@ impl Connection {
         self.receiver.readable()
     }
 
-    /// Deals with what has completed; whether something has, or who waits is to look anew.
+    /// Processes completions. True: there was one, or waiting threads have to look again.
     pub(crate) fn progress(&mut self) -> bool {
         let mut any = self.prepared.qp.take_events();
         let mut room = [NO_COMPLETION; 16];
@@ -262,19 +262,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Has completions told from now on. What has completed before must be dealt with afterwards.
+    /// Requests a notification of the next completion. Earlier completions must be processed afterwards.
     pub(crate) fn arm(&mut self) {
         if let Err(refusal) = self.prepared.qp.arm() {
             self.ends.fail(refusal.errno);
         }
     }
 
-    /// Whether completions are told, or none is waited for any more.
+    /// Whether a notification is requested, or no completion is outstanding.
     pub(crate) fn is_armed(&self) -> bool {
         self.prepared.qp.is_armed() || self.ends.is_over()
     }
 
-    /// Tells the peer of room that has become free.
+    /// Sends the peer credits for room that has become free.
     pub(crate) fn give_credits(&mut self) {
         while !self.ends.is_over() && self.receiver.owes() && self.sender.control() {
             let grant = self.receiver.grant();
@@ -319,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// Closes ends. The peer is told in order with what was sent before; a DISCONNECT that has arrived ends the connection.
+    /// Closes ends. The peer gets the message in order with the data that was sent before; a DISCONNECT that has arrived ends the connection.
     pub(crate) fn shut(&mut self, reading: bool, writing: bool) {
         if let Some(control) = self.ends.shut(reading, writing) {
             self.farewell = Some(control);
@@ -498,7 +498,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the peer of mappings, as far as there is room.
+    /// Sends mappings to the peer, as far as there is room.
     fn tell_mapped(&mut self) {
         while let Some((index, entry)) = self.untold.first().copied() {
             let remote = self.peer.table.addr + (TABLE * ENTRY + usize::from(index) * IO_MAP_ENTRY) as u64;
@@ -518,7 +518,7 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has been told of all mappings.
+    /// Whether all mappings have been sent to the peer.
     pub(crate) fn has_told_mapped(&self) -> bool {
         self.untold.is_empty()
     }

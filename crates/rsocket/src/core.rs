@@ -14,21 +14,20 @@ use crate::waiting::{Set, Waiters, Waker, own_waker, readable, sleep};
 
 /// The state of a socket, under the lock of its [`Core`].
 pub(crate) trait State: Send {
-    /// Deals with what has happened. `set` has the descriptors that tell of it. Who waits is woken also when nothing has happened but
-    /// a descriptor was told of something that has been dealt with before: it doesn't tell of the next thing then.
+    /// Processes events. `set` has the descriptors that announce them. Waiting threads are woken also if a notification was taken whose
+    /// event has been processed before: the descriptor doesn't announce the next event then.
     fn progress(&mut self, set: &Set);
 
-    /// Has what happens from now on told by the set; whether that is possible. What has happened before must be dealt with
-    /// afterwards.
+    /// Makes the set announce events from now on. False: it can't. Earlier events must be processed afterwards.
     fn arm(&mut self) -> bool;
 
-    /// Whether what happens is told by the set.
+    /// Whether the set announces events.
     fn is_armed(&self) -> bool;
 
-    /// Who waits for a change.
+    /// The threads that wait for a change.
     fn waiters(&mut self) -> &mut Waiters;
 
-    /// What poll(2) would say.
+    /// The events that poll(2) would return.
     fn ready_for(&self, events: libc::c_short) -> libc::c_short;
 
     /// POLLHUP and POLLERR, also while there is something to read.
@@ -40,7 +39,7 @@ pub(crate) trait State: Send {
 pub(crate) struct Core<S: ?Sized> {
     /// The socket's number, which the kernel can poll once it is shown.
     number: SocketNumber,
-    /// What tells of the socket's events.
+    /// The descriptors that announce the socket's events.
     pub(crate) set: Set,
     nonblocking: AtomicBool,
     locked: Mutex<Locked<S>>,
@@ -149,7 +148,7 @@ impl<S: State + ?Sized> Core<S> {
         Guard { core: self, locked: self.locked.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// The number shows from now on what the socket is ready for, as far as somebody makes progress: the service thread.
+    /// The number shows from now on what the socket is ready for, since the service thread makes progress for it.
     pub(crate) fn show(&self) -> Outcome<()> {
         let mut state = self.lock()?;
         state.progress(&self.set);
@@ -157,7 +156,7 @@ impl<S: State + ?Sized> Core<S> {
         Ok(())
     }
 
-    /// Has the number show what the state is, and the set tell of what happens next.
+    /// Makes the number show the state, and the set announce the next event.
     fn show_state(&self, locked: &mut Locked<S>) {
         // As the call has left it: room that a send has missed is an edge when it comes, also if that is at once.
         self.show_ready(locked);
@@ -184,7 +183,7 @@ impl<S: State + ?Sized> Core<S> {
     pub(crate) fn hide(&self) {
         let mut state = self.lock_to_end();
         state.locked.shown = false;
-        // First, so that no set of epoll tells of the end. If it fails, the number is closed later.
+        // First, so that no set of epoll reports the end. If it fails, the number is closed later.
         let _ = self.put_at_number(self.set.fd());
         state.locked.front.end();
     }
@@ -209,7 +208,7 @@ impl<S: State + ?Sized> Core<S> {
         Ok(state)
     }
 
-    /// Deals with what has happened; what happens from now on is told by the set.
+    /// Processes events; the set announces later ones.
     pub(crate) fn progress_armed(&self, state: &mut S) {
         loop {
             let told = state.arm();

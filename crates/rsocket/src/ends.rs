@@ -1,4 +1,4 @@
-//! Which ends of a connection are open: who may still send, and why not, without I/O.
+//! Which ends of a connection are open: whether either side may still send, and why not, without I/O.
 
 use std::ffi::c_int;
 
@@ -11,7 +11,7 @@ pub struct Ends {
     writable: bool,
     /// The peer has closed its sending end: no more data comes, whatever happens to the connection.
     ended: bool,
-    /// The peer has said, or we have, that all is over.
+    /// Either side has sent DISCONNECT.
     disconnected: bool,
     /// What broke the connection, as an errno.
     broken: Option<c_int>,
@@ -73,20 +73,20 @@ impl Ends {
         self.broken
     }
 
-    /// What broke the connection, if the program hasn't been told of it.
+    /// What broke the connection, if it hasn't been reported to the program.
     #[must_use]
     pub fn error(&self) -> Option<c_int> {
         self.broken.filter(|_| !self.told)
     }
 
-    /// The same, and the program is told now: as of a socket, an error is reported once.
+    /// The same, and it counts as reported: as of a socket, an error is reported once.
     pub fn take_error(&mut self) -> Option<c_int> {
         let error = self.error();
         self.told |= error.is_some();
         error
     }
 
-    /// The peer has said so.
+    /// The peer has sent a message about its ends.
     pub fn received(&mut self, control: Control) {
         self.ended |= !self.is_over() && control != Control::KeepAlive;
         match control {
@@ -96,7 +96,7 @@ impl Ends {
         }
     }
 
-    /// Both sides have done, or needn't say so any more.
+    /// Both sides are done, or need no message any more.
     pub fn disconnect(&mut self) {
         self.disconnected = true;
         self.readable = false;
@@ -114,7 +114,7 @@ impl Ends {
         }
     }
 
-    /// The program closes ends, and what the peer must be told.
+    /// The program closes ends; returns the message for the peer.
     pub fn shut(&mut self, reading: bool, writing: bool) -> Option<Control> {
         self.shut |= writing;
         if self.is_over() {

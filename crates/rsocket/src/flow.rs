@@ -1,6 +1,6 @@
 //! How much may be sent and what has come: the accounts of an established connection, without I/O.
 //!
-//! The receive buffer is two halves of one ring. Its owner tells the peer a half at a time, by writing where it is into one
+//! The receive buffer is two halves of one ring. Its owner announces a half at a time, by writing where it is into one
 //! of the two entries of the peer's table. The peer fills a half before it goes to the next. Each message of data takes a
 //! credit, so the receiver's queue of lengths is bounded. Messages about the connection take none; a few places of the send
 //! queue are kept for them.
@@ -97,7 +97,7 @@ pub struct Sender {
     /// Where the next bytes go in the send buffer.
     head: usize,
     used: usize,
-    /// What the peer has told of its receive buffer, less what we have filled.
+    /// The announced parts of the peer's receive buffer, less what we have filled.
     targets: [Entry; TABLE],
     current: usize,
     /// The entry that the peer writes next.
@@ -223,7 +223,7 @@ impl Sender {
     /// The peer grants messages up to number `until`, and has written an entry of our table if there is one.
     ///
     /// # Errors
-    /// The peer tells a half before the one whose place it takes is full.
+    /// The peer announces a half before the one whose place it takes is full.
     pub fn granted(&mut self, until: u16, entry: Option<Entry>) -> Result<(), Violation> {
         self.granted = until;
         if let Some(entry) = entry {
@@ -249,7 +249,7 @@ impl Sender {
 pub struct Grant {
     /// Its immediate data.
     pub message: Message,
-    /// The half of the receive buffer that is told by it, by the offset of its beginning, and the entry of the peer's table
+    /// The half of the receive buffer that it announces, by the offset of its beginning, and the entry of the peer's table
     /// that is written.
     pub half: Option<(usize, usize)>,
 }
@@ -272,7 +272,7 @@ pub enum Arrived {
 pub struct Receiver {
     half: u64,
     credits: u16,
-    /// Halves that the peer has been told.
+    /// Halves that have been announced to the peer.
     told: u64,
     /// Bytes so far.
     arrived: u64,
@@ -288,7 +288,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// With the first half told in the connection data.
+    /// With the first half announced in the connection data.
     #[must_use]
     pub fn new(credits: u16, half: usize) -> Self {
         Self {
@@ -371,7 +371,7 @@ impl Receiver {
         self.read >= (self.told - 1) * self.half
     }
 
-    /// Whether the peer should be told of credits or of a free half.
+    /// Whether credits or a free half should be sent to the peer.
     #[must_use]
     pub fn owes(&self) -> bool {
         self.half_is_free() || self.sequence.wrapping_sub(self.grant_at) as i16 >= 0

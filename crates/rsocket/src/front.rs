@@ -27,7 +27,7 @@ const ENDED: c_short = libc::POLLRDHUP | libc::POLLHUP;
 pub(crate) struct Front {
     /// None once the number shows that the socket has failed, or is closed.
     other: Option<OwnedFd>,
-    /// The number shows an error that the program hasn't been told of.
+    /// The number shows an error that hasn't been reported to the program.
     error: bool,
     /// Bytes that lie at the number.
     bytes: usize,
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(polled(&number), ALL | libc::POLLHUP | libc::POLLERR);
         front.show(number.as_raw_fd(), libc::POLLERR, 2);
         assert_eq!(polled(&number), ALL | libc::POLLHUP | libc::POLLERR);
-        // The program has been told.
+        // The error has been reported.
         front.show(number.as_raw_fd(), ALL | libc::POLLHUP, 2);
         assert_eq!(polled(&number), ALL | libc::POLLHUP);
     }

@@ -16,7 +16,7 @@ fn second() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_secs() + 1
 }
 
-/// Reports a refused call, unless errno says all.
+/// Reports a refused call, unless errno suffices.
 pub(crate) fn refused(call: &'static str, why: &str) {
     static LAST: AtomicU64 = AtomicU64::new(0);
     if why.is_empty() || !runs_under_ferroce() {

@@ -1,4 +1,4 @@
-//! Socket options: what is kept for each socket, and what of it librdmacm is told.
+//! Socket options: the values of each socket, and those that librdmacm gets.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -21,7 +21,7 @@ const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
 /// The length of an element of RDMA_ROUTE.
 const PATH_DATA: usize = 72;
-/// The name that TCP_CONGESTION tells.
+/// The value of TCP_CONGESTION.
 const CONGESTION_CONTROL: &[u8] = b"rdma\0";
 
 /// The options of a socket.
@@ -149,7 +149,7 @@ impl Options {
         Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0).max(1)))
     }
 
-    /// Tells librdmacm what it must know before the id has an address.
+    /// Sets the options of librdmacm that it needs before the id has an address.
     pub(crate) fn apply(&self, id: &Id, domain: c_int) -> Outcome<()> {
         if self.flag(libc::SO_REUSEADDR) != 0 {
             id.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, 1 as c_int)?;
@@ -343,10 +343,10 @@ fn duration(time: libc::timeval) -> Outcome<Option<Duration>> {
     }
 }
 
-/// Tells a program a value, as much of it as there is room for.
+/// Writes a value to a program's memory, as much of it as there is room for.
 ///
 /// # Safety
-/// `length` is null or valid, and `value` is null or writable for as many bytes as it says.
+/// `length` is null or valid, and `value` is null or writable for `*length` bytes.
 pub(crate) unsafe fn tell(from: &[u8], value: *mut c_void, length: *mut socklen_t) -> Outcome<()> {
     if value.is_null() || length.is_null() {
         return Err(Refusal::new(libc::EFAULT, "no room for the option's value"));

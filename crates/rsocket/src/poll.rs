@@ -80,7 +80,7 @@ pub(crate) struct Sets<'a> {
     pub(crate) except: Option<&'a mut libc::fd_set>,
 }
 
-/// What poll says for what select calls ready; the sets in their order.
+/// The events of poll for each set of select, in the order of the sets.
 const MEANING: [(c_short, c_short); 3] = [
     (libc::POLLIN, libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR),
     (libc::POLLOUT, libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR),

@@ -1,6 +1,6 @@
 //! Memory in pieces (`struct iovec`) that is sent, or received into, as if it were one.
 
-/// `length` bytes at `at`, which nobody writes to.
+/// `length` bytes at `at`, which isn't written to.
 pub(crate) fn piece_at(at: *const u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast_mut().cast(), iov_len: length }
 }

@@ -1,7 +1,7 @@
-//! The service thread: attends sockets that nobody waits for.
+//! The service thread: makes progress for sockets without a waiting thread.
 //!
 //! A listener must take requests while its program does something else, a socket that connects without blocking must go on, a
-//! datagram socket must learn its peers' queue pairs, and a keep-alive must be sent when nobody calls. There is one thread a
+//! datagram socket must learn its peers' queue pairs, and a keep-alive must be sent without a call. There is one thread a
 //! process, started with the first such socket.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::waiting::{Set, Waker};
 
 /// What the thread attends.
 pub(crate) trait Attended: Send + Sync {
-    /// Deals with what has happened, and says when it wants to be attended next.
+    /// Processes events, and returns when to attend next.
     fn attend(self: Arc<Self>) -> Next;
 }
 
@@ -150,7 +150,7 @@ fn run(set: &Set, waker: &Waker) {
     }
 }
 
-/// Milliseconds until the first time that somebody wants to be attended; −1 if nobody does.
+/// Milliseconds until the next time to attend a socket; −1: none.
 fn time_left() -> c_int {
     let service = lock();
     let first =
@@ -177,7 +177,7 @@ fn attend(fd: RawFd) {
     let next = attended.upgrade().map_or(Next::NEVER, Attended::attend);
     let mut service = lock();
     let Some(service) = service.as_mut() else { return };
-    // Who has asked for attendance meanwhile didn't know of what was said here.
+    // An entry that was watched again meanwhile keeps its own time.
     let Some(entry) = service.entries.get_mut(&fd).filter(|entry| entry.watch == watch) else { return };
     entry.next = next;
     if !next.on_event {

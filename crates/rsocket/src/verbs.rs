@@ -53,7 +53,7 @@ impl Event {
         &self.data[..self.data_length]
     }
 
-    /// What an event that tells of a failure says, as an errno.
+    /// The errno of an event that reports a failure.
     pub(crate) fn errno(&self) -> c_int {
         match (self.kind, self.status) {
             (RDMA_CM_EVENT_REJECTED, _) => libc::ECONNREFUSED,
@@ -89,7 +89,7 @@ impl Id {
     /// The id of a request, which is moved from its listener's channel to one of its own.
     ///
     /// # Safety
-    /// `id` is the id of a request whose event has been acknowledged, and nobody else's.
+    /// `id` is the id of a request whose event has been acknowledged, and is given up by the caller.
     pub(crate) unsafe fn of_request(id: *mut rdma_cm_id) -> Outcome<Self> {
         let id = NonNull::new(id).ok_or_else(|| Refusal::plain(libc::EIO))?;
         // The listener's channel is the listener's to destroy.
@@ -344,7 +344,7 @@ impl QueuePair {
         }
     }
 
-    /// Has the channel told of the next completion. What has completed before must be polled afterwards.
+    /// Requests a notification of the next completion. Earlier completions must be polled afterwards.
     pub(crate) fn arm(&mut self) -> Outcome<()> {
         if self.armed {
             return Ok(());
@@ -358,12 +358,12 @@ impl QueuePair {
         if self.armed { Ok(()) } else { Err(Refusal::new(result.abs(), "no notification")) }
     }
 
-    /// Whether the next completion is told.
+    /// Whether a notification is requested.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed
     }
 
-    /// Takes the channel's events; whether there was one. Who sleeps until there is one isn't told by it any more.
+    /// Takes the channel's events. True: there was one. It no longer wakes other threads.
     pub(crate) fn take_events(&mut self) -> bool {
         const TOGETHER: c_uint = 64;
         if !self.armed {
@@ -383,7 +383,7 @@ impl QueuePair {
 
     fn acknowledge(&mut self) {
         if self.unacknowledged > 0 {
-            // SAFETY: a live queue, and as many events as it has told.
+            // SAFETY: a live queue, and the number of its events.
             unsafe { ibv_ack_cq_events(self.cq, self.unacknowledged) };
             self.unacknowledged = 0;
         }
@@ -392,7 +392,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: each object is live and nobody else's, and goes before what it is made of.
+        // SAFETY: each object is live and owned here, and goes before what it is made of.
         unsafe {
             if !self.qp.is_null() {
                 rdma_destroy_qp(self.id);

@@ -1,6 +1,6 @@
 //! Sleeping until a socket changes, and waking who sleeps.
 //!
-//! Each thread that sleeps has an event descriptor of its own, which it leaves with the sockets that it waits for. Whoever
+//! Each thread that sleeps has an event descriptor of its own, which it leaves with the sockets that it waits for. A thread that
 //! changes a socket writes to the descriptors that were left with it. So no change is missed, whichever thread takes the
 //! completion that brought it.
 
@@ -64,7 +64,7 @@ pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
     .unwrap_or_else(|_| Err(Refusal::new(libc::EIO, "the thread has ended")))
 }
 
-/// Who waits for a socket to change.
+/// The threads that wait for a socket to change.
 #[derive(Default, Debug)]
 pub(crate) struct Waiters {
     wakers: Vec<Arc<Waker>>,
@@ -124,7 +124,7 @@ pub(crate) fn sleep(fds: &mut [libc::pollfd], until: Option<Instant>) -> io::Res
 
 /// What a call waits for.
 pub(crate) trait Awaited {
-    /// Tells the caller of the library what is ready now, and returns how much is. `waker` is left with the sockets.
+    /// Writes what is ready now to the caller's memory, and returns how much is. `waker` is left with the sockets.
     fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize>;
     /// Sleeps until something may be ready, or the deadline.
     fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<()>;
@@ -132,7 +132,7 @@ pub(crate) trait Awaited {
     fn dont_wake(&self, waker: &Arc<Waker>);
 }
 
-/// Looks for as long as the settings say, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again.
+/// Looks for the time of the settings, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again.
 pub(crate) fn look_or_sleep(awaited: &mut impl Awaited, until: Option<Instant>) -> Outcome<Option<c_int>> {
     let count = |ready: usize| Some(c_int::try_from(ready).unwrap_or(c_int::MAX));
     let polling = Instant::now() + settings().polling;

@@ -178,13 +178,13 @@ pub fn from_8_bits(bits: u8) -> u16 {
     if bits & 0x80 == 0 { bits.into() } else { u16::from(bits & 0x7f) << 8 }
 }
 
-/// The number that a peer understands when it is told `value` in eight bits.
+/// The number that a peer decodes from `value` in eight bits.
 #[must_use]
 pub fn told_in_8_bits(value: u16) -> u16 {
     from_8_bits(to_8_bits(value))
 }
 
-/// What a message tells beside its payload.
+/// The content of a message beside its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
     /// The sender neither sends nor receives any more.
@@ -261,7 +261,7 @@ pub const DATAGRAM_HEADER: usize = 24;
 pub enum UdpOperation {
     /// It carries data of the program.
     Data,
-    /// It only tells the QPN.
+    /// It has the QPN only.
     Answer,
 }
 
@@ -303,7 +303,7 @@ impl UdpHeader {
         (bytes, length)
     }
 
-    /// Reads it, and says where the data begins; `None` for what isn't a datagram of an rsocket.
+    /// Reads it, and returns where the data begins; `None` for what isn't a datagram of an rsocket.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let fixed = bytes.get(..12)?;
@@ -327,7 +327,7 @@ impl UdpHeader {
     }
 }
 
-/// Stands before the data of a datagram that travels by RDMA: who sent it.
+/// Precedes the data of a datagram that travels by RDMA: its sender.
 ///
 /// Returns the bytes and how many of them there are.
 #[must_use]
@@ -350,7 +350,7 @@ pub fn emit_datagram_header(source: SocketAddr) -> ([u8; DATAGRAM_HEADER], usize
     (bytes, length)
 }
 
-/// Reads it, and says where the data begins.
+/// Reads it, and returns where the data begins.
 #[must_use]
 pub fn parse_datagram_header(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
     let fixed = bytes.get(..8)?;
@@ -420,7 +420,7 @@ mod tests {
     fn eight_bits_never_say_more_than_was_meant() {
         for value in 0..0x8000 {
             let told = from_8_bits(to_8_bits(value));
-            assert!(told <= value && value - told < 256, "{value} is told as {told}");
+            assert!(told <= value && value - told < 256, "{value} is decoded as {told}");
         }
     }
 

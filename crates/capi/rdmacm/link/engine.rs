@@ -3,7 +3,7 @@
 use super::ibverbs::{More, Symbol, Version};
 use super::table::{Place, TABLE, parse};
 
-/// The version node of what libibverbs.so.1 has for librdmacm.so.1, and for nobody else.
+/// The version node of the functions that libibverbs.so.1 has for librdmacm.so.1 alone.
 const PRIVATE: &str = "FERROCE_PRIVATE_1";
 
 /// The name in libibverbs.so.1 of a function that librdmacm.so.1 exports.

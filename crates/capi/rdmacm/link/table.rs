@@ -40,7 +40,7 @@ pub fn parse(table: &str) -> Vec<Export> {
             let place = match place {
                 "engine" => Place::Engine,
                 "rsocket" => Place::Rsocket,
-                other => panic!("symbols.tsv: {other:?} is no place"),
+                other => panic!("symbols.tsv: {other:?} isn't a place"),
             };
             Export { name: name.into(), node: format!("RDMACM_{node}"), place }
         })

@@ -2,7 +2,7 @@
 //! child, so stream sockets begin as ordinary ones. When the program first sends or receives by one, it is replaced: the side that has
 //! accepted it listens at the same port by an rsocket, and gives the word; the other side connects an rsocket there.
 //!
-//! The word is an urgent byte of TCP, which is no part of the stream: whoever doesn't know it, or comes too late for it, reads what
+//! The word is an urgent byte of TCP, which isn't part of the stream: a side that doesn't know it, or is too late for it, reads what
 //! the program has sent and nothing else. rdma-core's word is four zero bytes of the stream. They are understood here, and never sent.
 //!
 //! A socket that can't be replaced goes on as an ordinary one.
@@ -24,9 +24,9 @@ use crate::rsocket as r;
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long a port that another child listens at is waited for in between.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What rdma-core's library says when it listens.
+/// The word of rdma-core's library.
 const RDMA_CORES_WORD: [u8; 4] = [0; 4];
-/// What a socket's options are, which its rsocket has too. Sizes of buffers aren't: TCP's own say nothing of what the program asked for.
+/// Options of a socket that its rsocket gets. Sizes of buffers aren't among them: TCP's own differ from what the program asked for.
 const OPTIONS: [(c_int, c_int); 8] = [
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
@@ -381,7 +381,7 @@ fn accept(number: c_int) -> Option<c_int> {
             _ => return None,
         }
     }
-    // Who has sent by TCP goes on so, and isn't kept waiting.
+    // A peer that has sent by TCP goes on so, without a delay.
     while look(number, &mut [0]).is_none() {
         let listener = make(c_int::from(here.ss_family), number)?;
         // SAFETY: an rsocket, and an address.
@@ -465,7 +465,7 @@ fn is_told(number: c_int) -> bool {
     }
 }
 
-/// Connects to the peer of a socket that has connected, once it says that it listens.
+/// Connects to the peer of a socket that has connected, once it has given the word.
 fn connect(number: c_int) -> Option<c_int> {
     if !is_told(number) {
         return None;

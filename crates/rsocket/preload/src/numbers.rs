@@ -1,6 +1,6 @@
 //! The numbers by which the program knows its rsockets: copies of the rsocket's own, which is librdmacm's.
 //!
-//! What is no rsocket's takes one load of an atomic, since each read(2) of the program comes by here. A number is an rsocket's only as
+//! An ordinary number takes one load of an atomic, since each read(2) of the program comes by here. A number is an rsocket's only as
 //! long as the kernel's descriptor leads there: not all ways to close or replace one come by here.
 
 use std::cell::Cell;

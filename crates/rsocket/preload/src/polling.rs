@@ -12,7 +12,7 @@ use crate::real::{errno, real, set_errno};
 use crate::rsocket as r;
 use crate::transfer::check;
 
-/// What says that a socket can be received from.
+/// The events of a socket with something to receive.
 const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
 
 /// If the number is an rsocket's, it shows what that is ready for, as of now.

@@ -86,7 +86,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     stream
 }
 
-/// The number of a stream of ours, or what `really` says.
+/// The number of a stream of ours, or the result of `really`.
 fn number_of(stream: *mut FILE, really: impl FnOnce() -> c_int) -> c_int {
     let before = errno();
     let found = really();

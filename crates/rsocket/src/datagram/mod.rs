@@ -1,6 +1,6 @@
 //! Datagram sockets: a UDP socket, and a queue pair for each local address that datagrams leave from.
 //!
-//! The first datagram to a peer travels over the UDP socket and tells the sender's QPN; the answer tells the peer's. From then
+//! The first datagram to a peer travels over the UDP socket with the sender's QPN; the answer has the peer's. From then
 //! on datagrams travel by RDMA. What can't (no device has the address, the datagram is longer than the device's MTU) goes on
 //! travelling over UDP.
 
@@ -36,7 +36,7 @@ pub(crate) struct Datagram {
 
 impl Datagram {
     pub(crate) fn new(domain: c_int, nonblocking: bool) -> Outcome<Arc<Self>> {
-        // Without a device the caller is better off with an ordinary socket, and is told so.
+        // Without a device the call fails: the caller is better off with an ordinary socket.
         drop(Id::new(RDMA_PS_UDP)?);
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no memory is passed.
@@ -145,7 +145,7 @@ impl Datagram {
         })
     }
 
-    /// Receives a datagram into `pieces`: its length there, whether it was longer, and who has sent it.
+    /// Receives a datagram into `pieces`: its length there, whether it was longer, and its sender.
     ///
     /// # Safety
     /// They are writable.

@@ -19,7 +19,7 @@ pub(super) const SLOT: usize = 2048;
 /// Datagrams that wait for the program, before others are dropped.
 pub(super) const MOST_WAITING: usize = 4096;
 
-/// A datagram, and who has sent it.
+/// A datagram and its sender.
 pub(super) type Arrived = (SocketAddr, Vec<u8>);
 
 /// A queue pair at a local address. Its fields go in this order.

@@ -20,7 +20,7 @@ use super::port::{Arrived, MOST_WAITING, Port, SLOT};
 pub(super) const LONGEST: usize = 65507;
 /// Peers whose queue pairs are remembered.
 const MOST_PEERS: usize = 4096;
-/// How long a peer's queue pair is used of which nothing is heard: another socket may have the peer's port by now.
+/// How long a silent peer's queue pair is used: another socket may have the peer's port by now.
 const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct DatagramState {
     pub(super) closed: bool,
 }
 
-/// What tells a peer from others.
+/// What identifies a peer.
 type Peer = (IpAddr, u16);
 
 /// What is known of a peer.
@@ -197,7 +197,7 @@ impl DatagramState {
 
     /// The queue pair at a local address; none if no device has it.
     fn port(&mut self, source: IpAddr, set: &Set) -> Option<&mut Port> {
-        // The loopback addresses are no device's.
+        // Loopback addresses don't belong to a device.
         if source.is_loopback() {
             return None;
         }

@@ -154,7 +154,7 @@ impl Stream {
     }
 }
 
-/// What both sides say of their queue pairs.
+/// The parameters of both sides' queue pairs.
 pub(super) fn parameters(data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),

@@ -34,7 +34,7 @@ pub(super) struct Listening {
     /// Connections that the peer hasn't confirmed.
     unconfirmed: Vec<Arc<Stream>>,
     ready: VecDeque<Arc<Stream>>,
-    /// The channel isn't looked at because there are enough connections: whoever waits would be woken again and again.
+    /// The channel isn't looked at because there are enough connections: a waiting thread would be woken again and again.
     pub(super) full: bool,
 }
 
@@ -65,7 +65,7 @@ impl Listening {
 
     /// Accepts a request.
     pub(super) fn requested(&mut self, event: &Event, domain: c_int, options: &Options) -> Outcome<()> {
-        // SAFETY: the id of a request that has been acknowledged, which nobody else knows.
+        // SAFETY: the id of a request that has been acknowledged, which is owned here.
         let id = unsafe { Id::of_request(event.id) }?;
         let stream = self.accept_request(id, event, domain, options)?;
         self.unconfirmed.push(stream);

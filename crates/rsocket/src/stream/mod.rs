@@ -1,7 +1,7 @@
 //! Stream sockets: their life from rsocket(3) to rclose(3).
 //!
-//! A set ([`Set`]) has the descriptors that tell of a socket's events, so one descriptor wakes who waits for it, whatever it does.
-//! Whoever calls makes progress; connections that nobody waits for are attended by the service thread ([`crate::service`]): requests
+//! A set ([`Set`]) has the descriptors that announce a socket's events, so one descriptor wakes the threads that wait for the socket. A
+//! thread in a call makes progress; connections without a waiting thread are attended by the service thread ([`crate::service`]): requests
 //! at listeners, what connects without blocking, and what the kernel polls ([`crate::front`]).
 
 mod connecting;
@@ -99,7 +99,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What SO_ERROR tells.
+    /// The value of SO_ERROR.
     pub(crate) fn take_error(&self) -> Outcome<c_int> {
         Ok(self.core.progress()?.take_error())
     }
@@ -114,7 +114,7 @@ impl Stream {
         let mut state = self.core.progress()?;
         match &mut state.phase {
             Phase::Open(connection) => connection.shut(reading, writing),
-            // Who waits in raccept or rpoll is told.
+            // Threads that wait in raccept or rpoll return.
             Phase::Listening(_) => state.phase = Phase::Failed(libc::EINVAL),
             _ => return Err(Refusal::plain(libc::ENOTCONN)),
         }

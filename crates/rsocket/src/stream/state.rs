@@ -25,7 +25,7 @@ pub(crate) struct StreamState {
     /// Goes after the queue pair, which `phase` has.
     pub(super) id: Option<Id>,
     waiters: Waiters,
-    /// What SO_ERROR tells next.
+    /// The next value of SO_ERROR.
     pub(super) error: c_int,
     /// The program has closed the socket with bytes unread.
     pub(super) leaves_unread: bool,
@@ -61,7 +61,7 @@ impl State for StreamState {
                 if connection.readable() > before {
                     self.waiters.arrived();
                 }
-                // Who waits asks for a notification anew: the one that was asked for has been taken.
+                // Waiting threads request a notification again: the last one has been taken.
                 self.waiters.wake();
             }
         }
@@ -160,7 +160,7 @@ impl StreamState {
 
     fn happened(&mut self, event: &Event, set: &Set) {
         if event.kind == RDMA_CM_EVENT_ADDR_CHANGE {
-            // As with a socket: what can't go on without the address says so itself.
+            // As with a socket: a call that needs the address fails by itself.
             return;
         }
         let (domain, options) = (self.domain, self.options.clone());

@@ -89,7 +89,7 @@ impl Stream {
     }
 
     /// Takes `step` after `step`, which adds to the bytes that are done, until one has an answer; how many are done. What comes
-    /// in the way after the first bytes is no error.
+    /// in the way after the first bytes isn't an error.
     fn transfer(
         &self,
         flags: c_int,

@@ -108,7 +108,7 @@ static void answer_reaches_the_sender_of_a_datagram(void)
 
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == 140 && wc.src_qp == p.a->qp_num);
 	CHECK(wc.wc_flags & IBV_WC_GRH);
-	/* RoCE v2 over IPv4, as ConnectX adapters say it. */
+	/* RoCE v2 over IPv4, in the encoding of ConnectX adapters. */
 	CHECK(wc.sl == 10);
 	CHECK(ibv_init_ah_from_wc(context, 1, &wc, grh, &attr) == 0);
 	CHECK(attr.is_global == 1 && attr.port_num == 1 && attr.sl == wc.sl);
@@ -147,7 +147,7 @@ static void tables_end_where_the_port_says(void)
 	CHECK(_ibv_query_gid_table(context, entries, 64, 0, 0) == -EINVAL);
 	CHECK(_ibv_query_gid_table(context, entries, 64, 0, SIZE_MAX) == -EINVAL);
 	CHECK(_ibv_query_gid_ex(context, 1, 0, &entry, 0, SIZE_MAX) == EINVAL);
-	/* A hole is no error of ibv_query_gid. */
+	/* A hole isn't an error of ibv_query_gid. */
 	CHECK(ibv_query_gid_ex(context, 1, (uint32_t)port.gid_tbl_len - 1, &entry, 0) == ENODATA);
 	CHECK(ibv_query_gid(context, 1, port.gid_tbl_len - 1, &gid) == 0 && !memcmp(&gid, &zero, 16));
 	CHECK(ibv_query_gid(context, 1, port.gid_tbl_len, &gid) == -1 && errno == EINVAL);

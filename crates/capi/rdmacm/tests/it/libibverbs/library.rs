@@ -17,8 +17,8 @@ mod shared_library;
 
 use shared_library::machine::Machine;
 
-/// Makes a file or directory at `path` unless it is there. Several processes may try (each test may be one); whoever
-/// is first provides it.
+/// Makes a file or directory at `path` unless it is there. Several processes may try (each test may be one); the
+/// first one provides it.
 pub fn made_once(path: &Path, make: impl FnOnce(&Path)) -> PathBuf {
     if !path.exists() {
         let mut unfinished = path.to_owned();
