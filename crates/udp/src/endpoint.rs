@@ -247,7 +247,7 @@ impl Endpoint {
             return Ok(RecvOutcome::Busy);
         }
         // Not from a socket of the program's that has the number now.
-        let fd = group[index].checked();
+        let fd = group[index].checked_lately();
         let reader = reader.get_or_insert_with(Reader::new);
         reader.receive(fd, self.address, &self.stats, f)
     }
@@ -365,7 +365,10 @@ impl Endpoint {
 
     /// The number of a sending socket, looked at: nothing is sent by a socket of the program's that has the number now.
     pub(super) fn sender_fd(&self, sender: u8) -> RawFd {
-        self.senders.get(usize::from(sender)).and_then(OnceLock::get).map_or(-1, |s| s.socket.checked())
+        self.senders
+            .get(usize::from(sender))
+            .and_then(OnceLock::get)
+            .map_or(-1, |s| s.socket.checked_lately())
     }
 
     /// Takes what the network has said of a sender's packets: until that is done, the sender's next packet isn't sent. False: it has

@@ -61,7 +61,7 @@ impl GroupSocket {
     /// Likewise.
     pub fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<RecvOutcome> {
         let Some(mut reader) = self.reader.try_lock() else { return Ok(RecvOutcome::Busy) };
-        reader.receive(self.socket.checked(), self.group, &self.stats, f)
+        reader.receive(self.socket.checked_lately(), self.group, &self.stats, f)
     }
 }
 

@@ -83,13 +83,20 @@ pub(super) struct Reader {
     messages: ReceiveBatch<MESSAGES, MESSAGE_BYTES, CONTROL>,
     /// Messages to ask for: asking for more than there are costs time when there is one.
     expected: usize,
+    /// The last call returned as many as were asked for.
+    was_filled: bool,
     /// Room for what is handed on at once.
     batch: Vec<Datagram<'static>>,
 }
 
 impl Reader {
     pub(super) fn new() -> Self {
-        Self { messages: ReceiveBatch::new(true), expected: 1, batch: Vec::with_capacity(BATCH) }
+        Self {
+            messages: ReceiveBatch::new(true),
+            expected: 1,
+            was_filled: false,
+            batch: Vec::with_capacity(BATCH),
+        }
     }
 
     pub(super) fn receive(
@@ -105,7 +112,12 @@ impl Reader {
             Err(e) => return Err(e),
         };
         let more = messages == self.expected;
-        self.expected = if more { (2 * messages).min(MESSAGES) } else { messages.max(1) };
+        // The message of a ping-pong is followed by none. So only the second call in a row that was filled asks for more.
+        self.expected = match (more, self.was_filled) {
+            (true, true) => (2 * messages).min(MESSAGES),
+            _ => messages.max(1),
+        };
+        self.was_filled = more;
         let mut count = 0;
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
         for message in self.messages.messages() {
@@ -158,4 +170,34 @@ fn read_control(messages: control::Messages<'_>, about: &mut Datagram<'_>) -> Op
         }
     }
     segment_size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it opens sockets")]
+    fn messages_that_come_alone_are_asked_for_one_by_one_and_more_in_a_row_together() {
+        let socket = receiving_socket(false).unwrap();
+        sys::bind(socket.raw(), &sys::InetAddress::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let mut name = sys::InetAddress::zeroed();
+        sys::socket_name(socket.raw(), &mut name).unwrap();
+        let to = name.socket_addr().unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut reader = Reader::new();
+        let mut receive = |count: usize| {
+            (0..count).for_each(|n| _ = from.send_to(&[0; 64][..32 + n % 2], to).unwrap());
+            let destination = HostAddr::from(to);
+            let outcome = reader.receive(socket.raw(), destination, &Stats::default(), &mut |_| ()).unwrap();
+            (outcome.count(), reader.expected)
+        };
+        for _ in 0..10 {
+            assert_eq!(receive(1), (1, 1));
+            assert_eq!(receive(0), (0, 1));
+        }
+        assert_eq!(receive(7), (1, 1));
+        assert_eq!([receive(0), receive(0), receive(0)], [(1, 2), (2, 4), (3, 3)]);
+    }
 }

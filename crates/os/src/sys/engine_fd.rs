@@ -6,6 +6,7 @@
 //! it ([`EngineFd::is_intact`]). The copies of the data path use no descriptor at all (`ferroce_access::copy`).
 
 use super::{check, close, pause};
+use crate::clock;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
@@ -248,6 +249,8 @@ pub struct EngineFd {
     fd: RawFd,
     generation: u32,
     identity: u64,
+    /// When [`Self::checked_lately`] last found the file intact, in ticks.
+    looked: AtomicU64,
 }
 
 impl EngineFd {
@@ -264,7 +267,8 @@ impl EngineFd {
         };
         IDENTITIES[fd as usize].store(identity, Ordering::Release);
         word.fetch_or(bit, Ordering::AcqRel);
-        Ok(Self { fd, generation: GENERATION.load(Ordering::Acquire), identity })
+        let looked = AtomicU64::new(clock::ticks());
+        Ok(Self { fd, generation: GENERATION.load(Ordering::Acquire), identity, looked })
     }
 
     /// The number, or -1 where it isn't to be used any more.
@@ -279,6 +283,28 @@ impl EngineFd {
     #[must_use]
     pub fn checked(&self) -> RawFd {
         if self.is_intact() { self.fd } else { -1 }
+    }
+
+    /// As [`checked`](Self::checked), for calls that come often: the last look is good for half a millisecond at most, and is repeated
+    /// after that.
+    #[must_use]
+    #[inline]
+    pub fn checked_lately(&self) -> RawFd {
+        let now = clock::ticks();
+        if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < clock::ticks_of_half_millisecond_at_most()
+        {
+            return self.raw();
+        }
+        self.look_again(now)
+    }
+
+    #[cold]
+    fn look_again(&self, now: u64) -> RawFd {
+        let fd = self.checked();
+        if fd >= 0 {
+            self.looked.store(now, Ordering::Relaxed);
+        }
+        fd
     }
 
     /// Takes note of a [`super::periodic_timer`]'s expiration: it is readable again after the next one.
@@ -361,6 +387,22 @@ mod tests {
         let mut buffer = [0; 8];
         let gone = read(raw, &mut buffer).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF));
         assert!(!gone || !listed());
+    }
+
+    #[test]
+    fn another_file_behind_the_number_is_found_within_a_millisecond() {
+        let fd = eventfd(0, libc::EFD_NONBLOCK).unwrap();
+        let (raw, other) = (fd.raw(), std::fs::File::open("/proc/self/stat").unwrap());
+        assert_eq!(fd.checked_lately(), raw);
+        // SAFETY: the program's file takes the number.
+        assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), raw) }, raw);
+        pause(Duration::from_millis(1));
+        assert_eq!(fd.checked_lately(), -1);
+        assert_eq!(fd.checked_lately(), -1, "not only once");
+        drop(fd);
+        // The number is the program's, and is closed by the program alone.
+        assert_eq!(identity(raw), identity(std::os::fd::AsRawFd::as_raw_fd(&other)));
+        close(raw);
     }
 
     #[test]
