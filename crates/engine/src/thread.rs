@@ -2,6 +2,7 @@
 
 use super::watch::Watch;
 use super::{Handler, Loop, Source};
+use ferroce_access::OwnFaults;
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_os::{clock, fork};
 use ferroce_proto::Instant;
@@ -119,7 +120,10 @@ fn run<H: Handler>(handler: &'static H) {
     let mut napped = false;
     let mut last_thread = LastThread::default();
     let mut watch = Watch::default();
+    // While the thread is awake, the processor copies for it.
+    let mut faults = None;
     loop {
+        faults.get_or_insert_with(OwnFaults::of_this_thread);
         let now = clock::now();
         engine.look_at_all_descriptors(handler, now);
         let leased = engine.lease.is_fresh(now);
@@ -150,9 +154,13 @@ fn run<H: Handler>(handler: &'static H) {
             events: libc::POLLIN,
             revents: 0,
         });
+        if !watches {
+            faults = None;
+        }
         let polled = fork::outside_library(|| {
             sys::poll(&mut pollfds[..watched], timeout).inspect_err(|_| sys::pause(timeout.min(NAP)))
         });
+        faults.get_or_insert_with(OwnFaults::of_this_thread);
         // A sandbox has lowered RLIMIT_NOFILE, which poll(2) takes for the number of descriptors that it may be handed. The
         // descriptors serve as before, and only looking at them says what there is.
         let unknown = polled.is_err();

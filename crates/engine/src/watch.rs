@@ -5,7 +5,6 @@
 //! have cut short, are made more seldom, so that a process that is spoken to now and then doesn't spin.
 
 use super::{Handler, Loop, Source};
-use ferroce_access::OwnFaults;
 use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use std::time::Duration;
@@ -29,8 +28,8 @@ const MOST_SKIPPED: u32 = 6;
 /// The background thread's watches.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// The thread is at it, and open to faults, so that the processor copies.
-    open: Option<OwnFaults>,
+    /// The thread is at it.
+    is_open: bool,
     /// How often something was there since it began.
     finds: u32,
     /// Others wanted the processor.
@@ -56,7 +55,7 @@ impl Watch {
     ) -> bool {
         let engine = handler.engine();
         let mut looks = 0u32;
-        if self.open.is_none() {
+        if !self.is_open {
             let is_invited = sources.is_invited();
             let has_memory = sources.has_memory();
             if is_invited || has_memory {
@@ -64,10 +63,10 @@ impl Watch {
             }
         }
         loop {
-            let found = self.open.is_some() && sources.watch_memory();
+            let found = self.is_open && sources.watch_memory();
             looks += 1;
             let now = clock::now();
-            let quick = self.open.is_some()
+            let quick = self.is_open
                 && !looks.is_multiple_of(ROUND_EVERY)
                 && now.since(self.last_round) < ROUND
                 && engine.run_queue.is_empty();
@@ -88,7 +87,7 @@ impl Watch {
                 self.end(sources);
                 return false;
             }
-            if self.open.is_none() && !done || self.open.is_some() && self.is_over(now, looks) {
+            if !self.is_open && !done || self.is_open && self.is_over(now, looks) {
                 self.end(sources);
                 return false;
             }
@@ -97,7 +96,7 @@ impl Watch {
                 sys::yield_processor();
             }
             if now >= until {
-                return self.open.is_some();
+                return self.is_open;
             }
         }
     }
@@ -107,7 +106,7 @@ impl Watch {
         if self.skipped > 0 && !invites {
             self.skipped -= 1;
         } else {
-            self.open = OwnFaults::open();
+            self.is_open = true;
             self.finds = 0;
             self.last_find = clock::now();
             self.was_invited = invites;
@@ -131,7 +130,7 @@ impl Watch {
 
     /// Ends the watch, if there is one.
     pub(super) fn end(&mut self, sources: &impl Source) {
-        if self.open.take().is_some() {
+        if std::mem::take(&mut self.is_open) {
             sources.look_away();
             // What has begun it was there anyway; and others may always want the processor for a moment.
             let paid = self.finds > if self.was_cut { PAYS_ANYWAY } else { 1 };

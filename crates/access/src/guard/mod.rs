@@ -14,8 +14,8 @@
 //! sanitizers and preloaded libraries stand before `sigaction` and answer with what they would like to be true.
 //!
 //! A thread that blocks the signals gets them unblocked for an atomic ([`Guard`]). That costs more system calls than a copy
-//! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that has much to copy opens itself to its
-//! faults for longer ([`OwnFaults`]).
+//! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that copies more than once while it is awake opens
+//! itself to its faults until it sleeps ([`OwnFaults`]).
 
 mod action;
 #[cfg(test)]
@@ -35,8 +35,8 @@ use aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
 
-use own_faults::Opened;
 pub use own_faults::OwnFaults;
+use own_faults::{Opened, Opens};
 
 use crate::Fault;
 use action::FAULTS;
@@ -66,9 +66,10 @@ struct Answer {
     mask: Cell<Mask>,
     /// Copies by the kernel until the thread is asked again.
     copies: Cell<u32>,
+    opens: Opens,
 }
 
-// SAFETY: cells of numbers, and that nobody has asked.
+// SAFETY: cells of numbers, that nobody has asked, and that the thread may not unblock signals and hasn't.
 unsafe impl Zeroed for Answer {}
 
 /// A thread's mask, as far as the two signals go.
@@ -122,6 +123,16 @@ impl Answer {
             return false;
         }
         // SAFETY: the caller's.
+        unsafe { self.note(disarmed, mask) };
+        true
+    }
+
+    /// Notes that the guard stands in front, since the disarming `disarmed` at least.
+    ///
+    /// # Safety
+    /// As [`Self::arm`].
+    unsafe fn note(&self, disarmed: u64, mask: Mask) {
+        // SAFETY: the caller's.
         let Outcome { before: looked, faulted } = unsafe { arch::ticks() };
         // Without ticks the answer is good for this once; a thread that may not read them may not read the clock either.
         let (given, mask) = if faulted == 0 { (clock::now().0, mask) } else { (0, Mask::Unknown) };
@@ -129,19 +140,28 @@ impl Answer {
         self.looked.set(looked);
         self.disarmed.set(disarmed);
         self.mask.set(mask);
-        true
     }
 
-    /// Asks the kernel whether the thread is open and the guard stands, unless the answer was lately that they aren't.
+    /// Asks the kernel whether the thread is open and the guard stands, unless the answer was lately that they aren't. A thread of the
+    /// adapter's opens itself.
     #[cold]
     fn renew(&self) -> bool {
         if self.copies.get() > 0 {
             self.copies.set(self.copies.get() - 1);
             return false;
         }
-        let open = action::blocked().is_some_and(|blocked| blocked & FAULTS == 0);
-        // SAFETY: the mask is open.
-        let stands = open && unsafe { self.arm(Mask::Open) } && self.mask.get() == Mask::Open;
+        let disarmed = handler::disarmed();
+        let is_open = if self.opens.may() {
+            // In front first.
+            handler::arm() && self.opens.open()
+        } else {
+            action::blocked().is_some_and(|blocked| blocked & FAULTS == 0) && handler::arm()
+        };
+        if is_open {
+            // SAFETY: the mask is open.
+            unsafe { self.note(disarmed, Mask::Open) };
+        }
+        let stands = is_open && self.mask.get() == Mask::Open;
         if !stands {
             self.mask.set(Mask::Unknown);
             self.copies.set(PATIENCE);

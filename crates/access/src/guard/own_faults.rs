@@ -1,8 +1,9 @@
 //! A thread of the adapter's that is open to its own faults for a while.
 
-use super::action::{self, bit};
-use super::{Mask, answer, handler};
+use super::action::{self, FAULTS, bit};
+use super::{Mask, answer, unblock};
 use ferroce_os::{fork, sys};
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +38,7 @@ impl Opened {
                 })
         })?;
         let mut opened = Self { at, blocked: 0, _thread: PhantomData };
-        opened.blocked = super::unblock()?;
+        opened.blocked = unblock()?;
         Some(opened)
     }
 }
@@ -62,21 +63,63 @@ fn name() -> u64 {
     u64::from(fork::generation()) << 32 | u64::from(sys::own_number().cast_unsigned())
 }
 
-/// While this lives, a thread of the adapter's, which blocks all signals, doesn't block those of its faults, so that the processor copies
-/// for it.
+/// While this lives, a thread of the adapter's, which blocks all signals, unblocks those of its faults when it copies for the second time,
+/// so that the processor copies for it. Unblocking and blocking take as long as one copy by the kernel.
 #[derive(Debug)]
 pub struct OwnFaults {
-    _opened: Opened,
+    /// The mask is the thread's.
+    _thread: PhantomData<*const ()>,
+}
+
+/// Copies by the kernel before the signals are unblocked.
+const BY_KERNEL: u32 = 1;
+
+/// What a thread keeps of [`OwnFaults`] and of its [`Opened`].
+pub(super) struct Opens {
+    /// The thread may unblock the signals.
+    may: Cell<bool>,
+    /// 1 + the place in [`OPEN`]; 0: the thread hasn't unblocked them.
+    place: Cell<usize>,
+    /// [`Opened::blocked`].
+    blocked: Cell<u64>,
+}
+
+impl Opens {
+    /// The thread unblocks the signals itself.
+    pub(super) fn may(&self) -> bool {
+        self.may.get()
+    }
+
+    /// Unblocks the signals, for as long as the thread's [`OwnFaults`] lives. False: a signal is waiting that would be delivered to this
+    /// thread, or the system refused. The guard stands in front: it gives back a signal that is sent from now on.
+    pub(super) fn open(&self) -> bool {
+        if self.place.get() != 0 {
+            // A signal that was given back is blocked.
+            return action::blocked().is_some_and(|blocked| blocked & FAULTS == 0) || unblock().is_some();
+        }
+        let Some(opened) = Opened::this_thread() else { return false };
+        self.place.set(opened.at + 1);
+        self.blocked.set(opened.blocked);
+        std::mem::forget(opened);
+        true
+    }
+
+    fn close(&self) {
+        self.may.set(false);
+        if let Some(at) = self.place.replace(0).checked_sub(1) {
+            drop(Opened { at, blocked: self.blocked.get(), _thread: PhantomData });
+        }
+    }
 }
 
 impl OwnFaults {
-    /// Opens a thread of the adapter's. `None`: a signal is waiting that would be delivered to it, or the system refused.
+    /// For a thread of the adapter's that is awake, once at a time.
     #[must_use]
-    pub fn open() -> Option<Self> {
-        // In front first: a signal that is sent from now on finds who gives it back.
-        let opened = if handler::arm() { Opened::this_thread()? } else { return None };
+    pub fn of_this_thread() -> Self {
         Self::ask_again();
-        Some(Self { _opened: opened })
+        answer().copies.set(BY_KERNEL);
+        answer().opens.may.set(true);
+        Self { _thread: PhantomData }
     }
 
     /// What is known of this thread's mask is old.
@@ -88,7 +131,7 @@ impl OwnFaults {
 
 impl Drop for OwnFaults {
     fn drop(&mut self) {
-        // The mask changes when the field is dropped, right after this.
+        answer().opens.close();
         Self::ask_again();
     }
 }

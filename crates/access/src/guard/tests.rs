@@ -454,30 +454,40 @@ fn a_thread_that_blocks_the_signals_has_a_guard_and_keeps_its_mask() {
     assert_eq!(ended, Some(0));
 }
 
+/// A copy of a word within this function.
+fn copied() -> Result<(), Fault> {
+    let (from, mut to) = (7u64, 0u64);
+    // SAFETY: words of this function.
+    unsafe { copy(&raw mut to as u64, &raw const from as u64, 8) }
+}
+
 #[test]
-fn a_thread_of_the_adapters_is_open_to_its_faults_for_a_while() {
+fn a_thread_of_the_adapters_is_open_to_its_faults_from_its_second_copy_on() {
     let ended = ends(|| {
         action::block(!0);
         let before = action::blocked();
-        let (from, mut to) = (7u64, 0u64);
-        let mut guarded = |expected: Result<(), Fault>| {
-            // SAFETY: words of this function.
-            let copied = unsafe { copy(&raw mut to as u64, &raw const from as u64, 8) };
-            assert_eq!(copied, expected);
-        };
-        guarded(Err(Fault));
-        let open = OwnFaults::open().unwrap();
-        guarded(Ok(()));
-        use_guard();
-        // Another thread too.
-        std::thread::scope(|scope| scope.spawn(|| drop(OwnFaults::open().unwrap())).join().unwrap());
-        drop(open);
-        assert_eq!(action::blocked(), before);
-        guarded(Err(Fault));
-        drop(OwnFaults::open().unwrap());
+        assert_eq!(copied(), Err(Fault));
+        for copies in 0..4 {
+            let open = OwnFaults::of_this_thread();
+            for n in 0..copies {
+                assert_eq!(copied(), if n == 0 { Err(Fault) } else { Ok(()) });
+            }
+            assert_eq!(action::blocked() == before, copies < 2);
+            use_guard();
+            // Another thread too.
+            let other = || {
+                let _open = OwnFaults::of_this_thread();
+                assert_eq!([copied(), copied()], [Err(Fault), Ok(())]);
+            };
+            std::thread::scope(|scope| scope.spawn(other).join().unwrap());
+            drop(open);
+            assert_eq!(action::blocked(), before);
+            assert_eq!(copied(), Err(Fault));
+        }
         // SAFETY: sends a signal, which waits.
         unsafe { libc::raise(libc::SIGSEGV) };
-        assert!(OwnFaults::open().is_none(), "the signal would be delivered");
+        let _open = OwnFaults::of_this_thread();
+        assert_eq!([copied(), copied()], [Err(Fault); 2], "the signal would be delivered");
         assert_eq!(action::blocked(), before);
     });
     assert_eq!(ended, Some(0));
@@ -487,19 +497,24 @@ fn a_thread_of_the_adapters_is_open_to_its_faults_for_a_while() {
 fn a_signal_that_comes_to_a_thread_of_the_adapters_waits_for_the_program() {
     let ended = ends(|| {
         action::block(action::FAULTS);
-        let open = OwnFaults::open().unwrap();
+        let open = OwnFaults::of_this_thread();
+        assert_eq!([copied(), copied()], [Err(Fault), Ok(())]);
         let value = libc::sigval { sival_ptr: 99 as *mut _ };
         // SAFETY: plain data, filled in by the calls; the signal is sent to the process, where this thread alone takes it.
         unsafe {
             libc::sigqueue(libc::getpid(), libc::SIGSEGV, value);
             assert_ne!(action::pending().unwrap() & action::bit(libc::SIGSEGV), 0);
+            assert_eq!(copied(), Err(Fault), "the signal would be delivered");
             let (mut set, mut info): (libc::sigset_t, libc::siginfo_t) =
                 (std::mem::zeroed(), std::mem::zeroed());
             libc::sigaddset(&raw mut set, libc::SIGSEGV);
             assert_eq!(libc::sigwaitinfo(&raw const set, &raw mut info), libc::SIGSEGV);
             assert_eq!((info.si_code, info.si_value().sival_ptr as i32), (libc::SI_QUEUE, 99));
         }
+        let tries = (0..=PATIENCE).map(|_| copied());
+        assert_eq!(tries.last(), Some(Ok(())), "open again");
         drop(open);
+        assert_eq!(action::blocked().unwrap() & action::FAULTS, action::FAULTS);
     });
     assert_eq!(ended, Some(0));
 }
