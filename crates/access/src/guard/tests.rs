@@ -511,8 +511,11 @@ fn a_signal_that_comes_to_a_thread_of_the_adapters_waits_for_the_program() {
             assert_eq!(libc::sigwaitinfo(&raw const set, &raw mut info), libc::SIGSEGV);
             assert_eq!((info.si_code, info.si_value().sival_ptr as i32), (libc::SI_QUEUE, 99));
         }
-        let tries = (0..=PATIENCE).map(|_| copied());
-        assert_eq!(tries.last(), Some(Ok(())), "open again");
+        for _ in 0..PATIENCE {
+            // Any of them may be the first that succeeds.
+            let _ = copied();
+        }
+        assert_eq!(copied(), Ok(()), "open again");
         drop(open);
         assert_eq!(action::blocked().unwrap() & action::FAULTS, action::FAULTS);
     });
