@@ -43,7 +43,10 @@ pub const HOUSE: &[Storey] = &[
         room("ring", "The ring that holds the entries of queues, in memory of its own or in the program's."),
         room("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
     ],
-    &[room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors.")],
+    &[
+        room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors."),
+        one("buffers", "Registered memory for the Rust API: regions, buffers, and the slots that own them."),
+    ],
     &[
         one(
             "proto",

@@ -1,0 +1,83 @@
+//! A buffer that several requests read at once.
+
+use crate::{Buffer, Segment};
+use std::fmt;
+use std::ops::{Bound, Deref, RangeBounds};
+use std::sync::Arc;
+
+/// A shared, read-only part of a [`Buffer`]. Clones are cheap, so one buffer can be sent to many peers.
+#[derive(Clone)]
+pub struct Frozen {
+    whole: Arc<Buffer>,
+    start: usize,
+    len: usize,
+}
+
+impl Frozen {
+    pub(crate) fn new(buffer: Buffer) -> Self {
+        let len = buffer.length();
+        Self { whole: Arc::new(buffer), start: 0, len }
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// The range isn't within it.
+    #[must_use]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
+        let (start, end) = limits(&range, self.len);
+        Self { whole: self.whole.clone(), start: self.start + start, len: end - start }
+    }
+
+    /// The buffer again.
+    ///
+    /// # Errors
+    /// Other clones exist, or requests that name it are outstanding.
+    pub fn thaw(self) -> Result<Buffer, Self> {
+        let Self { whole, start, len } = self;
+        Arc::try_unwrap(whole).map_err(|whole| Self { whole, start, len })
+    }
+
+    pub(crate) fn segment(&self) -> Segment {
+        let mut segment = self.whole.segment(self.len);
+        segment.address += self.start as u64;
+        segment
+    }
+
+    pub(crate) fn whole(&self) -> &Buffer {
+        &self.whole
+    }
+}
+
+/// The limits of a range within `len` bytes.
+///
+/// # Panics
+/// The range isn't within them.
+pub(crate) fn limits(range: &impl RangeBounds<usize>, len: usize) -> (usize, usize) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last + 1,
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => len,
+    };
+    assert!(start <= end && end <= len, "{start}..{end} of {len} bytes");
+    (start, end)
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.whole[self.start..self.start + self.len]
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen").field("len", &self.len).finish()
+    }
+}

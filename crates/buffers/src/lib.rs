@@ -1,0 +1,40 @@
+//! Memory that an adapter reads and writes, for the safe crate `ferroce`.
+//!
+//! In here: [regions](Registration) of the program's memory, [buffers](Buffer) that are disjoint pieces of them, memory
+//! [exposed](Exposed) to peers, the [slots] that own the memory of outstanding requests, and the errors of all of these.
+//! Out of here: adapters, queue pairs, completions.
+//!
+//! An adapter is a thread that Rust doesn't see. It reads the memory of a send until the completion, writes the memory of a
+//! receive until the completion, and does what a peer's key permits until the key is invalid. Three rules keep that sound:
+//!
+//! - S1: memory stays mapped, unmoved and registered while a request names it. A [`Buffer`] holds its registration, and the
+//!   [slots] own the buffers of outstanding requests.
+//! - S5: the slots of a queue retire in order. An unsignalled request retires with a later completion.
+//! - S7: all bytes up to the capacity of a buffer are initialised.
+//!
+//! Each region has a ledger of the ranges that are lent to the adapter. An adapter that accesses memory by a [`Tap`] is
+//! refused any other range, so an access after the end of a loan is an error ([`NotLent`]) instead of undefined behaviour.
+
+mod buffer;
+mod error;
+mod exposed;
+mod frozen;
+mod mapping;
+mod memory;
+mod payload;
+mod pool;
+mod region;
+mod remote;
+pub mod slots;
+mod sync;
+
+pub use buffer::Buffer;
+pub use error::{Error, Failed, Fault, Kind, Result, Status};
+pub use exposed::{Exposed, Word};
+pub use frozen::Frozen;
+pub use mapping::{NotLent, Tap};
+pub use memory::Memory;
+pub use payload::{Held, Inline, Part, Parts, Payload, PayloadMut, Segment, Segments};
+pub use pool::Pool;
+pub use region::{Exposure, Registration, alloc, register, register_raw};
+pub use remote::{Remote, Rights, rights};

@@ -1,0 +1,152 @@
+//! Whose memory it is: registration, parts, pools, and the owner's way back.
+
+use crate::adapter::Adapter;
+use ferroce_buffers::{Buffer, Kind, Memory, Payload, Pool, Remote, register, rights};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+/// Memory that notes when it is released.
+struct Noted(Vec<u8>, Arc<Mutex<Vec<&'static str>>>);
+
+// SAFETY: as for a vector.
+unsafe impl Memory for Noted {
+    fn bytes(&mut self) -> NonNull<[u8]> {
+        self.0.bytes()
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push("released");
+    }
+}
+
+fn registered<M: Memory>(adapter: &Adapter, memory: M) -> Buffer {
+    register(memory, |tap| adapter.register(tap)).unwrap()
+}
+
+#[test]
+fn memory_is_deregistered_before_it_is_released() {
+    let adapter = Adapter::default();
+    let mut buffer = registered(&adapter, Noted(vec![1; 16], adapter.log.clone()));
+    let part = buffer.split_off(8);
+    drop(buffer);
+    assert!(adapter.log.lock().unwrap().is_empty());
+    drop(part.hold());
+    assert_eq!(*adapter.log.lock().unwrap(), ["deregistered", "released"]);
+}
+
+#[test]
+fn an_owner_gets_its_memory_back_when_all_parts_are_joined() {
+    let adapter = Adapter::default();
+    let mut buffer = registered(&adapter, b"0123456789".to_vec());
+    let after = buffer.split_off(4);
+    assert_eq!((&buffer[..], &after[..]), (&b"0123"[..], &b"456789"[..]));
+    let buffer = buffer.reclaim::<Vec<u8>>().unwrap_err();
+    let (after, buffer) = after.join(buffer).unwrap_err();
+    let buffer = buffer.join(after).unwrap();
+    let mut buffer = buffer.reclaim::<Box<[u8]>>().unwrap_err();
+    buffer[0] = b'x';
+    assert_eq!(buffer.reclaim::<Vec<u8>>().unwrap(), b"x123456789");
+    assert_eq!(*adapter.log.lock().unwrap(), ["deregistered"]);
+    let boxed: Box<[u8]> = vec![3; 5].into();
+    let moved = std::thread::spawn({
+        let adapter = adapter.clone();
+        move || registered(&adapter, boxed)
+    });
+    assert_eq!(*moved.join().unwrap().reclaim::<Box<[u8]>>().unwrap(), [3; 5]);
+}
+
+#[test]
+fn a_refused_registration_gives_the_memory_back() {
+    let adapter = Adapter { refuses: true, ..Adapter::default() };
+    let failed = register(vec![1, 2], |tap| adapter.register(tap)).unwrap_err();
+    assert_eq!((failed.error.kind(), failed.back), (Kind::NoMemory, vec![1, 2]));
+}
+
+#[test]
+fn chunks_cover_a_buffer_once() {
+    let adapter = Adapter::default();
+    let mut chunks: Vec<_> = adapter.alloc(100).chunks(32).collect();
+    assert_eq!(chunks.iter().map(Buffer::capacity).collect::<Vec<_>>(), [32, 32, 32, 4]);
+    for (number, chunk) in chunks.iter_mut().enumerate() {
+        chunk.iter_mut().for_each(|byte| *byte = number as u8);
+    }
+    let whole = chunks.into_iter().reduce(|whole, chunk| whole.join(chunk).unwrap()).unwrap();
+    assert_eq!((whole.len(), whole[31], whole[32], whole[99]), (100, 0, 1, 3));
+}
+
+#[test]
+fn a_split_buffer_returns_to_its_pool_with_its_last_part() {
+    let adapter = Adapter::default();
+    let pool = Pool::new(adapter.alloc(100), 32).unwrap();
+    assert_eq!(pool.free(), 3);
+    let mut buffer = pool.try_take().unwrap();
+    let part = buffer.split_off(8);
+    drop(buffer);
+    assert_eq!(pool.free(), 2);
+    drop(part);
+    assert_eq!(pool.free(), 3);
+    let mut buffer = pool.try_take().unwrap();
+    let part = buffer.split_off(8);
+    let buffer = buffer.join(part).unwrap();
+    assert_eq!((pool.free(), buffer.capacity()), (2, 32));
+    let other = pool.try_take().unwrap();
+    let (buffer, _other) = buffer.join(other).unwrap_err();
+    drop(pool);
+    assert_eq!(buffer.capacity(), 32);
+}
+
+#[test]
+fn a_pool_is_made_of_a_whole_region_only() {
+    let adapter = Adapter::default();
+    let mut whole = adapter.alloc(64);
+    let part = whole.split_off(32);
+    assert_eq!(Pool::new(whole, 32).unwrap_err().kind(), Kind::Invalid);
+    drop(part);
+    assert_eq!(Pool::new(adapter.alloc(64), 65).unwrap_err().kind(), Kind::Invalid);
+    let pool = Pool::new(adapter.alloc(64), 64).unwrap();
+    let only = pool.try_take().unwrap();
+    assert_eq!(Pool::new(only, 64).unwrap_err().kind(), Kind::Invalid);
+}
+
+/// Rule S7.
+#[test]
+fn all_bytes_up_to_the_capacity_are_initialised() {
+    let adapter = Adapter::default();
+    for _ in 0..4 {
+        let mut dirty = adapter.alloc(4000);
+        dirty.fill(&[0xaa; 4000]);
+        drop(dirty);
+        let pool = Pool::new(adapter.alloc(4000), 1000).unwrap();
+        let mut buffers: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
+        for buffer in &mut buffers {
+            assert_eq!(buffer.len(), 0);
+            buffer.set_len(1000);
+            assert!(buffer.iter().all(|byte| *byte == 0));
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a length of 9 in a buffer of 8 bytes")]
+fn a_length_beyond_the_capacity_panics() {
+    Adapter::default().alloc(8).set_len(9);
+}
+
+#[test]
+fn tokens_are_24_bytes_with_their_rights() {
+    let adapter = Adapter::default();
+    let exposed = adapter.alloc(64).expose(rights::ReadWrite).unwrap();
+    let bytes = exposed.token().to_bytes();
+    let token = Remote::<rights::Read>::from_bytes(bytes).unwrap();
+    assert_eq!((token.key(), token.len()), (exposed.token().key(), 64));
+    let part = token.slice(8..=15);
+    assert_eq!((part.address() - token.address(), part.len()), (8, 8));
+    assert_eq!(Remote::<rights::Atomic>::from_bytes(bytes).unwrap_err().kind(), Kind::Denied);
+    for (at, value) in [(0, 2), (8, 0xff)] {
+        let mut wrong = bytes;
+        wrong[at..at + 8].fill(value);
+        assert_eq!(Remote::<rights::Read>::from_bytes(wrong).unwrap_err().kind(), Kind::Invalid);
+    }
+}

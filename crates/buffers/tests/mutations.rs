@@ -1,0 +1,123 @@
+//! The tests of this crate notice when a rule of soundness is broken: each mutation of the source must fail the test of its rule.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// A change of the source that breaks a rule.
+struct Mutation {
+    rule: &'static str,
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+    /// The binary and the test that must fail.
+    test: [&'static str; 2],
+}
+
+const MUTATIONS: [Mutation; 6] = [
+    Mutation {
+        rule: "S1: a buffer is lent for as long as its slot owns it",
+        file: "payload.rs",
+        from: "let loan = part.buffer().lend(loan);",
+        to: "let loan = part.buffer().lend(loan); part.buffer().settle(loan);",
+        test: ["it", "loans::the_adapter_touches_a_buffer_only_while_a_slot_owns_it"],
+    },
+    Mutation {
+        rule: "S1: a buffer isn't lent for longer",
+        file: "payload.rs",
+        from: "part.buffer().settle(self.loan);",
+        to: "let _ = part;",
+        test: ["it", "loans::memory_of_a_request_returns_to_its_pool_after_the_loan"],
+    },
+    Mutation {
+        rule: "S1: memory is registered until it is released",
+        file: "region.rs",
+        from: "    registration: Box<dyn Registration>,\n    mapping: Arc<Mapping>,",
+        to: "    mapping: Arc<Mapping>,\n    registration: Box<dyn Registration>,",
+        test: ["it", "memory::memory_is_deregistered_before_it_is_released"],
+    },
+    Mutation {
+        rule: "S5: an entry is retired after the poster has written it",
+        file: "slots.rs",
+        from: "self.0.head.store(number.wrapping_add(1), Ordering::Release);",
+        to: "self.0.head.store(number.wrapping_add(1), Ordering::Relaxed);",
+        test: ["slots", "entries_retire_once_and_in_order_while_the_poster_posts"],
+    },
+    Mutation {
+        rule: "S5: an entry retires once",
+        file: "slots.rs",
+        from: "self.0.depth - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))",
+        to: "self.0.depth + 1 - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))",
+        test: ["it", "slots::unsignalled_entries_retire_with_a_later_one_in_order"],
+    },
+    Mutation {
+        rule: "S7: all bytes of a buffer are initialised",
+        file: "region.rs",
+        from: "NonNull::new(unsafe { alloc_zeroed(layout) })",
+        to: "NonNull::new(unsafe { std::alloc::alloc(layout) })",
+        test: ["it", "memory::all_bytes_up_to_the_capacity_are_initialised"],
+    },
+];
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        let to = to.join(name);
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(&from, &to).unwrap();
+        }
+    }
+}
+
+/// A copy of the crate that is a workspace of its own.
+fn copy_of_the_crate() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let copied = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutated");
+    let _ = fs::remove_dir_all(copied.join("src"));
+    for folder in ["src", "tests/it", "tests/slots"] {
+        copy(&here.join(folder), &copied.join(folder));
+    }
+    let manifest = "[package]\nname = \"ferroce-buffers\"\nedition = \"2024\"\n[dependencies]\nsmallvec = \"1\"\n\
+                    [dev-dependencies]\nloom = \"0.7\"\n[workspace]\n";
+    fs::write(copied.join("Cargo.toml"), manifest).unwrap();
+    fs::copy(here.join("../../Cargo.lock"), copied.join("Cargo.lock")).unwrap();
+    copied
+}
+
+/// Runs a test of the copy, and returns whether it passes, with the output.
+fn passes(copied: &Path, [binary, test]: [&str; 2]) -> (bool, String) {
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--quiet", "--offline", "--test", binary, "--", "--exact", test])
+        .current_dir(copied)
+        .env("CARGO_TARGET_DIR", copied.join("target"))
+        .env("RUSTFLAGS", "-Awarnings")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text.into_owned())
+}
+
+#[test]
+fn each_mutation_fails_the_test_of_its_rule() {
+    let copied = copy_of_the_crate();
+    let mut complaints = Vec::new();
+    for binary in ["it", "slots"] {
+        let (passed, output) = passes(&copied, [binary, "none"]);
+        assert!(passed, "the copy doesn't build:\n{output}");
+    }
+    for Mutation { rule, file, from, to, test } in MUTATIONS {
+        let path = copied.join("src").join(file);
+        let source = fs::read_to_string(&path).unwrap();
+        assert_eq!(source.matches(from).count(), 1, "{rule}: the source has changed");
+        fs::write(&path, source.replace(from, to)).unwrap();
+        let (passed, output) = passes(&copied, test);
+        fs::write(&path, source).unwrap();
+        if passed || output.contains("could not compile") || !output.contains("1 failed") {
+            complaints.push(format!("{rule}: {test:?} {output}"));
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
