@@ -269,19 +269,19 @@ impl fmt::Display for Status {
 pub struct Fault {
     status: Status,
     vendor: u32,
-    reason: Option<(&'static str, Arc<str>)>,
+    reason: Option<Arc<str>>,
     first: Option<Arc<Fault>>,
 }
 
 impl Fault {
-    /// A fault. `vendor` is the adapter's own number, `reason` the identifier and the text of an explanation, `first` the first
-    /// failure of the queue pair if the request was flushed because of it.
+    /// A fault. `vendor` is the adapter's own number, `reason` an explanation, `first` the first failure of the queue pair if the
+    /// request was flushed because of it.
     #[must_use]
-    pub fn new(
+    pub const fn new(
         status: Status,
         vendor: u32,
-        reason: Option<(&'static str, Arc<str>)>,
-        first: Option<Arc<Fault>>,
+        reason: Option<Arc<str>>,
+        first: Option<Arc<Self>>,
     ) -> Self {
         Self { status, vendor, reason, first }
     }
@@ -298,10 +298,10 @@ impl Fault {
         self.vendor
     }
 
-    /// The identifier of the reason (`FC034`; `ferroce explain` describes it) and a sentence, where they are known.
+    /// The reason, if it is known: its identifier (`FC034`; `ferroce explain` describes it) and a sentence.
     #[must_use]
-    pub fn reason(&self) -> Option<(&'static str, &str)> {
-        self.reason.as_ref().map(|(id, text)| (*id, &**text))
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
     }
 
     /// Of a flushed request: the first failure of its queue pair.
@@ -314,7 +314,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
-            Some((id, text)) => write!(f, "{id}: {text}")?,
+            Some(reason) => f.write_str(reason)?,
             None => write!(f, "{}", self.status)?,
         }
         match &self.first {

@@ -37,6 +37,39 @@ unsafe impl Memory for &'static mut [u8] {
     }
 }
 
+/// Memory that is described by its address: a mapping of a file or of a device.
+#[derive(Debug)]
+pub struct RawMemory<K> {
+    bytes: NonNull<[u8]>,
+    keep: K,
+}
+
+// SAFETY: the bytes belong to the value, as `RawMemory::new` demands.
+unsafe impl<K: Send> Send for RawMemory<K> {}
+
+impl<K: Send + 'static> RawMemory<K> {
+    /// `len` bytes at `start`. `keep` is dropped after they are deregistered; it may unmap them.
+    ///
+    /// # Safety
+    /// The bytes are initialised, and valid for reads and writes by any thread until `keep` is dropped. Nothing else accesses
+    /// them until then, also not through `keep`.
+    pub const unsafe fn new(start: NonNull<u8>, len: usize, keep: K) -> Self {
+        Self { bytes: NonNull::slice_from_raw_parts(start, len), keep }
+    }
+
+    /// The value that keeps the bytes valid.
+    pub fn into_keep(self) -> K {
+        self.keep
+    }
+}
+
+// SAFETY: that is what `RawMemory::new` demands.
+unsafe impl<K: Send + 'static> Memory for RawMemory<K> {
+    fn bytes(&mut self) -> NonNull<[u8]> {
+        self.bytes
+    }
+}
+
 /// A value in an allocation of its own, held by a raw pointer: moving a `Box` would assert that nothing else points into it.
 pub(crate) struct Pinned(NonNull<dyn Any + Send>);
 
@@ -51,11 +84,6 @@ impl Pinned {
         // SAFETY: the value was just made, and nothing else refers to it.
         let bytes = unsafe { place.as_mut() }.bytes();
         (Self(place), bytes)
-    }
-
-    /// Keeps a value whose memory is described elsewhere.
-    pub(crate) fn keep(value: impl Send + 'static) -> Self {
-        Self(NonNull::from(Box::leak(Box::new(value))))
     }
 
     pub(crate) fn is<M: Any>(&self) -> bool {

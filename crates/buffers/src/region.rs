@@ -81,26 +81,6 @@ pub fn register<M: Memory>(
     }
 }
 
-/// Registers `len` bytes at `start`. `keep` is dropped after they are deregistered.
-///
-/// # Safety
-/// The bytes are initialised, and valid for reads and writes until `keep` is dropped. Nothing else accesses them until then.
-///
-/// # Errors
-/// The adapter refuses.
-pub unsafe fn register_raw(
-    start: NonNull<u8>,
-    len: usize,
-    keep: impl Send + 'static,
-    register: impl FnOnce(Tap) -> Result<Box<dyn Registration>, Error>,
-) -> Result<Buffer, Error> {
-    let bytes = NonNull::slice_from_raw_parts(start, len);
-    // SAFETY: the caller's.
-    let mapping = Arc::new(unsafe { Mapping::new(bytes, Pinned::keep(keep)) });
-    let registration = register(Tap::new(mapping.clone(), 0..len))?;
-    Ok(Buffer::whole(Arc::new(Region { registration, mapping })))
-}
-
 /// The alignment of memory that [`alloc`] makes: a page, so that no other data is near to what peers write.
 const ALIGNMENT: usize = 4096;
 

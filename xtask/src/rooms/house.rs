@@ -111,23 +111,27 @@ pub const HOUSE: &[Storey] = &[
             }],
         },
     ],
-    &[Crate {
-        name: "nic",
-        what: "The adapter: the objects of verbs, and which fabric carries what.",
-        together: &[Together {
-            rooms: &[
-                "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "path_mtu",
-                "qp", "raw", "traced", "watched", "xrc",
-            ],
-            why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
-        }],
-    }],
+    &[
+        Crate {
+            name: "nic",
+            what: "The adapter: the objects of verbs, and which fabric carries what.",
+            together: &[Together {
+                rooms: &[
+                    "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner",
+                    "path_mtu", "qp", "raw", "traced", "watched", "xrc",
+                ],
+                why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
+            }],
+        },
+        one("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
+    ],
     &[one(
         "connect",
         "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
     )],
     &[
         room("capi-ibverbs", "The C interface: libibverbs.so.1."),
+        room("ferroce", "The public Rust API: verbs without `unsafe`, and the simulation for tests."),
         room("rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
         room("rsocket-preload", "What lets programs of sockets use rsockets."),
         Crate {

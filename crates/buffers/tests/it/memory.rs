@@ -1,7 +1,7 @@
 //! Whose memory it is: registration, parts, pools, and the owner's way back.
 
 use crate::adapter::Adapter;
-use ferroce_buffers::{Buffer, Kind, Memory, Payload, Pool, Remote, register, rights};
+use ferroce_buffers::{Buffer, Kind, Memory, Payload, Pool, RawMemory, Remote, register, rights};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -55,6 +55,20 @@ fn an_owner_gets_its_memory_back_when_all_parts_are_joined() {
         move || registered(&adapter, boxed)
     });
     assert_eq!(*moved.join().unwrap().reclaim::<Box<[u8]>>().unwrap(), [3; 5]);
+}
+
+#[test]
+fn raw_memory_comes_back_with_what_keeps_it() {
+    let adapter = Adapter::default();
+    let start = NonNull::from(Box::leak(Box::new([5_u8; 32])));
+    // SAFETY: the allocation is used through the region alone until it is released below.
+    let raw = unsafe { RawMemory::new(start.cast(), 32, "kept") };
+    let mut buffer = registered(&adapter, raw);
+    buffer[31] = 6;
+    let raw = buffer.reclaim::<RawMemory<&str>>().unwrap();
+    assert_eq!(raw.into_keep(), "kept");
+    // SAFETY: made by `Box`, and not used any more.
+    assert_eq!(unsafe { Box::from_raw(start.as_ptr()) }[30..], [5, 6]);
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! RDMA in safe Rust, tested on a simulated network.
+//!
+//! [`verbs`] has the objects of an RDMA adapter: devices, domains, queue pairs, completion queues. Memory is passed by value:
+//! a posted [`Buffer`] belongs to the queue pair until its completion, so neither a timeout, nor a panic, nor a peer can
+//! corrupt memory that the program uses.
+//!
+//! [`sim`] has hosts, adapters and a network in one process and in virtual time. A test of a distributed program is an
+//! ordinary test: it needs no adapter, no kernel module and no privilege. Equal seeds give equal runs.
+//!
+//! ```
+//! use ferroce::sim::{Faults, explore};
+//! use ferroce::verbs::{Device, Send};
+//!
+//! # fn main() {
+//! explore(0..10, |world| {
+//!     world.faults(Faults { loss: 0.1, ..Faults::default() });
+//!     let (client, server) = (world.host("client"), world.host("server"));
+//!     let a = Device::simulated(&client).open();
+//!     let b = Device::simulated(&server).open();
+//!     let (mut a_cq, mut b_cq) = (a.cq(16).unwrap(), b.cq(16).unwrap());
+//!     let a_setup = a.rc(&a_cq).build().unwrap();
+//!     let mut b_setup = b.rc(&b_cq).build().unwrap();
+//!     b_setup.recv(1, b.alloc(64).unwrap()).unwrap();
+//!     // Between hosts, the endpoints go over a connection of another kind.
+//!     let (a_end, b_end) = (a_setup.endpoint(), b_setup.endpoint());
+//!     let mut a_qp = a_setup.connect(&b_end).unwrap();
+//!     let _b_qp = b_setup.connect(&a_end).unwrap();
+//!
+//!     let mut hello = a.alloc(64).unwrap();
+//!     hello.fill(b"hello");
+//!     a_qp.post(2, Send::new(hello)).unwrap();
+//!     let mut received = b_cq.next(None).unwrap().unwrap();
+//!     received.result().unwrap();
+//!     assert_eq!(&received.take().buffer().unwrap()[..], b"hello");
+//!     assert_eq!(a_cq.next(None).unwrap().unwrap().tag(), 2);
+//! });
+//! # }
+//! ```
+//!
+//! `unsafe` is left to users in three places: implementations of [`Memory`], [`RawMemory::new`], and [`Exposed::quiet`].
+#![forbid(unsafe_code)]
+
+pub mod sim;
+pub mod verbs;
+
+pub use ferroce_buffers::{
+    Buffer, Error, Exposed, Failed, Fault, Frozen, Inline, Kind, Memory, Part, Parts, Payload, PayloadMut,
+    Pool, RawMemory, Remote, Result, Rights, Status, Word, rights,
+};

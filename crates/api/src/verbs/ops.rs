@@ -1,0 +1,341 @@
+//! Requests as values.
+
+use crate::verbs::cq::Operated;
+use crate::verbs::{Reliable, Transport};
+use ferroce_buffers::rights::{Atomics, Reads, Right, Writes};
+use ferroce_buffers::{Error, Held, Kind, Payload, PayloadMut, Remote, Segments};
+use ferroce_proto::SendOp;
+use sealed::{Described, Flags, Request};
+
+/// A request that a transport can carry out.
+pub trait Operation<T: Transport>: Request + std::marker::Send + 'static {}
+
+pub(crate) mod sealed {
+    use super::{Error, Held, Operated, Segments, SendOp};
+
+    /// Flags of a request.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct Flags {
+        pub quiet: bool,
+        pub fence: bool,
+        pub solicited: bool,
+    }
+
+    /// What a request asks for.
+    #[derive(Debug)]
+    pub struct Described<'a> {
+        pub op: SendOp,
+        pub flags: Flags,
+        pub what: Operated,
+        /// Bytes that are copied into the request.
+        pub inline: Option<&'a [u8]>,
+        /// Why it can't be posted.
+        pub error: Option<Error>,
+    }
+
+    /// A request, as a queue pair sees it.
+    pub trait Request: Sized {
+        fn describe(&self) -> Described<'_>;
+        /// The memory that the request names.
+        fn segments(&self, into: &mut Segments);
+        /// Lends the memory to the adapter.
+        fn hold(self) -> Held;
+    }
+}
+
+/// A peer's memory, without its type.
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    key: u32,
+    address: u64,
+    len: u64,
+}
+
+impl Token {
+    const fn of<A: Right>(remote: Remote<A>) -> Self {
+        Self { key: remote.key(), address: remote.address(), len: remote.len() }
+    }
+
+    /// An error if a message of `len` bytes doesn't fit.
+    fn check(&self, len: u64) -> Option<Error> {
+        (len > self.len).then(|| {
+            let why = format!("{len} bytes; the peer's memory has {}", self.len);
+            Error::new(Kind::TooLong, "post", why)
+        })
+    }
+}
+
+fn bytes(describe: impl FnOnce(&mut Segments), inline: Option<&[u8]>) -> u64 {
+    let mut segments = Segments::new();
+    describe(&mut segments);
+    let named: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
+    named + inline.map_or(0, |bytes| bytes.len() as u64)
+}
+
+/// The flags that all requests have.
+macro_rules! flags {
+    () => {
+        /// Reports the completion together with that of a later request, which spares the adapter work. After half a queue of
+        /// quiet requests one is reported at once.
+        #[must_use]
+        pub const fn quiet(mut self) -> Self {
+            self.flags.quiet = true;
+            self
+        }
+
+        /// Begins after all READs and atomics that were posted before have ended.
+        #[must_use]
+        pub const fn fence(mut self) -> Self {
+            self.flags.fence = true;
+            self
+        }
+    };
+}
+
+/// A message, which takes a receive of the peer.
+#[derive(Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Send<P> {
+    payload: P,
+    immediate: Option<u32>,
+    flags: Flags,
+}
+
+impl<P: Payload> Send<P> {
+    /// A message with this payload.
+    pub fn new(payload: P) -> Self {
+        Self { payload, immediate: None, flags: Flags::default() }
+    }
+
+    /// Adds 32 bits, which the completion of the peer's receive contains.
+    pub const fn imm(mut self, immediate: u32) -> Self {
+        self.immediate = Some(immediate);
+        self
+    }
+
+    /// Marks the message, for a peer that waits for marked messages only.
+    pub const fn solicited(mut self) -> Self {
+        self.flags.solicited = true;
+        self
+    }
+
+    flags!();
+
+    /// The payload of a request that was refused.
+    pub fn into_payload(self) -> P {
+        self.payload
+    }
+}
+
+impl<P: Payload> Request for Send<P> {
+    fn describe(&self) -> Described<'_> {
+        let op = match self.immediate {
+            Some(immediate) => SendOp::SendWithImmediate { immediate: immediate.to_be_bytes() },
+            None => SendOp::Send,
+        };
+        let inline = self.payload.inline();
+        Described { op, flags: self.flags, what: Operated::Sent, inline, error: None }
+    }
+
+    fn segments(&self, into: &mut Segments) {
+        self.payload.segments(into);
+    }
+
+    fn hold(self) -> Held {
+        self.payload.hold()
+    }
+}
+
+impl<P: Payload> Operation<Reliable> for Send<P> {}
+
+/// Writes to a peer's memory. The peer's program isn't involved.
+///
+/// ```compile_fail,E0277
+/// # use ferroce::{Buffer, Remote, rights, verbs::Write};
+/// fn overwrite(payload: Buffer, readable: Remote<rights::Read>) {
+///     let _ = Write::new(payload, readable);
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Write<P> {
+    payload: P,
+    to: Token,
+    immediate: Option<u32>,
+    flags: Flags,
+}
+
+impl<P: Payload> Write<P> {
+    /// Writes the payload to the beginning of the peer's memory.
+    pub fn new<A: Writes>(payload: P, to: Remote<A>) -> Self {
+        Self { payload, to: Token::of(to), immediate: None, flags: Flags::default() }
+    }
+
+    /// Takes a receive of the peer, whose completion contains these 32 bits.
+    pub const fn imm(mut self, immediate: u32) -> Self {
+        self.immediate = Some(immediate);
+        self
+    }
+
+    flags!();
+
+    /// The payload of a request that was refused.
+    pub fn into_payload(self) -> P {
+        self.payload
+    }
+}
+
+impl<P: Payload> Request for Write<P> {
+    fn describe(&self) -> Described<'_> {
+        let Token { address: va, key: rkey, .. } = self.to;
+        let op = match self.immediate {
+            Some(immediate) => SendOp::WriteWithImmediate { va, rkey, immediate: immediate.to_be_bytes() },
+            None => SendOp::Write { va, rkey },
+        };
+        let inline = self.payload.inline();
+        let error = self.to.check(bytes(|into| self.payload.segments(into), inline));
+        Described { op, flags: self.flags, what: Operated::Written, inline, error }
+    }
+
+    fn segments(&self, into: &mut Segments) {
+        self.payload.segments(into);
+    }
+
+    fn hold(self) -> Held {
+        self.payload.hold()
+    }
+}
+
+impl<P: Payload> Operation<Reliable> for Write<P> {}
+
+/// Reads a peer's memory. The peer's program isn't involved.
+#[derive(Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Read<P> {
+    into: P,
+    from: Token,
+    flags: Flags,
+}
+
+impl<P: PayloadMut> Read<P> {
+    /// Reads all of `from` into the beginning of the memory, and sets the length.
+    pub fn new<A: Reads>(into: P, from: Remote<A>) -> Self {
+        Self { into, from: Token::of(from), flags: Flags::default() }
+    }
+
+    flags!();
+
+    /// The memory of a request that was refused.
+    pub fn into_payload(self) -> P {
+        self.into
+    }
+}
+
+impl<P: PayloadMut> Request for Read<P> {
+    fn describe(&self) -> Described<'_> {
+        let Token { address: va, key: rkey, len } = self.from;
+        let room = bytes(|into| self.into.room(into), None);
+        let error = (len > room).then(|| {
+            Error::new(Kind::TooLong, "post", format!("{len} bytes; the memory for them has {room}"))
+        });
+        Described {
+            op: SendOp::Read { va, rkey },
+            flags: self.flags,
+            what: Operated::Read,
+            inline: None,
+            error,
+        }
+    }
+
+    fn segments(&self, into: &mut Segments) {
+        self.into.room(into);
+        let mut left = self.from.len;
+        for segment in into {
+            segment.length = u64::from(segment.length).min(left) as u32;
+            left -= u64::from(segment.length);
+        }
+    }
+
+    fn hold(self) -> Held {
+        self.into.hold_for_writing()
+    }
+}
+
+impl<P: PayloadMut> Operation<Reliable> for Read<P> {}
+
+/// Adds to a word of a peer's memory. [`Completion::value`](crate::verbs::Completion::value) is the word before.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct FetchAdd {
+    at: Token,
+    add: u64,
+    flags: Flags,
+}
+
+impl FetchAdd {
+    /// Adds to the first 8 bytes of the peer's memory, which are aligned to 8.
+    pub fn new<A: Atomics>(at: Remote<A>, add: u64) -> Self {
+        Self { at: Token::of(at), add, flags: Flags::default() }
+    }
+
+    flags!();
+}
+
+/// Compares a word of a peer's memory, and replaces it if it is equal.
+/// [`Completion::value`](crate::verbs::Completion::value) is the word before.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct CompareSwap {
+    at: Token,
+    compare: u64,
+    swap: u64,
+    flags: Flags,
+}
+
+impl CompareSwap {
+    /// Replaces the first 8 bytes of the peer's memory, which are aligned to 8, by `swap` if they are `compare`.
+    pub fn new<A: Atomics>(at: Remote<A>, compare: u64, swap: u64) -> Self {
+        Self { at: Token::of(at), compare, swap, flags: Flags::default() }
+    }
+
+    flags!();
+}
+
+fn atomic(at: Token, op: SendOp, flags: Flags) -> Described<'static> {
+    let aligned = at.address.is_multiple_of(8);
+    let error = (at.len < 8 || !aligned).then(|| {
+        Error::invalid("post", "an atomic needs 8 bytes of the peer's memory that are aligned to 8")
+    });
+    Described { op, flags, what: Operated::Atomic, inline: None, error }
+}
+
+impl Request for FetchAdd {
+    fn describe(&self) -> Described<'_> {
+        let Token { address: va, key: rkey, .. } = self.at;
+        atomic(self.at, SendOp::FetchAdd { va, rkey, add: self.add }, self.flags)
+    }
+
+    fn segments(&self, _: &mut Segments) {}
+
+    fn hold(self) -> Held {
+        Held::default()
+    }
+}
+
+impl Operation<Reliable> for FetchAdd {}
+
+impl Request for CompareSwap {
+    fn describe(&self) -> Described<'_> {
+        let Token { address: va, key: rkey, .. } = self.at;
+        let (compare, swap) = (self.compare, self.swap);
+        atomic(self.at, SendOp::CompareSwap { va, rkey, compare, swap }, self.flags)
+    }
+
+    fn segments(&self, _: &mut Segments) {}
+
+    fn hold(self) -> Held {
+        Held::default()
+    }
+}
+
+impl Operation<Reliable> for CompareSwap {}

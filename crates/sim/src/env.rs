@@ -1,0 +1,268 @@
+//! The surroundings of a queue pair, as the transport asks for them.
+
+use crate::adapter::{Key, Side};
+use crate::reasons;
+use crate::state::Frame;
+use ferroce_buffers::{Rights, Tap};
+use ferroce_explain::KeyFault;
+use ferroce_proto::{
+    AtomicOp, BindMw, Buffer, Cause, Completion, Env, Failure, NoReceive, PayloadSource, PlaceError,
+    Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, SrqPlace, Telling, TransmitError, WcOpcode,
+    WcStatus,
+};
+use ferroce_wire::Headers;
+use std::collections::BTreeMap;
+
+/// Bytes that a queue pair may have in flight.
+const WINDOW: u32 = 1 << 18;
+
+pub(crate) struct QpEnv<'a> {
+    pub(crate) keys: &'a BTreeMap<u32, Key>,
+    pub(crate) side: &'a mut Side,
+}
+
+/// What is wrong with a key.
+pub(crate) fn key_fault(
+    keys: &BTreeMap<u32, Key>,
+    (key, domain): (u32, u32),
+    (address, len): (u64, u64),
+    needs: Option<RemoteAccess>,
+) -> Result<(&Tap, usize), KeyFault> {
+    let found = keys.get(&key).ok_or(KeyFault::Unknown)?;
+    if found.domain != domain {
+        return Err(KeyFault::OtherDomain);
+    }
+    match (found.remote, needs) {
+        (None, None) => {}
+        (Some(rights), Some(access)) => permits(rights, access)?,
+        _ => return Err(KeyFault::OtherKind),
+    }
+    let region = (found.address, found.tap.len() as u64);
+    let outside = KeyFault::Outside { region };
+    let start = address.checked_sub(found.address).ok_or(outside)?;
+    if start.checked_add(len).is_none_or(|end| end > region.1) {
+        return Err(outside);
+    }
+    Ok((&found.tap, start as usize))
+}
+
+fn permits(rights: Rights, access: RemoteAccess) -> Result<(), KeyFault> {
+    let (has, needs) = match access {
+        RemoteAccess::Read => (rights.read, "REMOTE_READ"),
+        RemoteAccess::Write | RemoteAccess::Store => (rights.write, "REMOTE_WRITE"),
+        RemoteAccess::Atomic => (rights.atomic, "REMOTE_ATOMIC"),
+        RemoteAccess::Flush(_) => (false, "FLUSH_GLOBAL"),
+    };
+    let rights = ferroce_explain::Rights {
+        local_write: true,
+        remote_read: rights.read,
+        remote_write: rights.write,
+        remote_atomic: rights.atomic,
+    };
+    if has { Ok(()) } else { Err(KeyFault::Rights { needs, has: rights }) }
+}
+
+impl QpEnv<'_> {
+    fn remote(
+        &self,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(&Tap, usize), RemoteError> {
+        key_fault(self.keys, (rkey, self.side.domain), (va, len), Some(access))
+            .map_err(|_| RemoteError::Access)
+    }
+
+    /// Calls `f` for each piece of a message with its memory and the range of the message's bytes.
+    fn pieces(
+        &self,
+        sges: &[Sge],
+        (offset, len): (u64, usize),
+        mut f: impl FnMut(&Tap, usize, std::ops::Range<usize>) -> Result<(), ferroce_buffers::NotLent>,
+    ) -> Result<(), ()> {
+        let (mut skip, mut done) = (offset, 0);
+        for sge in sges {
+            let length = u64::from(sge.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let here = (length - skip).min((len - done) as u64);
+            let range = (sge.addr + skip, here);
+            let (tap, start) =
+                key_fault(self.keys, (sge.lkey, self.side.domain), range, None).map_err(drop)?;
+            f(tap, start, done..done + here as usize).map_err(drop)?;
+            (skip, done) = (0, done + here as usize);
+            if done == len {
+                break;
+            }
+        }
+        if done == len { Ok(()) } else { Err(()) }
+    }
+}
+
+impl Env for QpEnv<'_> {
+    type Payload<'p> = &'p [u8];
+    type Address = ();
+
+    fn transmit(
+        &mut self,
+        headers: &Headers,
+        source: PayloadSource<'_>,
+        _to: Option<&()>,
+    ) -> Result<(), TransmitError> {
+        let payload = match source {
+            PayloadSource::None => Vec::new(),
+            PayloadSource::Bytes(bytes) => bytes.to_vec(),
+            PayloadSource::Local { sges, offset, len, .. } => {
+                let mut bytes = vec![0; len as usize];
+                self.pieces(sges, (offset, len as usize), |tap, at, range| tap.read(at, &mut bytes[range]))
+                    .map_err(|()| TransmitError::Local)?;
+                bytes
+            }
+            PayloadSource::Remote { rkey, va, len } => {
+                let mut bytes = vec![0; len as usize];
+                let (tap, at) = self
+                    .remote(rkey, va, u64::from(len), RemoteAccess::Read)
+                    .map_err(TransmitError::Remote)?;
+                tap.read(at, &mut bytes).map_err(|_| TransmitError::Remote(RemoteError::Operational))?;
+                bytes
+            }
+        };
+        if let Some(to) = self.side.peer {
+            self.side.out.push(Frame { to, headers: *headers, payload });
+        }
+        Ok(())
+    }
+
+    fn is_ecn_capable(&self) -> bool {
+        false
+    }
+
+    fn window(&self) -> u32 {
+        WINDOW
+    }
+
+    fn select_srq(&mut self, _srqn: u32) -> SrqPlace {
+        SrqPlace::Nowhere
+    }
+
+    fn next_recv(&mut self) -> Option<RecvWqe> {
+        self.side.receives.pop_front()
+    }
+
+    fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive> {
+        let room = self.side.receives.front().ok_or(NoReceive::Empty)?.capacity();
+        if room < len {
+            return Err(NoReceive::TooSmall);
+        }
+        self.next_recv().ok_or(NoReceive::Empty)
+    }
+
+    fn flush_recv_queue(&mut self) {
+        let number = self.side.first.as_ref().map_or(0, |(number, _)| *number);
+        while let Some(receive) = self.side.receives.pop_front() {
+            let flushed = Completion::new(receive.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
+            self.side.unpublished.push(Completion { reason: number, ..flushed });
+        }
+    }
+
+    fn place(
+        &mut self,
+        _buffer: Buffer,
+        sges: &[Sge],
+        offset: u64,
+        payload: &&[u8],
+        skip: usize,
+    ) -> Result<(), PlaceError> {
+        let bytes = payload.get(skip..).ok_or(PlaceError)?;
+        self.place_bytes(sges, offset, bytes).map_err(|()| PlaceError)
+    }
+
+    fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
+        self.pieces(sges, (offset, bytes.len()), |tap, at, range| tap.write(at, &bytes[range]))
+    }
+
+    fn place_grh(&mut self, _sges: &[Sge]) -> Result<bool, ()> {
+        Ok(false)
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), RemoteError> {
+        self.remote(rkey, va, len, access).map(drop)
+    }
+
+    fn write_remote(&mut self, rkey: u32, va: u64, payload: &&[u8]) -> Result<(), RemoteError> {
+        let (tap, at) = self.remote(rkey, va, payload.len() as u64, RemoteAccess::Write)?;
+        tap.write(at, payload).map_err(|_| RemoteError::Operational)
+    }
+
+    fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
+        let access = match op {
+            AtomicOp::Store { .. } => RemoteAccess::Store,
+            _ => RemoteAccess::Atomic,
+        };
+        let (tap, at) = self.remote(rkey, va, 8, access)?;
+        let changed = tap.update(at, |before| match op {
+            AtomicOp::CompareSwap { compare, swap } if compare == before => swap,
+            AtomicOp::CompareSwap { .. } => before,
+            AtomicOp::FetchAdd { add } => before.wrapping_add(add),
+            AtomicOp::Store { value } => value,
+        });
+        changed.map_err(|_| RemoteError::Operational)
+    }
+
+    fn flush_remote(&mut self, _: u32, _: Option<(u64, u64)>, _: Placement) -> Result<(), RemoteError> {
+        Err(RemoteError::Access)
+    }
+
+    fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {
+        Err(RemoteError::Access)
+    }
+
+    fn bind_window(&mut self, _bind: &BindMw) -> Result<(), ()> {
+        Err(())
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.side.sends_completed.push(completion);
+    }
+
+    fn complete_recv(&mut self, completion: Completion) {
+        self.side.unpublished.push(completion);
+    }
+
+    fn flush_unacknowledged(&mut self) {
+        for completion in &mut self.side.unpublished {
+            completion.status = WcStatus::WrFlushErr;
+        }
+    }
+
+    fn failed(&mut self, failure: &Failure<'_, ()>) -> u16 {
+        let reason = reasons::reason(self.keys, self.side.domain, failure);
+        let number = reason.number();
+        // What the peer has to repeat isn't a failure of this queue pair.
+        let passes = matches!(
+            failure.cause,
+            Cause::NoReceive { .. } | Cause::StillNotReady { .. } | Cause::PostedAfter { .. }
+        );
+        if !passes && self.side.first.is_none() {
+            let fault =
+                reasons::fault(failure.cause.status(), number, Some(reasons::text(&reason).into()), None);
+            self.side.first = Some((number, fault.into()));
+        }
+        number
+    }
+
+    fn telling(&self) -> Telling {
+        Telling::WithNak
+    }
+
+    fn event(&mut self, _event: QpEvent) {}
+}

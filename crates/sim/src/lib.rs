@@ -1,0 +1,30 @@
+//! A simulated RDMA network: hosts with adapters, and the network between them, in one process and in virtual time.
+//!
+//! In here: [`World`], [`Host`], the adapters' objects ([`SimDomain`], [`SimCq`], [`SimQp`]), [`Faults`] by a seed, the
+//! [`Trace`] of what has happened, and threads that take turns ([`Program`]).
+//! Out of here: the transport (`proto`), memory (`buffers`), and the interface for programs (`ferroce`).
+//!
+//! Time stands still while a program runs. It moves on when all programs wait: to the arrival of the next packet, the next
+//! timer, or the end of a wait. One program runs at a time, so equal seeds give equal traces.
+#![forbid(unsafe_code)]
+
+mod adapter;
+mod env;
+mod faults;
+mod mail;
+mod objects;
+mod programs;
+mod random;
+mod reasons;
+mod report;
+mod state;
+mod trace;
+mod world;
+
+pub use adapter::SimCompletion;
+pub use faults::Faults;
+pub use mail::{Receiver, Sender};
+pub use objects::{QpLimits, QpPeer, SimCq, SimDomain, SimQp};
+pub use programs::Program;
+pub use trace::{Trace, TraceEvent, What};
+pub use world::{Host, World, explore};

@@ -1,0 +1,120 @@
+//! Why a queue pair fails, in the explainer's words.
+
+use crate::adapter::Key;
+use crate::env::key_fault;
+use ferroce_buffers::{Fault, Status};
+use ferroce_explain::{KeyFault, Reason, entry, id, vendor_err};
+use ferroce_proto::{
+    Asked, Cause, Data, Failure, Refusing, SendOp, SendWr, Sge, WcStatus, ack_timeout, rnr_delay,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The reason of a failure.
+pub(crate) fn reason(keys: &BTreeMap<u32, Key>, domain: u32, failure: &Failure<'_, ()>) -> Reason {
+    let params = failure.params;
+    match failure.cause {
+        Cause::Refused { status, told } => Reason::Peer { reported: told, status },
+        Cause::NoAnswer { asked_for: Some(expected), .. } => {
+            Reason::Psn { sent: Some(params.sq_psn), expected: Some(expected) }
+        }
+        Cause::NoAnswer { tries, answered, .. } => {
+            Reason::NoAnswer { tries, each: ack_timeout(params.timeout).unwrap_or_default(), answered }
+        }
+        Cause::SequenceErrors => Reason::SequenceErrors,
+        Cause::NotReady { tries, timer, told } => {
+            Reason::NotReady { reported: told, tries, wait: rnr_delay(timer) }
+        }
+        Cause::StillNotReady { waited, told } => Reason::StillNotReady { reported: told, waited },
+        Cause::LocalMemory => failure.request.map_or(Reason::Malformed, |wr| of_request(keys, domain, wr)),
+        Cause::NoReadDepth => Reason::NoReadDepth,
+        Cause::ShortResult => Reason::ShortResult,
+        Cause::BadResponse => Reason::BadResponse,
+        Cause::Window => match failure.request.map(|wr| wr.op) {
+            Some(SendOp::LocalInvalidate { rkey }) => Reason::NotInvalidated { key: rkey },
+            _ => Reason::NotBound,
+        },
+        Cause::Refuses { why, asked } => refusal(keys, domain, (why, asked), failure),
+        Cause::RefusedElsewhere => Reason::Elsewhere,
+        Cause::NoReceive { first: true } => Reason::NeverPosted,
+        Cause::NoReceive { first: false } => Reason::NoneLeft,
+        Cause::BeforeFirst { psn, expected } => Reason::Psn { sent: Some(psn), expected: Some(expected) },
+        Cause::QKey { theirs, .. } => Reason::QKey { theirs, ours: params.qkey },
+        Cause::NoRoomForGrh { needs } => Reason::GrhRoom { needs },
+        Cause::PostedAfter { reason } => Reason::PostedAfter { first: reason },
+        Cause::Overrun => Reason::Overrun,
+    }
+}
+
+fn refusal(
+    keys: &BTreeMap<u32, Key>,
+    domain: u32,
+    (why, asked): (Refusing, Asked),
+    failure: &Failure<'_, ()>,
+) -> Reason {
+    match why {
+        Refusing::QpRights => Reason::QpRights,
+        Refusing::Depth => Reason::Depth { limit: failure.params.max_dest_rd_atomic },
+        Refusing::Misaligned => Reason::Misaligned { va: asked.va },
+        Refusing::PacketLength => Reason::PacketLength { len: asked.packet, mtu: failure.params.path_mtu },
+        Refusing::Malformed => Reason::Malformed,
+        Refusing::TooLong => {
+            Reason::TooLong { len: asked.len, room: failure.receive.map_or(0, |wqe| wqe.capacity()) }
+        }
+        Refusing::Access(access) => {
+            let key = asked.rkey;
+            match key_fault(keys, (key, domain), (asked.va, asked.len), Some(access)) {
+                Ok(_) => Reason::Key { key, fault: KeyFault::Gone },
+                Err(fault) => Reason::Key { key, fault },
+            }
+        }
+        Refusing::Gone(_) => Reason::Key { key: asked.rkey, fault: KeyFault::Gone },
+        Refusing::Receive => {
+            failure.receive.map_or(Reason::Malformed, |wqe| of_sges(keys, domain, &wqe.sges))
+        }
+        Refusing::Invalidation => Reason::NotInvalidated { key: asked.rkey },
+        Refusing::NoSrq => Reason::NoSrq,
+    }
+}
+
+fn of_request(keys: &BTreeMap<u32, Key>, domain: u32, wr: &SendWr<()>) -> Reason {
+    match &wr.data {
+        Data::Sges(sges) => of_sges(keys, domain, sges),
+        Data::Inline(_) => Reason::Malformed,
+    }
+}
+
+fn of_sges(keys: &BTreeMap<u32, Key>, domain: u32, sges: &[Sge]) -> Reason {
+    let fault = |sge: &Sge| {
+        let range = (sge.addr, u64::from(sge.length));
+        key_fault(keys, (sge.lkey, domain), range, None).err().map(|fault| (sge.lkey, fault))
+    };
+    match sges.iter().find_map(fault) {
+        Some((key, fault)) => Reason::Key { key, fault },
+        // The keys are right, so the memory isn't lent any more.
+        None => Reason::Key { key: sges.first().map_or(0, |sge| sge.lkey), fault: KeyFault::Gone },
+    }
+}
+
+/// A fault for the program.
+pub(crate) fn fault(
+    status: WcStatus,
+    number: u16,
+    reason: Option<Arc<str>>,
+    first: Option<Arc<Fault>>,
+) -> Fault {
+    let status = Status::from_number(status as u32).unwrap_or(Status::Other(0));
+    Fault::new(status, vendor_err(number), reason, first)
+}
+
+/// A reason as a sentence with its identifier.
+pub(crate) fn text(reason: &Reason) -> String {
+    let number = reason.number();
+    let title = entry(number).map_or("unknown reason", |entry| entry.title);
+    let details = reason.to_string();
+    if details.is_empty() {
+        format!("{}: {title}", id(number))
+    } else {
+        format!("{}: {title} ({details})", id(number))
+    }
+}

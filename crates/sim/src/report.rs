@@ -1,0 +1,87 @@
+//! What a world that hangs is waiting for.
+
+use crate::adapter::{HostState, QpState};
+use crate::programs::Wait;
+use crate::state::State;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Packets that a report contains.
+const PACKETS: usize = 12;
+
+/// Why nothing happens any more: what each program and each queue pair waits for.
+pub(crate) fn hang(state: &State) -> String {
+    let now = Duration::from_nanos(state.now.0);
+    let mut text = match state.next_event() {
+        None => format!("the simulated network hangs at {now:?}: nothing is in transit, and no timer runs\n"),
+        Some(_) => {
+            let since = state.now.since(state.progress);
+            format!("the simulated network hangs at {now:?}: no request has completed for {since:?}\n")
+        }
+    };
+    let _ = writeln!(text, "packets in transit: {}", state.in_transit());
+    for program in state.programs.iter().filter(|program| !program.ended) {
+        let _ = writeln!(text, "program {}: {}", program.name, waits(state, program.wait.as_ref()));
+    }
+    for host in &state.hosts {
+        let plugged = if host.plugged { "" } else { " (unplugged)" };
+        let _ = writeln!(text, "host {}{plugged}, {}:", host.name, host.ip);
+        for (qpn, qp) in &host.qps {
+            let _ = writeln!(text, "  QP {qpn:#x}: {}", waits_for(host, qp));
+        }
+    }
+    let _ = writeln!(text, "the last packets:");
+    for event in state.last_packets(PACKETS) {
+        let _ = writeln!(text, "{event}");
+    }
+    text
+}
+
+fn waits(state: &State, wait: Option<&Wait>) -> String {
+    match wait {
+        None => "runs".into(),
+        Some(Wait::Start) => "hasn't begun".into(),
+        Some(Wait::Cq { host, cq, until, .. }) => {
+            let limit = until.map(|until| format!(" until {:?}", Duration::from_nanos(until.0)));
+            let limit = limit.unwrap_or_default();
+            format!("waits for a completion in CQ {cq:#x} of {}{limit}", state.hosts[*host].name)
+        }
+        Some(Wait::Sleep(at)) => format!("sleeps until {:?}", Duration::from_nanos(at.0)),
+        Some(Wait::End(program)) => format!("waits for the end of {}", state.programs[*program].name),
+        Some(Wait::Mail(_)) => "waits for a message of another program".into(),
+    }
+}
+
+fn waits_for(host: &HostState, QpState { qp, side, .. }: &QpState) -> String {
+    let mut text = format!("{}", qp.state());
+    if let Some((_, fault)) = &side.first {
+        let _ = write!(text, " after {fault}");
+    }
+    match qp.oldest() {
+        Some(oldest) => {
+            let _ = write!(
+                text,
+                ", {} sends outstanding, the oldest is {:?} of {} bytes",
+                qp.sq_len(),
+                oldest.wr.op,
+                oldest.len
+            );
+            text.push_str(match (oldest.started, oldest.not_ready_since) {
+                (_, Some(_)) => ", which waits for a receive of the peer",
+                (true, None) => ", which waits for the peer's answer",
+                (false, None) => ", which hasn't been sent",
+            });
+        }
+        None => text.push_str(", no send outstanding"),
+    }
+    let _ = write!(text, "; {} receives posted", side.receives.len());
+    let held: usize = [side.send_cq, side.recv_cq]
+        .iter()
+        .filter_map(|cq| host.cqs.get(cq))
+        .map(|cq| cq.entries.len())
+        .sum();
+    if held > 0 {
+        text.push_str("; completions wait to be polled");
+    }
+    text
+}
