@@ -1,0 +1,105 @@
+//! How requests end that aren't waited for (rules S1, S6, S10).
+
+use crate::fixture::{Fixture, connected};
+use ferroce::verbs::{Device, Read, Send, Write};
+use ferroce::{Kind, Status, rights};
+use std::time::Duration;
+
+pub fn abort(fixture: &impl Fixture) {
+    let [mut a, b] = connected(fixture);
+    let exposed = b.domain.alloc(1 << 20).unwrap().expose(rights::Read).unwrap();
+    let pool = a.domain.pool(1, 1 << 20).unwrap();
+    a.qp.post(1, Read::new(pool.try_take().unwrap(), exposed.token())).unwrap();
+    // The response is on its way when the program gives up.
+    assert!(!a.cq.wait(Some(Duration::from_micros(2))).unwrap());
+    assert_eq!(pool.free(), 0);
+    a.qp.abort();
+    let mut done = a.cq.next(None).unwrap().unwrap();
+    assert_eq!(done.result().unwrap_err().status(), Status::Flushed);
+    let mut buffer = done.take().buffer().unwrap();
+    buffer.iter_mut().for_each(|byte| *byte = 5);
+    assert!(!a.cq.wait(Some(Duration::from_millis(100))).unwrap());
+    assert!(buffer.iter().all(|byte| *byte == 5), "a late response has written");
+    drop(buffer);
+    assert_eq!(pool.free(), 1);
+}
+
+pub fn destroy(fixture: &impl Fixture) {
+    let [mut a, mut b] = connected(fixture);
+    let exposed = b.domain.alloc(1 << 16).unwrap().expose(rights::All).unwrap();
+    a.qp.recv(1, a.domain.alloc(8).unwrap()).unwrap();
+    a.qp.recv(2, (a.domain.alloc(8).unwrap(), a.domain.alloc(8).unwrap()).0).unwrap();
+    a.qp.post(3, Read::new(a.domain.alloc(1 << 16).unwrap(), exposed.token())).unwrap();
+    a.qp.post(4, Write::new(a.domain.alloc(9).unwrap(), exposed.token())).unwrap();
+    let outstanding = a.qp.destroy();
+    let tags: Vec<_> = outstanding.iter().map(|(tag, _)| *tag).collect();
+    assert_eq!(tags, [3, 4, 1, 2]);
+    let mut memory: Vec<_> = outstanding.into_iter().filter_map(|(_, parts)| parts.buffer()).collect();
+    for buffer in &mut memory {
+        let len = buffer.capacity();
+        buffer.fill(&vec![1; len]);
+    }
+    assert!(!a.cq.wait(Some(Duration::from_millis(100))).unwrap());
+    assert!(memory.iter().flat_map(|buffer| buffer.iter()).all(|byte| *byte == 1));
+    // The peer is on its own.
+    b.qp.post(1, Send::new(())).unwrap();
+    let fault = b.cq.next(None).unwrap().unwrap().result().unwrap_err();
+    assert_eq!(fault.status(), Status::RetriesExceeded);
+    assert!(fault.to_string().starts_with("FC010"), "{fault}");
+}
+
+pub fn dropped(fixture: &impl Fixture) {
+    let [mut a, b] = connected(fixture);
+    let exposed = b.domain.alloc(1 << 16).unwrap().expose(rights::Read).unwrap();
+    let pool = a.domain.pool(2, 1 << 16).unwrap();
+    a.qp.post(1, Read::new(pool.try_take().unwrap(), exposed.token())).unwrap();
+    a.qp.recv(2, pool.try_take().unwrap()).unwrap();
+    assert!(!a.cq.wait(Some(Duration::from_micros(1))).unwrap());
+    assert_eq!(pool.free(), 0);
+    drop(a.qp);
+    assert_eq!(pool.free(), 2);
+    assert!(!a.cq.wait(Some(Duration::from_millis(1))).unwrap());
+    assert!(a.cq.poll().next().is_none());
+}
+
+pub fn forgotten(fixture: &impl Fixture) {
+    let [mut a, mut b] = connected(fixture);
+    let pool = b.domain.pool(2, 64).unwrap();
+    b.qp.recv(1, pool.try_take().unwrap()).unwrap();
+    std::mem::forget(b.qp);
+    assert_eq!(pool.free(), 1);
+    let mut buffer = a.domain.alloc(64).unwrap();
+    buffer.fill(b"received all the same");
+    a.qp.post(1, Send::new(buffer)).unwrap();
+    a.cq.next(None).unwrap().unwrap().result().unwrap();
+    assert_eq!(pool.free(), 1);
+    let mut received = b.cq.next(None).unwrap().unwrap();
+    assert_eq!(&received.buffer().unwrap().unwrap()[..], b"received all the same");
+    assert_eq!(pool.free(), 2);
+}
+
+pub fn dropped_cq(fixture: &impl Fixture) {
+    let [mut a, mut b] = connected(fixture);
+    let pool = b.domain.pool(1, 64).unwrap();
+    b.qp.recv(1, pool.try_take().unwrap()).unwrap();
+    drop(b.cq);
+    a.qp.post(1, Send::new(())).unwrap();
+    a.cq.next(None).unwrap().unwrap().result().unwrap();
+    assert_eq!((pool.free(), b.qp.recv_room()), (0, 15));
+    assert_eq!(b.qp.destroy().len(), 1);
+    assert_eq!(pool.free(), 1);
+}
+
+pub fn reserved(fixture: &impl Fixture) {
+    let domain = fixture.devices()[0].open();
+    let cq = domain.cq(20).unwrap();
+    let first = domain.rc(&cq).send_depth(4).recv_depth(6).build().unwrap();
+    let error = domain.rc(&cq).send_depth(4).recv_depth(7).build().unwrap_err();
+    assert_eq!((error.kind(), error.verb()), (Kind::Full, "build"));
+    let second = domain.rc(&cq).send_depth(4).recv_depth(6).build().unwrap();
+    assert_eq!(domain.rc(&cq).send_depth(1).recv_depth(0).build().unwrap_err().kind(), Kind::Full);
+    drop(first);
+    let third = domain.rc(&cq).send_depth(9).recv_depth(1).build().unwrap();
+    assert_ne!(second.number(), third.number());
+    let _ = Device::limits(domain.device());
+}

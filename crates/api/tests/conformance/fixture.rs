@@ -1,0 +1,69 @@
+//! Two devices, and pairs of connected queue pairs on them.
+
+use ferroce::sim::{Faults, World};
+use ferroce::verbs::{Builder, Cq, Device, Domain, RcQp, Reliable};
+use std::time::Duration;
+
+/// Two devices that reach each other.
+pub trait Fixture {
+    /// The devices.
+    fn devices(&self) -> [&Device; 2];
+    /// A number that random cases begin with.
+    fn seed(&self) -> u64;
+}
+
+/// Devices of two hosts of a simulated network.
+pub struct Simulated {
+    devices: [Device; 2],
+    seed: u64,
+}
+
+impl Simulated {
+    /// On networks without faults, with some, and with many.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let micros = Duration::from_micros;
+        let some = Faults { loss: 0.02, duplicate: 0.02, reorder: 0.05, delay: micros(1)..micros(50) };
+        let many = Faults { loss: 0.15, duplicate: 0.1, reorder: 0.2, ..some.clone() };
+        [(1, Faults::default()), (2, some.clone()), (3, some), (4, many)].into_iter().map(|(seed, faults)| {
+            let world = World::new(seed);
+            world.faults(faults);
+            let devices = ["a", "b"].map(|name| Device::simulated(&world.host(name)));
+            Self { devices, seed }
+        })
+    }
+}
+
+impl Fixture for Simulated {
+    fn devices(&self) -> [&Device; 2] {
+        [&self.devices[0], &self.devices[1]]
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// One side of a connection.
+pub struct Side {
+    pub domain: Domain,
+    pub cq: Cq,
+    pub qp: RcQp,
+}
+
+/// Two connected queue pairs, each in a domain and with a completion queue of its own.
+pub fn connected(fixture: &impl Fixture) -> [Side; 2] {
+    connected_with(fixture, |builder| builder.send_depth(16).recv_depth(16))
+}
+
+pub fn connected_with(
+    fixture: &impl Fixture,
+    build: impl Fn(Builder<'_, Reliable>) -> Builder<'_, Reliable>,
+) -> [Side; 2] {
+    let [a, b] = fixture.devices().map(Device::open);
+    let (a_cq, b_cq) = (a.cq(128).unwrap(), b.cq(128).unwrap());
+    let a_setup = build(a.rc(&a_cq)).build().unwrap();
+    let b_setup = build(b.rc(&b_cq)).build().unwrap();
+    let (a_end, b_end) = (a_setup.endpoint(), b_setup.endpoint());
+    let (a_qp, b_qp) = (a_setup.connect(&b_end).unwrap(), b_setup.connect(&a_end).unwrap());
+    [Side { domain: a, cq: a_cq, qp: a_qp }, Side { domain: b, cq: b_cq, qp: b_qp }]
+}

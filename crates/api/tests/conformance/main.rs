@@ -1,0 +1,53 @@
+//! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
+
+mod cases;
+mod ends;
+mod failures;
+mod fixture;
+mod memory;
+mod simulated;
+
+use fixture::Simulated;
+
+/// A test of each case on each backend.
+macro_rules! conformance {
+    ($($case:path => $name:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                for fixture in Simulated::all() {
+                    $case(&fixture);
+                }
+            }
+        )*
+    };
+}
+
+conformance! {
+    cases::messages => messages_arrive_in_order_with_their_lengths_and_immediate_data,
+    cases::one_sided => a_peers_memory_is_read_and_written_without_its_program,
+    cases::write_with_immediate => a_write_with_immediate_takes_a_receive,
+    cases::atomics => atomics_return_the_word_before,
+    cases::parts => messages_of_several_parts_are_gathered_and_scattered,
+    cases::inline => inline_data_needs_no_registered_memory,
+    cases::frozen => one_buffer_goes_to_many_peers,
+    cases::quiet => quiet_requests_are_reported_with_a_later_one,
+    cases::full => a_full_queue_gives_the_request_back,
+    cases::two_queues => receives_complete_in_a_queue_of_their_own,
+    failures::no_receive => a_message_without_a_receive_fails_after_the_retries,
+    failures::too_long => a_message_longer_than_its_receive_fails_on_both_sides,
+    failures::revoked => a_revoked_key_gives_no_access,
+    failures::wrong_domain => a_key_of_another_domain_gives_no_access,
+    failures::lengths => lengths_are_checked_before_a_request_is_posted,
+    failures::flushed => a_flush_names_the_first_failure,
+    failures::built_wrong => attributes_out_of_range_are_refused,
+    ends::abort => an_aborted_read_gives_its_buffer_back,
+    ends::destroy => a_destroyed_queue_pair_returns_what_was_outstanding,
+    ends::dropped => a_dropped_queue_pair_returns_buffers_to_their_pool,
+    ends::forgotten => a_forgotten_queue_pair_keeps_its_buffers,
+    ends::dropped_cq => a_queue_pair_outlives_its_completion_queue,
+    ends::reserved => a_completion_queue_has_room_for_all_its_queue_pairs,
+    memory::guessed_keys => a_wrong_key_never_leads_to_memory,
+    memory::bounds => an_exposed_buffer_is_reached_and_nothing_beside_it,
+    memory::many => random_requests_do_what_a_model_does,
+}

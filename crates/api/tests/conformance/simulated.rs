@@ -1,0 +1,233 @@
+//! What only a simulation promises: equal runs for equal seeds, virtual time, and a report instead of a hang.
+
+use crate::fixture::connected_with;
+use crate::fixture::{Fixture, connected};
+use ferroce::sim::{Faults, Trace, World, explore};
+use ferroce::verbs::{Device, Read, Send, Write};
+use ferroce::{Status, rights};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+struct Hosts([Device; 2]);
+
+impl Fixture for Hosts {
+    fn devices(&self) -> [&Device; 2] {
+        [&self.0[0], &self.0[1]]
+    }
+
+    fn seed(&self) -> u64 {
+        0
+    }
+}
+
+fn two_hosts(world: &World) -> Hosts {
+    Hosts(["client", "server"].map(|name| Device::simulated(&world.host(name))))
+}
+
+fn faulty(world: &World) {
+    let delay = Duration::from_micros(1)..Duration::from_micros(40);
+    world.faults(Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, delay });
+}
+
+/// Two programs that exchange messages, and what has happened.
+fn exchange(seed: u64) -> Trace {
+    let world = World::new(seed);
+    faulty(&world);
+    let (client, server) = (world.host("client"), world.host("server"));
+    let (to_server, at_server) = world.channel();
+    let (to_client, at_client) = world.channel();
+    let device = Device::simulated(&server);
+    let served = server.spawn(move || {
+        let domain = device.open();
+        let pool = domain.pool(8, 4096).unwrap();
+        let mut cq = domain.cq(16).unwrap();
+        let mut setup = domain.rc(&cq).build().unwrap();
+        for tag in 0..4 {
+            setup.recv(tag, pool.try_take().unwrap()).unwrap();
+        }
+        to_client.send(setup.endpoint());
+        let mut qp = setup.connect(&at_server.recv().unwrap()).unwrap();
+        let (mut received, mut sent) = (0, 0);
+        while sent < 6 {
+            let mut done = cq.next(None).unwrap().unwrap();
+            done.result().unwrap();
+            if done.tag() < 10 {
+                let buffer = done.take().buffer().unwrap();
+                qp.post(10, Send::new(buffer)).unwrap();
+                received += 1;
+                if received <= 2 {
+                    qp.recv(5, pool.try_take().unwrap()).unwrap();
+                }
+            } else {
+                sent += 1;
+            }
+        }
+        // The client may not know yet that its last message has arrived: an acknowledgement may be lost.
+        assert_eq!(at_server.recv(), None);
+        pool.free()
+    });
+    let domain = Device::simulated(&client).open();
+    let mut cq = domain.cq(16).unwrap();
+    let mut setup = domain.rc(&cq).build().unwrap();
+    for tag in 0..6 {
+        setup.recv(tag, domain.alloc(4096).unwrap()).unwrap();
+    }
+    to_server.send(setup.endpoint());
+    let mut qp = setup.connect(&at_client.recv().unwrap()).unwrap();
+    for tag in 0..6 {
+        let mut buffer = domain.alloc(4096).unwrap();
+        buffer.fill(&vec![tag as u8; 500 * tag as usize]);
+        qp.post(10 + tag, Send::new(buffer)).unwrap();
+    }
+    let (mut sent, mut echoed) = (0, 0);
+    while sent + echoed < 12 {
+        let mut done = cq.next(None).unwrap().unwrap();
+        done.result().unwrap();
+        if done.tag() < 10 {
+            assert_eq!(&done.take().buffer().unwrap()[..], vec![echoed as u8; 500 * echoed]);
+            echoed += 1;
+        } else {
+            sent += 1;
+        }
+    }
+    drop(to_server);
+    assert_eq!(served.join(), 8);
+    world.trace()
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    let mut different = 0;
+    let mut before = Trace::default();
+    for seed in 0..if cfg!(miri) { 2 } else { 1000 } {
+        let trace = exchange(seed);
+        assert!(!trace.0.is_empty());
+        assert_eq!(trace, exchange(seed), "seed {seed}");
+        different += u32::from(trace != before);
+        before = trace;
+    }
+    assert!(different > 900 || cfg!(miri), "seeds make a difference");
+}
+
+#[test]
+fn time_is_virtual() {
+    let world = World::new(1);
+    let fixture = two_hosts(&world);
+    let timeout = Duration::from_secs(4);
+    let [mut a, _b] = connected_with(&fixture, |builder| builder.timeout(timeout, 3));
+    world.faults(Faults { loss: 1.0, ..Faults::default() });
+    a.qp.post(1, Send::new(())).unwrap();
+    let started = std::time::Instant::now();
+    let fault = a.cq.next(Some(Duration::from_secs(600))).unwrap().unwrap().result().unwrap_err();
+    assert_eq!(fault.status(), Status::RetriesExceeded);
+    assert!(world.now() > 4 * timeout, "{:?}", world.now());
+    assert!(started.elapsed() < Duration::from_secs(16));
+    let before = world.now();
+    world.sleep(Duration::from_secs(3600));
+    assert_eq!(world.now() - before, Duration::from_secs(3600));
+}
+
+#[test]
+fn an_unplugged_host_is_reached_again() {
+    let world = World::new(5);
+    let (client, server) = (world.host("client"), world.host("server"));
+    let fixture = Hosts([Device::simulated(&client), Device::simulated(&server)]);
+    let [mut a, mut b] = connected(&fixture);
+    b.qp.recv(1, b.domain.alloc(8).unwrap()).unwrap();
+    server.unplug();
+    a.qp.post(1, Send::new(())).unwrap();
+    assert!(!a.cq.wait(Some(Duration::from_millis(50))).unwrap());
+    server.plug();
+    a.cq.next(None).unwrap().unwrap().result().unwrap();
+    assert_eq!(b.cq.next(None).unwrap().unwrap().tag(), 1);
+}
+
+fn message(panic: Box<dyn std::any::Any + std::marker::Send>) -> String {
+    *panic.downcast::<String>().expect("a message")
+}
+
+#[test]
+fn a_hang_is_reported_with_what_is_waited_for() {
+    let world = World::new(1);
+    let fixture = two_hosts(&world);
+    let [mut a, mut b] = connected(&fixture);
+    let panic = catch_unwind(AssertUnwindSafe(|| b.cq.wait(None))).unwrap_err();
+    let text = message(panic);
+    for part in ["hangs at", "program test: waits for a completion", "host client", "no send outstanding"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    // The world has ended, so further waits fail too.
+    catch_unwind(AssertUnwindSafe(|| a.cq.wait(None))).unwrap_err();
+}
+
+#[test]
+fn a_message_that_waits_for_a_receive_without_end_is_a_hang() {
+    let world = World::new(1);
+    let fixture = two_hosts(&world);
+    let wait = Duration::from_millis(100);
+    let [mut a, _b] = connected_with(&fixture, |builder| builder.receiver_not_ready(wait, None));
+    a.qp.post(1, Send::new(())).unwrap();
+    let text = message(catch_unwind(AssertUnwindSafe(|| a.cq.wait(None))).unwrap_err());
+    for part in ["no request has completed for", "which waits for a receive of the peer", "0 receives posted"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(text.contains("Acknowledge"), "the last packets are in {text}");
+}
+
+#[test]
+fn a_program_that_polls_sees_time_pass() {
+    let world = World::new(1);
+    let fixture = two_hosts(&world);
+    let [mut a, b] = connected(&fixture);
+    let exposed = b.domain.alloc(64).unwrap().expose(rights::Write).unwrap();
+    a.qp.post(1, Write::new(a.domain.alloc(64).unwrap(), exposed.token())).unwrap();
+    let mut polls = 0;
+    while a.cq.poll().next().is_none() {
+        polls += 1;
+    }
+    assert!((2..50).contains(&polls), "{polls} polls for 2 µs");
+    // For ever it isn't.
+    catch_unwind(AssertUnwindSafe(|| while a.cq.poll().next().is_none() {})).unwrap_err();
+}
+
+#[test]
+fn a_panic_of_a_program_reaches_the_test() {
+    let world = World::new(1);
+    let program = world.host("a").spawn(|| panic!("of the program"));
+    let panic = catch_unwind(AssertUnwindSafe(|| program.join())).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"of the program"));
+}
+
+#[test]
+fn programs_that_wait_for_each_other_are_reported() {
+    let world = World::new(1);
+    let (sender, receiver) = world.channel::<()>();
+    let program = world.host("a").spawn(move || receiver.recv());
+    let text = message(catch_unwind(AssertUnwindSafe(|| program.join())).unwrap_err());
+    assert!(text.contains("program a: waits for a message of another program"), "{text}");
+    assert!(text.contains("program test: waits for the end of a"), "{text}");
+    drop(sender);
+}
+
+#[test]
+fn explore_names_the_first_seed_that_fails() {
+    let tried = std::sync::Mutex::new(Vec::new());
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        explore(10..20, |world| {
+            world.faults(Faults { loss: 0.5, ..Faults::default() });
+            let fixture = two_hosts(&world);
+            let [mut a, b] = connected(&fixture);
+            let exposed = b.domain.alloc(64).unwrap().expose(rights::Read).unwrap();
+            a.qp.post(1, Read::new(a.domain.alloc(64).unwrap(), exposed.token())).unwrap();
+            a.cq.next(None).unwrap().unwrap().result().unwrap();
+            let lost = world.trace().to_string().contains("lost");
+            tried.lock().unwrap().push(lost);
+            assert!(!lost, "a packet was lost");
+        });
+    }))
+    .unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"a packet was lost"));
+    let tried = tried.into_inner().unwrap();
+    assert!(tried.split_last().is_some_and(|(last, before)| *last && before.iter().all(|lost| !lost)));
+}
