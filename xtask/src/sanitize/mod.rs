@@ -19,9 +19,16 @@ const MIRI: [(&str, &[&str]); 6] = [
     ("ferroce-proto", &["psn::", "rnr::", "window::"]),
 ];
 
-/// What loom runs: the fork gate, the engine's hand-offs, and the words that two processes share.
-const LOOM: [(&str, &str); 3] =
-    [("ferroce-os", "gate"), ("ferroce-engine", "handoff"), ("ferroce-hostlink", "shared")];
+/// What loom runs: the fork gate, the engine's hand-offs, the words that two processes share, and the slots of the Rust API.
+const LOOM: [(&str, &str); 4] = [
+    ("ferroce-os", "gate"),
+    ("ferroce-engine", "handoff"),
+    ("ferroce-hostlink", "shared"),
+    ("ferroce-buffers", "slots"),
+];
+
+/// Test binaries of the Rust API that Miri runs. A test of each forgets memory, so leaks aren't counted.
+const MIRI_API: [(&str, &str); 2] = [("ferroce-buffers", "it"), ("ferroce", "conformance")];
 
 /// Runs all that this machine can, and prints what it can't.
 ///
@@ -41,6 +48,7 @@ pub fn sanitize() -> io::Result<()> {
     check("loom", LOOM.iter().map(|(package, test)| loom(package, test)).collect())?;
     if succeeds(&["+nightly", "miri", "--version"]) {
         check("Miri", MIRI.iter().map(|(package, tests)| miri(package, tests)).collect())?;
+        check("Miri", MIRI_API.iter().map(|(package, binary)| miri_api(package, binary)).collect())?;
     } else {
         println!("skipped: Miri (rustup toolchain install nightly --component miri,rust-src)");
     }
@@ -85,6 +93,15 @@ fn miri(package: &str, tests: &[&str]) -> Command {
         .env("MIRIFLAGS", "-Zmiri-disable-isolation")
         .args(["miri", "test", "--quiet", "--package", package, "--lib", "--"])
         .args(tests);
+    command
+}
+
+/// A test binary of the Rust API.
+fn miri_api(package: &str, binary: &str) -> Command {
+    let mut command = nightly();
+    command
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks")
+        .args(["miri", "test", "--quiet", "--package", package, "--test", binary]);
     command
 }
 

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod ending;
+mod equal;
 mod faults;
 mod hostile;
 mod lookups;

@@ -1,0 +1,8 @@
+//! E0499: a completion queue isn't polled while completions are lent.
+use ferroce::verbs::Cq;
+
+pub fn f(cq: &mut Cq) {
+    let mut completions = cq.poll();
+    let _ = cq.poll();
+    let _ = completions.next(); // WRONG
+}

@@ -1,0 +1,150 @@
+//! What a user's crate outside of this workspace builds, runs, and can't build.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs};
+
+/// Packages that a user's crate is built of, itself included.
+const MOST_PACKAGES: usize = 20;
+
+/// A crate that is a workspace of its own and depends on `ferroce` by its path.
+struct Outside {
+    directory: PathBuf,
+    target: PathBuf,
+}
+
+impl Outside {
+    fn new(name: &str) -> Self {
+        let directory = env::temp_dir().join(format!("ferroce-{name}-{}", std::process::id()));
+        let outside = Self { directory, target: Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside") };
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        outside.write(
+            "Cargo.toml",
+            &format!(
+                "[package]\nname = \"outside\"\nedition = \"2024\"\n[workspace]\n[dependencies]\nferroce = {{ path = {here:?} }}\n"
+            ),
+        );
+        fs::copy(here.join("../../Cargo.lock"), outside.directory.join("Cargo.lock")).unwrap();
+        outside
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.directory.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Runs cargo where no C compiler, no pkg-config and no bindgen can be had. (`cc` links.)
+    fn cargo(&self, words: &[&str]) -> Output {
+        Command::new(env!("CARGO"))
+            .args(words)
+            .arg("--offline")
+            .current_dir(&self.directory)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .envs(["CC", "CXX", "CMAKE", "PKG_CONFIG"].map(|tool| (tool, "/nonexistent")))
+            .env_remove("RUSTFLAGS")
+            .env_remove("FERROCE_SEED")
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn text(output: &Output) -> String {
+    (String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr)).into_owned()
+}
+
+#[test]
+fn a_users_crate_tests_two_hosts_with_cargo_test_alone() {
+    let outside = Outside::new("user");
+    outside.write("src/lib.rs", include_str!("outside/echo.rs"));
+    outside.write("tests/two_hosts.rs", include_str!("outside/two_hosts.rs"));
+    let output = outside.cargo(&["test"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("test an_echo_survives_loss ... ok"), "{text}");
+    // The test with a mistake is there to fail: by its seed, and with a report.
+    let output = outside.cargo(&["test", "--", "--ignored"]);
+    let text = self::text(&output);
+    assert!(!output.status.success(), "{text}");
+    for part in
+        ["the test fails with seed", "FERROCE_SEED=", "hangs at", "which waits for a receive of the peer"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn no_package_builds_c_code() {
+    let outside = Outside::new("tree");
+    outside.write("src/lib.rs", "");
+    let output = outside.cargo(&["tree", "--prefix", "none", "--edges", "normal,build"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    let packages: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(packages.contains(&"ferroce"), "{text}");
+    for builder in ["cc", "cmake", "bindgen", "pkg-config", "autotools"] {
+        assert!(!packages.contains(&builder), "{builder} in {text}");
+    }
+    let count = packages.iter().collect::<std::collections::BTreeSet<_>>().len();
+    assert!(count <= MOST_PACKAGES, "{count} packages: {text}");
+}
+
+/// Each file of `compile_fail` compiles without its line marked `// WRONG`, and fails with it by the error of its first line.
+#[test]
+fn misuse_does_not_compile() {
+    let outside = Outside::new("misuse");
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
+    let mut expected = BTreeMap::new();
+    let mut modules = String::from("#![deny(unused_must_use)]\n");
+    for entry in fs::read_dir(cases).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let source = fs::read_to_string(&path).unwrap();
+        let (error, _) =
+            source.strip_prefix("//! ").and_then(|text| text.split_once(": ")).expect("an error code");
+        let right: String =
+            source.lines().filter(|line| !line.ends_with("// WRONG")).flat_map(|l| [l, "\n"]).collect();
+        assert_eq!(source.lines().count(), right.lines().count() + 1, "{name}: one line is wrong");
+        modules += &format!("pub mod {name};\n");
+        outside.write(&format!("src/{name}.rs"), &right);
+        outside.write(
+            &format!("examples/{name}.rs"),
+            &format!("#![deny(unused_must_use)]\n{source}fn main() {{}}\n"),
+        );
+        expected.insert(name, error.to_owned());
+    }
+    assert!(expected.len() >= 27);
+    outside.write("src/lib.rs", &modules);
+    let output = outside.cargo(&["check", "--lib"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let output = outside.cargo(&["check", "--examples", "--keep-going", "--message-format", "json"]);
+    let found = errors(&String::from_utf8_lossy(&output.stdout));
+    let wrong: Vec<String> = expected
+        .iter()
+        .filter(|(name, error)| found.get(*name) != Some(&vec![(*error).clone()]))
+        .map(|(name, error)| format!("{name}: {:?} instead of {error}", found.get(name)))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The codes of errors in cargo's messages, by target.
+fn errors(messages: &str) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for message in messages.lines().filter(|line| line.contains(r#""level":"error""#)) {
+        let after =
+            |key: &str| message.split_once(key).and_then(|(_, rest)| rest.split_once('"')).map(|(it, _)| it);
+        let name = after(r#""kind":["example"],"crate_types":["bin"],"name":""#);
+        let code = after(r#""code":{"code":""#);
+        if let (Some(name), Some(code)) = (name, code) {
+            found.entry(name.to_owned()).or_default().push(code.to_owned());
+        }
+    }
+    found
+}
