@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod capture;
 mod env;
 mod faults;
 mod mail;

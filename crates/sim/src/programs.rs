@@ -1,5 +1,6 @@
 //! Programs: threads that take turns. One runs at a time, until it waits; time moves on when all wait.
 
+use crate::capture::Capture;
 use crate::mail::MailBox;
 use crate::report;
 use crate::state::State;
@@ -97,6 +98,8 @@ impl State {
             }
             if !self.move_on() {
                 self.ended = Some(report::hang(self).into());
+                // What isn't written is missing in the capture; the report matters more.
+                let _ = self.capture.as_mut().map(Capture::flush);
             }
         }
     }

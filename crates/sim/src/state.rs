@@ -1,6 +1,7 @@
 //! The state of a world, and how it moves from one event to the next.
 
 use crate::adapter::{HostState, QpState, SimCompletion};
+use crate::capture::Capture;
 use crate::env::QpEnv;
 use crate::faults::Faults;
 use crate::programs::ProgramState;
@@ -40,6 +41,7 @@ pub(crate) struct State {
     pub(crate) hosts: Vec<HostState>,
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
+    pub(crate) capture: Option<Capture>,
     pub(crate) programs: Vec<ProgramState>,
     /// The program that runs.
     pub(crate) turn: usize,
@@ -63,6 +65,7 @@ impl State {
             hosts: Vec::new(),
             faults: Faults::default(),
             trace: Trace::default(),
+            capture: None,
             programs: vec![ProgramState::new("test".into())],
             turn: 0,
             ended: None,
@@ -203,6 +206,10 @@ impl State {
             len: frame.payload.len(),
             copies,
         });
+        if let Some(capture) = &mut self.capture {
+            let added = capture.add(Duration::from_nanos(self.now.0), self.hosts[from].ip, &frame);
+            added.unwrap_or_else(|error| panic!("the capture can't be written: {error}"));
+        }
         for _ in 0..copies {
             let mut arrives = self.now.after(self.random.time(&faults.delay));
             if self.random.chance(faults.reorder) {

@@ -1,14 +1,17 @@
 //! A world of simulated hosts, and its handles.
 
 use crate::adapter::HostState;
+use crate::capture::Capture;
 use crate::faults::Faults;
 use crate::programs::{Program, Wait};
 use crate::state::State;
 use crate::trace::Trace;
 use std::fmt;
+use std::io;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +60,20 @@ impl World {
     pub fn sleep(&self, time: Duration) {
         let until = self.lock().now.after(time);
         self.block(Wait::Sleep(until));
+    }
+
+    /// Writes all packets that are sent from now on to a file (pcapng), also those that get lost. Times are virtual. The file is
+    /// complete when the world ends, or hangs.
+    ///
+    /// # Errors
+    /// Those of creating the file.
+    ///
+    /// # Panics
+    /// Later, if a packet can't be written.
+    pub fn capture(&self, path: &Path) -> io::Result<()> {
+        let capture = Capture::create(path)?;
+        self.lock().capture = Some(capture);
+        Ok(())
     }
 
     /// What has happened so far.

@@ -52,6 +52,7 @@ pub const HOUSE: &[Storey] = &[
             "proto",
             "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
         ),
+        one("pcapng", "RoCEv2 packets in capture files: blocks, IP and UDP headers, the bytes of a packet."),
         one(
             "cm",
             "The communication manager as a state machine without I/O: connections, lookups, their timers.",

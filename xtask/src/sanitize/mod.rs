@@ -99,9 +99,15 @@ fn miri(package: &str, tests: &[&str]) -> Command {
 /// A test binary of the Rust API.
 fn miri_api(package: &str, binary: &str) -> Command {
     let mut command = nightly();
-    command
-        .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks")
-        .args(["miri", "test", "--quiet", "--package", package, "--test", binary]);
+    command.env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks").args([
+        "miri",
+        "test",
+        "--quiet",
+        "--package",
+        package,
+        "--test",
+        binary,
+    ]);
     command
 }
 

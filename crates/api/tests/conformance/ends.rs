@@ -1,14 +1,14 @@
 //! How requests end that aren't waited for (rules S1, S6, S10).
 
-use crate::fixture::{Fixture, connected};
+use crate::fixture::{Fixture, connected, large};
 use ferroce::verbs::{Device, Read, Send, Write};
 use ferroce::{Kind, Status, rights};
 use std::time::Duration;
 
 pub fn abort(fixture: &impl Fixture) {
     let [mut a, b] = connected(fixture);
-    let exposed = b.domain.alloc(1 << 20).unwrap().expose(rights::Read).unwrap();
-    let pool = a.domain.pool(1, 1 << 20).unwrap();
+    let exposed = b.domain.alloc(large(1 << 20)).unwrap().expose(rights::Read).unwrap();
+    let pool = a.domain.pool(1, large(1 << 20)).unwrap();
     a.qp.post(1, Read::new(pool.try_take().unwrap(), exposed.token())).unwrap();
     // The response is on its way when the program gives up.
     assert!(!a.cq.wait(Some(Duration::from_micros(2))).unwrap());
@@ -26,10 +26,10 @@ pub fn abort(fixture: &impl Fixture) {
 
 pub fn destroy(fixture: &impl Fixture) {
     let [mut a, mut b] = connected(fixture);
-    let exposed = b.domain.alloc(1 << 16).unwrap().expose(rights::All).unwrap();
+    let exposed = b.domain.alloc(large(1 << 16)).unwrap().expose(rights::All).unwrap();
     a.qp.recv(1, a.domain.alloc(8).unwrap()).unwrap();
     a.qp.recv(2, (a.domain.alloc(8).unwrap(), a.domain.alloc(8).unwrap()).0).unwrap();
-    a.qp.post(3, Read::new(a.domain.alloc(1 << 16).unwrap(), exposed.token())).unwrap();
+    a.qp.post(3, Read::new(a.domain.alloc(large(1 << 16)).unwrap(), exposed.token())).unwrap();
     a.qp.post(4, Write::new(a.domain.alloc(9).unwrap(), exposed.token())).unwrap();
     let outstanding = a.qp.destroy();
     let tags: Vec<_> = outstanding.iter().map(|(tag, _)| *tag).collect();
@@ -50,8 +50,8 @@ pub fn destroy(fixture: &impl Fixture) {
 
 pub fn dropped(fixture: &impl Fixture) {
     let [mut a, b] = connected(fixture);
-    let exposed = b.domain.alloc(1 << 16).unwrap().expose(rights::Read).unwrap();
-    let pool = a.domain.pool(2, 1 << 16).unwrap();
+    let exposed = b.domain.alloc(large(1 << 16)).unwrap().expose(rights::Read).unwrap();
+    let pool = a.domain.pool(2, large(1 << 16)).unwrap();
     a.qp.post(1, Read::new(pool.try_take().unwrap(), exposed.token())).unwrap();
     a.qp.recv(2, pool.try_take().unwrap()).unwrap();
     assert!(!a.cq.wait(Some(Duration::from_micros(1))).unwrap());

@@ -9,6 +9,23 @@ mod simulated;
 
 use fixture::Simulated;
 
+/// Threads may share all objects (rule S12). Those that post and poll do it by `&mut`.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<ferroce::verbs::Device>();
+    shared::<ferroce::verbs::Domain>();
+    shared::<ferroce::verbs::RcQp>();
+    shared::<ferroce::verbs::Setup<ferroce::verbs::Reliable>>();
+    shared::<ferroce::verbs::Cq>();
+    shared::<ferroce::Buffer>();
+    shared::<ferroce::Frozen>();
+    shared::<ferroce::Pool>();
+    shared::<ferroce::Exposed<ferroce::rights::All>>();
+    shared::<ferroce::Remote<ferroce::rights::All>>();
+    shared::<ferroce::Error>();
+    shared::<ferroce::sim::World>();
+};
+
 /// A test of each case on each backend.
 macro_rules! conformance {
     ($($case:path => $name:ident),* $(,)?) => {

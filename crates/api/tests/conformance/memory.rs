@@ -1,6 +1,6 @@
 //! Whose memory is touched (rules S8, S2), and random requests against a model.
 
-use crate::fixture::{Fixture, connected, connected_with};
+use crate::fixture::{Fixture, connected, connected_with, large};
 use ferroce::verbs::{CompareSwap, FetchAdd, Read, Send, Write};
 use ferroce::{Buffer, Remote, Status, rights};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ impl Numbers {
 
 pub fn guessed_keys(fixture: &impl Fixture) {
     let mut numbers = Numbers(fixture.seed());
-    for _ in 0..20 {
+    for _ in 0..large(32) {
         let [mut a, mut b] = connected(fixture);
         let private = b.domain.alloc(4096).unwrap();
         b.qp.recv(1, b.domain.alloc(4096).unwrap()).unwrap();
@@ -80,7 +80,8 @@ enum Expected {
 
 /// Requests of one queue pair take effect in the order in which they were posted, if those after a READ are fenced.
 pub fn many(fixture: &impl Fixture) {
-    const SIZE: usize = 6000;
+    const SIZE: usize = large(6000) & !7;
+    let requests = large(320) as u64;
     let mut numbers = Numbers(fixture.seed() * 77);
     let [mut a, mut b] = connected_with(fixture, |builder| builder.send_depth(12).recv_depth(20));
     let exposed = b.domain.alloc(SIZE).unwrap().expose(rights::All).unwrap();
@@ -94,8 +95,8 @@ pub fn many(fixture: &impl Fixture) {
         buffer.set_len(len);
         buffer
     };
-    while ended < 301 {
-        let room = a.qp.room() > 0 && next < 300;
+    while ended <= requests {
+        let room = a.qp.room() > 0 && next < requests;
         if room && numbers.below(3) > 0 {
             let at = numbers.below(SIZE / 8) * 8;
             let len = numbers.below(SIZE - at);
@@ -140,7 +141,7 @@ pub fn many(fixture: &impl Fixture) {
             }
             next += 1;
         } else {
-            if next == 300 && a.qp.room() > 0 {
+            if next == requests && a.qp.room() > 0 {
                 // The last may be quiet: one more that isn't.
                 a.qp.post(next, Send::new(())).unwrap_or_else(|failed| panic!("{failed}"));
                 b.qp.recv(0, b.domain.alloc(8).unwrap()).unwrap();

@@ -231,3 +231,42 @@ fn explore_names_the_first_seed_that_fails() {
     let tried = tried.into_inner().unwrap();
     assert!(tried.split_last().is_some_and(|(last, before)| *last && before.iter().all(|lost| !lost)));
 }
+
+#[test]
+fn a_capture_has_each_packet_that_was_sent() {
+    let path = std::env::temp_dir().join(format!("ferroce-sim-{}.pcapng", std::process::id()));
+    let world = World::new(3);
+    world.capture(&path).unwrap();
+    faulty(&world);
+    {
+        let fixture = two_hosts(&world);
+        let [mut a, b] = connected(&fixture);
+        let exposed = b.domain.alloc(9000).unwrap().expose(rights::Write).unwrap();
+        let mut buffer = a.domain.alloc(9000).unwrap();
+        buffer.iter_mut().for_each(|byte| *byte = 0xab);
+        a.qp.post(1, Write::new(buffer, exposed.token())).unwrap();
+        a.cq.next(None).unwrap().unwrap().result().unwrap();
+    }
+    let sent = world.trace().0.iter().filter(|event| event.to_string().contains(" -> ")).count();
+    drop(world);
+    let file = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    // Section header, then blocks with their length at both ends.
+    assert_eq!(file[..4], 0x0a0d_0d0a_u32.to_le_bytes());
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+    let (mut at, mut packets) = (0, Vec::new());
+    while at < file.len() {
+        let (kind, len) = (word(at), word(at + 4) as usize);
+        assert_eq!(word(at + len - 4) as usize, len);
+        if kind == 6 {
+            packets.push(&file[at + 28..at + 28 + word(at + 20) as usize]);
+        }
+        at += len;
+    }
+    assert_eq!(packets.len(), sent);
+    assert!(sent >= 10, "{sent} packets of 9,000 bytes at an MTU of 1,024");
+    // IPv4 to UDP port 4791, and a full packet of a WRITE: IP, UDP, BTH, RETH, payload, ICRC.
+    assert!(packets.iter().all(|packet| packet[0] == 0x45 && packet[22..24] == 4791_u16.to_be_bytes()));
+    assert_eq!(packets[0].len(), 20 + 8 + 12 + 16 + 1024 + 4);
+    assert!(packets[0][56..56 + 1024].iter().all(|byte| *byte == 0xab));
+}

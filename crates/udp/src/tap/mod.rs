@@ -6,16 +6,8 @@
 
 pub mod capture;
 pub mod fault;
-mod synthesis;
 
-/// Which way a packet goes, seen from this process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Direction {
-    /// Received.
-    In,
-    /// Sent.
-    Out,
-}
+pub use ferroce_pcapng::Direction;
 
 #[cfg(test)]
 mod tests {

@@ -9,22 +9,18 @@
 //! Nothing is buffered, allocated or locked here. When a write fails (a full disk), this process stops capturing, and
 //! says so once.
 
-mod pcapng;
-
 use super::Direction;
-pub use super::synthesis::IpUdpHeader;
-use super::synthesis::headers;
 use ferroce_os::own_file;
 use ferroce_os::sync::MadeOnce;
-use ferroce_wire::icrc::Flow;
-use ferroce_wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
-use pcapng::{Interface, PacketBlock, file_header};
+pub use ferroce_pcapng::IpUdpHeader;
+use ferroce_pcapng::{Interface, PacketBlock, file_header, headed, ip_udp_bytes, trailer};
+use ferroce_wire::Headers;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The environment variable.
 pub const VARIABLE: &str = "FERROCE_CAPTURE";
@@ -106,24 +102,15 @@ impl Capture {
         payload: &[u8],
         payload_len: usize,
     ) {
-        let mut headers = *headers;
-        let pad = payload_len.wrapping_neg() % 4;
-        headers.bth.pad = pad as u8;
-        let mut emitted = [0; MAX_HEADERS_LEN];
-        let Ok(header_len) = headers.emit(&mut emitted) else { return };
-        let emitted = &emitted[..header_len];
-        let len = header_len + payload_len + pad + ICRC_LEN;
+        let Some(headed) = headed(headers, payload_len) else { return };
         let payload = &payload[..payload.len().min(payload_len).min(MESSAGE_BYTES)];
+        let len = headed.packet_len();
         if payload.len() < payload_len {
-            self.write(direction, ip_udp, len, &[emitted, payload]);
+            self.write(direction, ip_udp, len, &[headed.bytes(), payload]);
             return;
         }
-        let zeros = &[0; 3][..pad];
-        let mut crc = flow(ip_udp).start(len, ip_udp.id);
-        crc.bth(emitted);
-        crc.update(payload);
-        crc.update(zeros);
-        self.write(direction, ip_udp, len, &[emitted, payload, zeros, &crc.finish()]);
+        let icrc = trailer(ip_udp, &headed, payload);
+        self.write(direction, ip_udp, len, &[headed.bytes(), payload, headed.pad(), &icrc]);
     }
 
     /// Writes an Ethernet frame, from its destination on.
@@ -133,7 +120,7 @@ impl Capture {
 
     fn write(&self, direction: Direction, ip_udp: &IpUdpHeader, len: usize, pieces: &[&[u8]]) {
         let pieces = &pieces[..pieces.len().min(PIECES)];
-        let headers = headers(ip_udp, len, pieces);
+        let headers = ip_udp_bytes(ip_udp, len, pieces);
         let mut all: [&[u8]; PIECES + 1] = [&[]; PIECES + 1];
         all[0] = headers.bytes();
         all[1..=pieces.len()].copy_from_slice(pieces);
@@ -146,9 +133,10 @@ impl Capture {
             return;
         }
         let there = pieces.iter().map(|piece| piece.len()).sum();
-        let Ok(block) = PacketBlock::new(interface, direction, there, original) else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let Ok(block) = PacketBlock::new(interface, direction, now, (there, original)) else { return };
         let mut slices = [IoSlice::new(&[]); PIECES + 3];
-        slices[0] = IoSlice::new(&block.front);
+        slices[0] = IoSlice::new(block.front());
         for (slice, piece) in slices[1..].iter_mut().zip(pieces) {
             *slice = IoSlice::new(piece);
         }
@@ -179,20 +167,6 @@ impl Capture {
             }
         };
         if written == len { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
-    }
-}
-
-fn flow(ip_udp: &IpUdpHeader) -> Flow {
-    let (from, to) = (ip_udp.src.port(), ip_udp.dst.port());
-    match (ip_udp.src.ip().to_canonical(), ip_udp.dst.ip().to_canonical()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, from, to),
-        (src, dst) => {
-            let v6 = |ip| match ip {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            };
-            Flow::v6(v6(src), v6(dst), from, to)
-        }
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use ferroce_pcapng::flow;
 use ferroce_wire::{Aeth, Bth, Opcode, Operation, Reth, Service};
 use std::os::fd::AsRawFd;
 use std::process::Command;

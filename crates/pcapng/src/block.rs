@@ -1,11 +1,19 @@
 //! The blocks of a capture file (pcapng).
 
-use crate::tap::Direction;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+/// Which way a packet goes, seen from the host that captures it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// Received.
+    In,
+    /// Sent.
+    Out,
+}
 
 /// What a block's bytes begin with: interfaces of the file, in their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Interface {
+pub enum Interface {
     /// RoCEv2 packets, from their IP header on.
     Packets,
     /// Ethernet frames.
@@ -19,7 +27,8 @@ impl Interface {
 }
 
 /// Section header and interface descriptions (pcapng, sections 4.1 and 4.2). Numbers are little-endian.
-pub(super) fn file_header() -> Vec<u8> {
+#[must_use]
+pub fn file_header() -> Vec<u8> {
     let mut section = Vec::new();
     section.extend(0x1a2b_3c4d_u32.to_le_bytes());
     section.extend(1u16.to_le_bytes());
@@ -59,9 +68,10 @@ fn option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
 }
 
 /// What surrounds a packet's bytes in an enhanced packet block (pcapng, section 4.3).
-pub(super) struct PacketBlock {
-    pub(super) front: [u8; Self::FRONT],
-    /// Three zeros for the pad, options, length; the pad's length says where it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketBlock {
+    front: [u8; Self::FRONT],
+    /// Three zeros for the pad, options, length; the pad's length is where it begins.
     back: [u8; 3 + Self::BACK],
     pad: usize,
     captured: usize,
@@ -72,16 +82,20 @@ impl PacketBlock {
     /// epb_flags, the end of the options, the block's length.
     const BACK: usize = 8 + 4 + 4;
 
-    pub(super) fn new(
+    /// A block with `captured` bytes of a packet of `original` bytes. `time` is since 1970.
+    ///
+    /// # Errors
+    /// There are more bytes than a block has.
+    pub fn new(
         interface: Interface,
         direction: Direction,
-        captured: usize,
-        original: usize,
+        time: Duration,
+        (captured, original): (usize, usize),
     ) -> Result<Self, std::num::TryFromIntError> {
         let pad = captured.wrapping_neg() % 4;
         let total = u32::try_from(Self::FRONT + captured + pad + Self::BACK)?;
         let original = u32::try_from(original)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let now = time.as_nanos() as u64;
         let flags: u32 = match direction {
             Direction::In => 1,
             Direction::Out => 2,
@@ -94,11 +108,22 @@ impl PacketBlock {
         Ok(block)
     }
 
-    pub(super) fn back(&self) -> &[u8] {
+    /// The bytes before the packet's.
+    #[must_use]
+    pub const fn front(&self) -> &[u8] {
+        &self.front
+    }
+
+    /// The bytes after the packet's.
+    #[must_use]
+    pub fn back(&self) -> &[u8] {
         &self.back[3 - self.pad..]
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Bytes of the block.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // A block is never empty.
+    pub fn len(&self) -> usize {
         Self::FRONT + self.captured + self.back().len()
     }
 }

@@ -10,7 +10,7 @@ const IPV6_LEN: usize = 40;
 const UDP_PROTOCOL: u8 = 17;
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// What IP and UDP say of a packet.
+/// The fields of the IP and UDP headers of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpUdpHeader {
     /// Sender's address and UDP port.
@@ -36,31 +36,36 @@ impl IpUdpHeader {
 }
 
 /// IP and UDP header, on the stack.
-pub(super) struct Headers {
+#[derive(Clone, Copy, Debug)]
+pub struct IpUdpBytes {
     bytes: [u8; IPV6_LEN + UDP_LEN],
     len: usize,
     /// Bytes of UDP payload that they speak of.
     payload: usize,
 }
 
-impl Headers {
+impl IpUdpBytes {
     /// Length of the whole packet that they speak of.
-    pub(super) fn packet_len(&self) -> usize {
+    #[must_use]
+    pub const fn packet_len(&self) -> usize {
         self.len + self.payload
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// The headers.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
 /// The headers for a UDP payload of `len` bytes, of which `pieces` is as much as there is (the UDP checksum is over
 /// that). Lengths that don't fit a datagram become the largest that does.
-pub(super) fn headers(ip_udp: &IpUdpHeader, len: usize, pieces: &[&[u8]]) -> Headers {
+#[must_use]
+pub fn ip_udp_bytes(ip_udp: &IpUdpHeader, len: usize, pieces: &[&[u8]]) -> IpUdpBytes {
     let (src, dst) = (ip_udp.src.ip().to_canonical(), ip_udp.dst.ip().to_canonical());
     let v4 = src.is_ipv4() && dst.is_ipv4();
     let len = len.min(usize::from(u16::MAX) - UDP_LEN - if v4 { IPV4_LEN } else { 0 });
-    let mut h = Headers { bytes: [0; IPV6_LEN + UDP_LEN], len: 0, payload: len };
+    let mut h = IpUdpBytes { bytes: [0; IPV6_LEN + UDP_LEN], len: 0, payload: len };
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             h.len = IPV4_LEN + UDP_LEN;
@@ -139,7 +144,7 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
-    use super::{IpUdpHeader, Sum, headers};
+    use super::{IpUdpHeader, Sum, ip_udp_bytes};
 
     #[test]
     fn the_ipv4_header_of_an_adapters_packet_is_rebuilt() {
@@ -156,7 +161,7 @@ mod tests {
             1, 0, 0, 0x12, 0xb7, 0x00, 0x28,
         ];
         // That adapter sends no UDP checksum.
-        assert_eq!(headers(&ip_udp, 32, &[]).bytes()[..26], expected);
+        assert_eq!(ip_udp_bytes(&ip_udp, 32, &[]).bytes()[..26], expected);
     }
 
     #[test]
@@ -175,11 +180,11 @@ mod tests {
     #[test]
     fn lengths_that_do_not_fit_are_the_largest_that_do() {
         let ip_udp = IpUdpHeader::plain("[fd00::1]:5".parse().unwrap(), "fd00::2".parse().unwrap());
-        let h = headers(&ip_udp, 1 << 30, &[]);
+        let h = ip_udp_bytes(&ip_udp, 1 << 30, &[]);
         assert_eq!((&h.bytes()[4..6], &h.bytes()[44..46]), (&[0xff; 2][..], &[0xff; 2][..]));
         assert_eq!(h.packet_len(), 65_535 + 40);
         let ip_udp = IpUdpHeader::plain("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let h = headers(&ip_udp, 1 << 30, &[]);
+        let h = ip_udp_bytes(&ip_udp, 1 << 30, &[]);
         assert_eq!((&h.bytes()[2..4], &h.bytes()[24..26]), (&[0xff; 2][..], &[0xff, 0xeb][..]));
         assert_eq!(h.packet_len(), 65_535);
     }
