@@ -52,7 +52,11 @@ pub mod rights {
             #[derive(Clone, Copy, PartialEq, Eq, Debug)]
             pub struct $name;
             impl Right for $name {
-                const RIGHTS: Rights = Rights { $($field: true,)* ..Rights { read: false, write: false, atomic: false } };
+                const RIGHTS: Rights = {
+                    let mut rights = Rights { read: false, write: false, atomic: false };
+                    $(rights.$field = true;)*
+                    rights
+                };
             }
             $(impl $has for $name {})*
         };
@@ -75,7 +79,6 @@ pub mod rights {
     );
     right!(
         /// The peer may read, write, and carry out atomics.
-        #[allow(clippy::needless_update)]
         All: Reads read, Writes write, Atomics atomic
     );
 }

@@ -10,4 +10,4 @@ mod packet;
 
 pub use block::{Direction, Interface, PacketBlock, file_header};
 pub use ip::{IpUdpBytes, IpUdpHeader, ip_udp_bytes};
-pub use packet::{Headed, flow, headed, trailer};
+pub use packet::{PacketHead, flow, headed, trailer};

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// The transport headers of a packet, with the pad of its payload.
 #[derive(Clone, Copy, Debug)]
-pub struct Headed {
+pub struct PacketHead {
     bytes: [u8; MAX_HEADERS_LEN],
     len: usize,
     pad: usize,
@@ -15,7 +15,7 @@ pub struct Headed {
     packet: usize,
 }
 
-impl Headed {
+impl PacketHead {
     /// The headers.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -37,18 +37,18 @@ impl Headed {
 
 /// The headers of a packet with `payload_len` bytes of payload; `None` if they lack what their opcode asks for.
 #[must_use]
-pub fn headed(headers: &Headers, payload_len: usize) -> Option<Headed> {
+pub fn headed(headers: &Headers, payload_len: usize) -> Option<PacketHead> {
     let mut headers = *headers;
     let pad = payload_len.wrapping_neg() % 4;
     headers.bth.pad = pad as u8;
     let mut bytes = [0; MAX_HEADERS_LEN];
     let len = headers.emit(&mut bytes).ok()?;
-    Some(Headed { bytes, len, pad, packet: len + payload_len + pad + ICRC_LEN })
+    Some(PacketHead { bytes, len, pad, packet: len + payload_len + pad + ICRC_LEN })
 }
 
 /// The ICRC of a packet.
 #[must_use]
-pub fn trailer(ip_udp: &IpUdpHeader, headed: &Headed, payload: &[u8]) -> [u8; ICRC_LEN] {
+pub fn trailer(ip_udp: &IpUdpHeader, headed: &PacketHead, payload: &[u8]) -> [u8; ICRC_LEN] {
     let mut crc = flow(ip_udp).start(headed.packet, ip_udp.id);
     crc.bth(headed.bytes());
     crc.update(payload);

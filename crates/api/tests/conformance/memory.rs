@@ -57,7 +57,7 @@ pub fn bounds(fixture: &impl Fixture) {
         let after = middle.split_off(64);
         let exposed = middle.expose(rights::Write).unwrap();
         let mut token = exposed.token().to_bytes();
-        // A peer that says that the memory is longer than it is.
+        // A forged token: the memory is shorter.
         token[16..].copy_from_slice(&(end - 64_u64).to_be_bytes());
         let longer = Remote::<rights::Write>::from_bytes(token).unwrap();
         let mut buffer = a.domain.alloc(end as usize - 64).unwrap();
