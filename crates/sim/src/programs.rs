@@ -12,10 +12,6 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-
-/// Virtual time without progress after which a world is considered to hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a program waits for.
 #[derive(Clone, Debug)]
@@ -110,7 +106,7 @@ impl State {
         let limit = limits.min();
         let event = self.next_event();
         let Some(next) = [limit, event].into_iter().flatten().min() else { return false };
-        if next.since(self.progress) > PATIENCE && !self.someone_sleeps() {
+        if next.since(self.progress) > self.patience && !self.has_long_wait() {
             return false;
         }
         self.now = self.now.max(next);
@@ -120,9 +116,9 @@ impl State {
         true
     }
 
-    fn someone_sleeps(&self) -> bool {
-        let sleeps = |wait: &Wait| matches!(wait, Wait::Sleep(_) | Wait::Cq { long: true, .. });
-        self.programs.iter().any(|program| program.wait.as_ref().is_some_and(sleeps))
+    fn has_long_wait(&self) -> bool {
+        let is_long = |wait: &Wait| matches!(wait, Wait::Sleep(_) | Wait::Cq { long: true, .. });
+        self.programs.iter().any(|program| program.wait.as_ref().is_some_and(is_long))
     }
 }
 

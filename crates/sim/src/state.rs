@@ -18,6 +18,9 @@ use std::time::Duration;
 /// Bytes of payload that a queue pair sends in one turn.
 const BUDGET: u32 = 1 << 16;
 
+/// How long a world waits for a completion, unless the test sets another time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
@@ -49,6 +52,8 @@ pub(crate) struct State {
     pub(crate) ended: Option<Arc<str>>,
     /// When a request was last completed, or a program went on for another reason.
     pub(crate) progress: Instant,
+    /// A world without progress for so long hangs.
+    pub(crate) patience: Duration,
     /// Packets by time of arrival and number.
     wire: BTreeMap<(Instant, u64), Transit>,
     sent: u64,
@@ -70,6 +75,7 @@ impl State {
             turn: 0,
             ended: None,
             progress: Instant(0),
+            patience: PATIENCE,
             wire: BTreeMap::new(),
             sent: 0,
             latest: BTreeMap::new(),

@@ -50,6 +50,12 @@ impl World {
         self.lock().faults = faults;
     }
 
+    /// Reports a hang when no request has completed for so long in virtual time. The default is a minute. Retries with long
+    /// timeouts need more.
+    pub fn patience(&self, time: Duration) {
+        self.lock().patience = time;
+    }
+
     /// The virtual time since the world began.
     #[must_use]
     pub fn now(&self) -> Duration {

@@ -109,6 +109,53 @@ fn equal_seeds_give_equal_traces() {
     assert!(different > 900 || cfg!(miri), "seeds make a difference");
 }
 
+/// Outstanding requests of all kinds, ended at a moment.
+fn end_at(moment: Duration, seed: u64, end: impl FnOnce(ferroce::verbs::RcQp)) {
+    let world = World::new(seed);
+    faulty(&world);
+    let fixture = two_hosts(&world);
+    let [mut a, mut b] = connected(&fixture);
+    let exposed = b.domain.alloc(1 << 14).unwrap().expose(rights::All).unwrap();
+    let pool = a.domain.pool(8, 1 << 14).unwrap();
+    let full = || {
+        let mut buffer = pool.try_take().unwrap();
+        buffer.set_len(1 << 14);
+        buffer
+    };
+    for tag in 0..2 {
+        a.qp.recv(tag, full()).unwrap();
+        b.qp.recv(tag, b.domain.alloc(1 << 14).unwrap()).unwrap();
+        b.qp.post(tag, Send::new(b.domain.alloc(1 << 14).unwrap())).unwrap();
+        a.qp.post(tag, Read::new(full(), exposed.token())).unwrap();
+        a.qp.post(tag, Write::new(full(), exposed.token()).quiet()).unwrap();
+        a.qp.post(tag, Send::new(full())).unwrap();
+    }
+    world.sleep(moment);
+    end(a.qp);
+    drop(a.cq);
+    let mut buffers: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
+    for buffer in &mut buffers {
+        buffer.fill(&[0x5a; 1 << 14]);
+    }
+    // Late packets find nothing.
+    world.sleep(Duration::from_secs(5));
+    assert!(buffers.iter().flat_map(|buffer| buffer.iter()).all(|byte| *byte == 0x5a));
+}
+
+#[test]
+fn queue_pairs_may_end_at_any_moment() {
+    for step in 0..if cfg!(miri) { 2 } else { 200 } {
+        let moment = Duration::from_nanos(1500) * step;
+        end_at(moment, u64::from(step), drop);
+        end_at(moment, u64::from(step), |qp| drop(qp.destroy()));
+        end_at(moment, u64::from(step), std::mem::forget);
+        end_at(moment, u64::from(step), |mut qp| {
+            qp.abort();
+            std::mem::forget(qp);
+        });
+    }
+}
+
 #[test]
 fn time_is_virtual() {
     let world = World::new(1);
