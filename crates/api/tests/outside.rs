@@ -37,6 +37,10 @@ impl Outside {
 
     /// Runs cargo where no C compiler, no pkg-config and no bindgen can be had. (`cc` links.)
     fn cargo(&self, words: &[&str]) -> Output {
+        self.cargo_with_seed(words, None)
+    }
+
+    fn cargo_with_seed(&self, words: &[&str], seed: Option<&str>) -> Output {
         Command::new(env!("CARGO"))
             .args(&words[..1])
             .arg("--offline")
@@ -46,6 +50,7 @@ impl Outside {
             .envs(["CC", "CXX", "CMAKE", "PKG_CONFIG"].map(|tool| (tool, "/nonexistent")))
             .env_remove("RUSTFLAGS")
             .env_remove("FERROCE_SEED")
+            .envs(seed.map(|seed| ("FERROCE_SEED", seed)))
             .output()
             .unwrap()
     }
@@ -79,6 +84,8 @@ fn a_users_crate_tests_two_hosts_with_cargo_test_alone() {
     {
         assert!(text.contains(part), "{part} in {text}");
     }
+    let text = self::text(&outside.cargo_with_seed(&["test", "--", "--ignored"], Some("41")));
+    assert!(text.contains("the test fails with seed 41;"), "{text}");
 }
 
 #[test]

@@ -126,7 +126,6 @@ impl Domain {
     }
 
     /// Begins a queue pair of a reliable connection. Its completions go to `cq`.
-    #[must_use]
     pub fn rc<'q>(&'q self, cq: &'q Cq) -> Builder<'q, Reliable> {
         Builder::new(self, cq)
     }

@@ -77,14 +77,12 @@ macro_rules! flags {
     () => {
         /// Reports the completion together with that of a later request, which spares the adapter work. After half a queue of
         /// quiet requests one is reported at once.
-        #[must_use]
         pub const fn quiet(mut self) -> Self {
             self.flags.quiet = true;
             self
         }
 
         /// Begins after all READs and atomics that were posted before have ended.
-        #[must_use]
         pub const fn fence(mut self) -> Self {
             self.flags.fence = true;
             self

@@ -43,6 +43,7 @@ impl Setup<Reliable> {
     ///
     /// # Errors
     /// The endpoint is of a host that this device can't reach.
+    #[allow(clippy::result_large_err)] // The setup comes back by value, as it came.
     pub fn connect(self, endpoint: &Endpoint) -> Result<Qp<Reliable>, Failed<Self>> {
         match self.core.connect(endpoint) {
             Ok(()) => Ok(Qp { core: self.core, transport: PhantomData }),
