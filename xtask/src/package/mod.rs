@@ -49,8 +49,18 @@ const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter in ea
 const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
-/// The crates that are useful by themselves.
-const PUBLISHED: [&str; 2] = ["ferroce-wire", "ferroce-proto"];
+/// The crates that are useful by themselves, and those that they are made of.
+const PUBLISHED: [&str; 9] = [
+    "ferroce-wire",
+    "ferroce-ring",
+    "ferroce-proto",
+    "ferroce-types",
+    "ferroce-explain",
+    "ferroce-pcapng",
+    "ferroce-buffers",
+    "ferroce-sim",
+    "ferroce",
+];
 
 /// Tries to publish the crates that are meant for it, without doing so.
 ///
