@@ -1,17 +1,18 @@
 //! What succeeds.
 
-use crate::fixture::{Fixture, connected, connected_with};
+use crate::fixture::{Fixture, connected, connected_with, large};
 use ferroce::verbs::{CompareSwap, Device, FetchAdd, Operated, Read, Send, Write};
 use ferroce::{Inline, Kind, Part, rights};
 
 pub fn messages(fixture: &impl Fixture) {
+    let step = large(600);
     let [mut a, mut b] = connected(fixture);
     for tag in 0..16 {
         b.qp.recv(tag, b.domain.alloc(9000).unwrap()).unwrap();
     }
     for tag in 0..16_u64 {
         let mut buffer = a.domain.alloc(9000).unwrap();
-        buffer.fill(&vec![tag as u8; 600 * tag as usize]);
+        buffer.fill(&vec![tag as u8; step * tag as usize]);
         let send = Send::new(buffer);
         let send = if tag % 2 == 1 { send.imm(tag as u32 * 0x0101) } else { send };
         a.qp.post(100 + tag, send).unwrap();
@@ -21,38 +22,38 @@ pub fn messages(fixture: &impl Fixture) {
         received.result().unwrap();
         assert_eq!((received.tag(), received.what()), (tag, Operated::Received));
         assert_eq!(received.imm(), (tag % 2 == 1).then_some(tag as u32 * 0x0101));
-        assert_eq!(received.len(), 600 * tag as usize);
+        assert_eq!(received.len(), step * tag as usize);
         let buffer = received.take().buffer().unwrap();
-        assert_eq!(&buffer[..], vec![tag as u8; 600 * tag as usize]);
+        assert_eq!(&buffer[..], vec![tag as u8; step * tag as usize]);
         let mut sent = a.cq.next(None).unwrap().unwrap();
         sent.result().unwrap();
         assert_eq!((sent.tag(), sent.what(), sent.qp()), (100 + tag, Operated::Sent, a.qp.number()));
-        assert_eq!(sent.take().buffer().unwrap().len(), 600 * tag as usize);
+        assert_eq!(sent.take().buffer().unwrap().len(), step * tag as usize);
     }
 }
 
 pub fn one_sided(fixture: &impl Fixture) {
     let [mut a, b] = connected(fixture);
-    let mut memory = b.domain.alloc(20_000).unwrap();
+    let mut memory = b.domain.alloc(large(20_000)).unwrap();
     memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
     let exposed = memory.expose(rights::ReadWrite).unwrap();
     let token = exposed.token();
-    a.qp.post(1, Read::new(a.domain.alloc(10_000).unwrap(), token.slice(3..9003))).unwrap();
+    a.qp.post(1, Read::new(a.domain.alloc(large(10_000)).unwrap(), token.slice(3..large(8992) + 3))).unwrap();
     let mut read = a.cq.next(None).unwrap().unwrap();
     read.result().unwrap();
-    assert_eq!((read.tag(), read.what(), read.len()), (1, Operated::Read, 9000));
+    assert_eq!((read.tag(), read.what(), read.len()), (1, Operated::Read, large(8992)));
     let mut buffer = read.take().buffer().unwrap();
     assert!(buffer.iter().enumerate().all(|(at, byte)| *byte == (at + 3) as u8));
-    assert_eq!((buffer.len(), buffer.capacity()), (9000, 10_000));
+    assert_eq!((buffer.len(), buffer.capacity()), (large(8992), large(10_000)));
     buffer.iter_mut().for_each(|byte| *byte = 0xee);
-    a.qp.post(2, Write::new(buffer, token.slice(11_000..))).unwrap();
+    a.qp.post(2, Write::new(buffer, token.slice(large(11_008)..))).unwrap();
     let written = a.cq.next(None).unwrap().unwrap();
     written.result().unwrap();
     assert_eq!((written.tag(), written.what()), (2, Operated::Written));
-    let mut bytes = vec![0; 20_000];
+    let mut bytes = vec![0; large(20_000)];
     exposed.load(0, &mut bytes);
-    assert!(bytes[..11_000].iter().enumerate().all(|(at, byte)| *byte == at as u8));
-    assert!(bytes[11_000..].iter().all(|byte| *byte == 0xee));
+    assert!(bytes[..large(11_008)].iter().enumerate().all(|(at, byte)| *byte == at as u8));
+    assert!(bytes[large(11_008)..].iter().all(|byte| *byte == 0xee));
     assert_eq!(exposed.revoke()[..], bytes);
 }
 
