@@ -1,9 +1,9 @@
 //! A piece of registered memory that the program has for itself.
 
+use crate::home::Home;
 use crate::mapping::Loan;
-use crate::pool::Home;
 use crate::region::Region;
-use crate::{Exposed, Failed, Frozen, Memory, Segment, rights};
+use crate::{Memory, Segment};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -112,20 +112,6 @@ impl Buffer {
             }
             Some(first)
         })
-    }
-
-    /// Makes it readable by many requests at once.
-    #[must_use]
-    pub fn freeze(self) -> Frozen {
-        Frozen::new(self)
-    }
-
-    /// Registers the buffer's capacity for peers, with a key of its own.
-    ///
-    /// # Errors
-    /// The adapter refuses: the buffer comes back.
-    pub fn expose<A: rights::Right>(self, rights: A) -> Result<Exposed<A>, Failed<Self>> {
-        Exposed::new(self, rights)
     }
 
     /// Deregisters the memory and returns its owner.

@@ -20,6 +20,16 @@ pub struct Exposed<A> {
     rights: PhantomData<A>,
 }
 
+impl Buffer {
+    /// Registers the buffer's capacity for peers, with a key of its own.
+    ///
+    /// # Errors
+    /// The adapter refuses: the buffer comes back.
+    pub fn expose<A: Right>(self, rights: A) -> Result<Exposed<A>, Failed<Self>> {
+        Exposed::new(self, rights)
+    }
+}
+
 impl<A: Right> Exposed<A> {
     pub(crate) fn new(buffer: Buffer, _rights: A) -> Result<Self, Failed<Buffer>> {
         let address = buffer.segment(0).address;
@@ -108,7 +118,7 @@ impl<A> Exposed<A> {
     /// The range isn't within the memory.
     #[must_use]
     pub unsafe fn quiet(&self, range: impl RangeBounds<usize>) -> &[u8] {
-        let (start, end) = crate::frozen::limits(&range, self.len());
+        let (start, end) = crate::range::limits(&range, self.len());
         let buffer = self.buffer.as_ref().expect("only `revoke` takes the buffer");
         let first = buffer.region().mapping().at(buffer.start() + start);
         // SAFETY: initialised and within the region; the caller excludes writes.

@@ -1,8 +1,9 @@
 //! A buffer that several requests read at once.
 
+use crate::range::limits;
 use crate::{Buffer, Segment};
 use std::fmt;
-use std::ops::{Bound, Deref, RangeBounds};
+use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
 
 /// A shared, read-only part of a [`Buffer`]. Clones are cheap, so one buffer can be sent to many peers.
@@ -13,8 +14,16 @@ pub struct Frozen {
     len: usize,
 }
 
+impl Buffer {
+    /// Makes it readable by many requests at once.
+    #[must_use]
+    pub fn freeze(self) -> Frozen {
+        Frozen::new(self)
+    }
+}
+
 impl Frozen {
-    pub(crate) fn new(buffer: Buffer) -> Self {
+    fn new(buffer: Buffer) -> Self {
         let len = buffer.length();
         Self { whole: Arc::new(buffer), start: 0, len }
     }
@@ -47,25 +56,6 @@ impl Frozen {
     pub(crate) fn whole(&self) -> &Buffer {
         &self.whole
     }
-}
-
-/// The limits of a range within `len` bytes.
-///
-/// # Panics
-/// The range isn't within them.
-pub(crate) fn limits(range: &impl RangeBounds<usize>, len: usize) -> (usize, usize) {
-    let start = match range.start_bound() {
-        Bound::Included(start) => *start,
-        Bound::Excluded(before) => before + 1,
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(last) => last + 1,
-        Bound::Excluded(end) => *end,
-        Bound::Unbounded => len,
-    };
-    assert!(start <= end && end <= len, "{start}..{end} of {len} bytes");
-    (start, end)
 }
 
 impl Deref for Frozen {

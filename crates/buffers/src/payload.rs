@@ -1,23 +1,9 @@
 //! What requests carry, and how the slots own it.
 
 use crate::mapping::Loan;
-use crate::{Buffer, Frozen};
+use crate::{Buffer, Frozen, Segments};
 use smallvec::SmallVec;
 use std::fmt;
-
-/// A piece of registered memory, as a request names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Segment {
-    /// The address of the first byte.
-    pub address: u64,
-    /// Bytes.
-    pub length: u32,
-    /// The local key.
-    pub key: u32,
-}
-
-/// The pieces of a message.
-pub type Segments = SmallVec<[Segment; 2]>;
 
 mod sealed {
     pub trait Sealed {}

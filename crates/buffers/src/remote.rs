@@ -159,7 +159,7 @@ impl<A: Right> Remote<A> {
     /// The range isn't within it.
     #[must_use]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
-        let (start, end) = crate::frozen::limits(&range, usize::try_from(self.len).unwrap_or(usize::MAX));
+        let (start, end) = crate::range::limits(&range, usize::try_from(self.len).unwrap_or(usize::MAX));
         Self::new(self.key, self.address + start as u64, (end - start) as u64)
     }
 

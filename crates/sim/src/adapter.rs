@@ -1,6 +1,6 @@
 //! The adapter of a host: its keys, queue pairs and completion queues.
 
-use crate::state::Frame;
+use crate::frame::Frame;
 use ferroce_buffers::{Fault, Rights, Tap};
 use ferroce_proto::{Completion, Instant, Qp, RecvWqe};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,6 +1,6 @@
 //! Packets for Wireshark.
 
-use crate::state::Frame;
+use crate::frame::Frame;
 use ferroce_pcapng::{
     Direction, Interface, IpUdpHeader, PacketBlock, file_header, headed, ip_udp_bytes, trailer,
 };

@@ -1,10 +1,10 @@
 //! The surroundings of a queue pair, as the transport asks for them.
 
 use crate::adapter::{Key, Side};
+use crate::frame::Frame;
+use crate::keys::key_fault;
 use crate::reasons;
-use crate::state::Frame;
-use ferroce_buffers::{Rights, Tap};
-use ferroce_explain::KeyFault;
+use ferroce_buffers::Tap;
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Cause, Completion, Env, Failure, NoReceive, PayloadSource, PlaceError,
     Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, SrqPlace, Telling, TransmitError, WcOpcode,
@@ -19,47 +19,6 @@ const WINDOW: u32 = 1 << 18;
 pub(crate) struct QpEnv<'a> {
     pub(crate) keys: &'a BTreeMap<u32, Key>,
     pub(crate) side: &'a mut Side,
-}
-
-/// What is wrong with a key.
-pub(crate) fn key_fault(
-    keys: &BTreeMap<u32, Key>,
-    (key, domain): (u32, u32),
-    (address, len): (u64, u64),
-    needs: Option<RemoteAccess>,
-) -> Result<(&Tap, usize), KeyFault> {
-    let found = keys.get(&key).ok_or(KeyFault::Unknown)?;
-    if found.domain != domain {
-        return Err(KeyFault::OtherDomain);
-    }
-    match (found.remote, needs) {
-        (None, None) => {}
-        (Some(rights), Some(access)) => permits(rights, access)?,
-        _ => return Err(KeyFault::OtherKind),
-    }
-    let region = (found.address, found.tap.len() as u64);
-    let outside = KeyFault::Outside { region };
-    let start = address.checked_sub(found.address).ok_or(outside)?;
-    if start.checked_add(len).is_none_or(|end| end > region.1) {
-        return Err(outside);
-    }
-    Ok((&found.tap, start as usize))
-}
-
-fn permits(rights: Rights, access: RemoteAccess) -> Result<(), KeyFault> {
-    let (has, needs) = match access {
-        RemoteAccess::Read => (rights.read, "REMOTE_READ"),
-        RemoteAccess::Write | RemoteAccess::Store => (rights.write, "REMOTE_WRITE"),
-        RemoteAccess::Atomic => (rights.atomic, "REMOTE_ATOMIC"),
-        RemoteAccess::Flush(_) => (false, "FLUSH_GLOBAL"),
-    };
-    let rights = ferroce_explain::Rights {
-        local_write: true,
-        remote_read: rights.read,
-        remote_write: rights.write,
-        remote_atomic: rights.atomic,
-    };
-    if has { Ok(()) } else { Err(KeyFault::Rights { needs, has: rights }) }
 }
 
 impl QpEnv<'_> {

@@ -1,24 +1,11 @@
 //! Messages between programs beside the simulated network, as a TCP connection would carry them.
 
-use crate::programs::Wait;
+use crate::wait::{MailBox, Wait};
 use crate::world::World;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// What the world sees of a channel.
-#[derive(Debug, Default)]
-pub(crate) struct MailBox {
-    messages: AtomicUsize,
-    senders: AtomicUsize,
-}
-
-impl MailBox {
-    pub(crate) fn has_news(&self) -> bool {
-        self.messages.load(Ordering::Relaxed) > 0 || self.senders.load(Ordering::Relaxed) == 0
-    }
-}
 
 struct Channel<T> {
     mail: Arc<MailBox>,

@@ -1,7 +1,7 @@
 //! The objects of a simulated adapter, as the backend of `ferroce` uses them.
 
 use crate::adapter::{CqState, Key, QpState, Side, SimCompletion};
-use crate::programs::Wait;
+use crate::wait::Wait;
 use crate::world::Host;
 use ferroce_buffers::{Error, Exposure, Kind, Registration, Rights, Segment, Tap};
 use ferroce_proto::{
@@ -110,13 +110,9 @@ impl SimDomain {
         host.qps.insert(qpn, QpState { qp, side, timer: None });
         drop(state);
         let qp = SimQp { host: self.host.clone(), qpn, psn, _cqs: [send_cq.clone(), recv_cq.clone()] };
-        let _ = state_to(&qp, TransportState::Init);
+        qp.go_to(TransportState::Init);
         qp
     }
-}
-
-fn state_to(qp: &SimQp, to: TransportState) -> Option<()> {
-    qp.host.world.lock().with_qp(qp.host.index, qp.qpn, |qp, env| qp.set_state(to, env))
 }
 
 /// A key that goes with its handle.
@@ -276,6 +272,12 @@ impl SimQp {
         self.qpn
     }
 
+    fn go_to(&self, to: TransportState) {
+        let changed =
+            self.host.world.lock().with_qp(self.host.index, self.qpn, |qp, env| qp.set_state(to, env));
+        debug_assert!(changed.is_some(), "the queue pair exists as long as its handle");
+    }
+
     /// The PSN of its first request.
     #[must_use]
     pub const fn psn(&self) -> u32 {
@@ -299,8 +301,8 @@ impl SimQp {
             params.max_rd_atomic = params.max_rd_atomic.min(peer.reads);
         }
         drop(state);
-        let _ = state_to(self, TransportState::Rtr);
-        let _ = state_to(self, TransportState::Rts);
+        self.go_to(TransportState::Rtr);
+        self.go_to(TransportState::Rts);
     }
 
     /// Whether [`SimQp::post`] takes a request.
@@ -346,7 +348,7 @@ impl SimQp {
 
     /// Takes it to ERR: all requests are flushed.
     pub fn abort(&self) {
-        let _ = state_to(self, TransportState::Err);
+        self.go_to(TransportState::Err);
     }
 
     /// Whether it has failed, or was aborted.
@@ -359,7 +361,8 @@ impl SimQp {
 }
 
 /// Segments as the transport names them.
-fn sges(segments: &[Segment]) -> SgeList {
+#[must_use]
+pub fn sges(segments: &[Segment]) -> SgeList {
     segments.iter().map(|s| Sge { addr: s.address, length: s.length, lkey: s.key }).collect()
 }
 

@@ -1,45 +1,17 @@
 //! Programs: threads that take turns. One runs at a time, until it waits; time moves on when all wait.
 
 use crate::capture::Capture;
-use crate::mail::MailBox;
 use crate::report;
 use crate::state::State;
 use crate::trace::What;
-use crate::world::World;
+use crate::wait::{ProgramState, Wait};
+use crate::world::{Host, World};
 use ferroce_proto::Instant;
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-
-/// What a program waits for.
-#[derive(Clone, Debug)]
-pub(crate) enum Wait {
-    /// Its first turn.
-    Start,
-    /// A completion, at most until then.
-    Cq { host: usize, cq: u32, until: Option<Instant>, long: bool },
-    /// A point in time.
-    Sleep(Instant),
-    /// The end of another program.
-    End(usize),
-    /// A message.
-    Mail(Arc<MailBox>),
-}
-
-#[derive(Debug)]
-pub(crate) struct ProgramState {
-    pub(crate) name: String,
-    pub(crate) wait: Option<Wait>,
-    pub(crate) ended: bool,
-}
-
-impl ProgramState {
-    pub(crate) const fn new(name: String) -> Self {
-        Self { name, wait: None, ended: false }
-    }
-}
 
 /// How the programs of an ended world unwind: without a message of their own.
 struct Abandoned;
@@ -119,6 +91,14 @@ impl State {
     fn has_long_wait(&self) -> bool {
         let is_long = |wait: &Wait| matches!(wait, Wait::Sleep(_) | Wait::Cq { long: true, .. });
         self.programs.iter().any(|program| program.wait.as_ref().is_some_and(is_long))
+    }
+}
+
+impl Host {
+    /// Starts a program on this host: a thread that runs in turn with the other programs of the world.
+    #[must_use = "dropping the program waits for its end"]
+    pub fn spawn<T: Send + 'static>(&self, program: impl FnOnce() -> T + Send + 'static) -> Program<T> {
+        self.world.start(self.name(), program)
     }
 }
 

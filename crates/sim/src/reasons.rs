@@ -1,7 +1,7 @@
 //! Why a queue pair fails, in the explainer's words.
 
 use crate::adapter::Key;
-use crate::env::key_fault;
+use crate::keys::key_fault;
 use ferroce_buffers::{Fault, Status};
 use ferroce_explain::{KeyFault, Reason, entry, id, vendor_err};
 use ferroce_proto::{

@@ -1,8 +1,8 @@
 //! What a world that hangs is waiting for.
 
 use crate::adapter::{HostState, QpState};
-use crate::programs::Wait;
 use crate::state::State;
+use crate::wait::Wait;
 use std::fmt::Write;
 use std::time::Duration;
 

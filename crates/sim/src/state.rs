@@ -4,14 +4,13 @@ use crate::adapter::{HostState, QpState, SimCompletion};
 use crate::capture::Capture;
 use crate::env::QpEnv;
 use crate::faults::Faults;
-use crate::programs::ProgramState;
+use crate::frame::Frame;
 use crate::random::Random;
 use crate::reasons;
 use crate::trace::{Trace, TraceEvent, What};
+use crate::wait::ProgramState;
 use ferroce_proto::{Completion, Instant, Qp, WcStatus};
-use ferroce_wire::Headers;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,14 +19,6 @@ const BUDGET: u32 = 1 << 16;
 
 /// How long a world waits for a completion, unless the test sets another time.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A packet.
-#[derive(Clone, Debug)]
-pub(crate) struct Frame {
-    pub(crate) to: Ipv4Addr,
-    pub(crate) headers: Headers,
-    pub(crate) payload: Vec<u8>,
-}
 
 /// A packet on its way.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use crate::adapter::HostState;
 use crate::capture::Capture;
 use crate::faults::Faults;
-use crate::programs::{Program, Wait};
 use crate::state::State;
 use crate::trace::Trace;
+use crate::wait::Wait;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
@@ -141,12 +141,6 @@ impl Host {
     #[must_use]
     pub const fn ip(&self) -> Ipv4Addr {
         self.ip
-    }
-
-    /// Starts a program on this host: a thread that runs in turn with the other programs of the world.
-    #[must_use = "dropping the program waits for its end"]
-    pub fn spawn<T: Send + 'static>(&self, program: impl FnOnce() -> T + Send + 'static) -> Program<T> {
-        self.world.start(self.name(), program)
     }
 
     /// Cuts the host's cable: all packets from and to it are lost.

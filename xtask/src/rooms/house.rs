@@ -45,14 +45,14 @@ pub const HOUSE: &[Storey] = &[
     ],
     &[
         room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors."),
-        one("buffers", "Registered memory for the Rust API: regions, buffers, and the slots that own them."),
+        room("buffers", "Registered memory for the Rust API: regions, buffers, and the slots that own them."),
     ],
     &[
         one(
             "proto",
             "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
         ),
-        one("pcapng", "RoCEv2 packets in capture files: blocks, IP and UDP headers, the bytes of a packet."),
+        room("pcapng", "RoCEv2 packets in capture files: blocks, IP and UDP headers, the bytes of a packet."),
         one(
             "cm",
             "The communication manager as a state machine without I/O: connections, lookups, their timers.",
@@ -124,7 +124,7 @@ pub const HOUSE: &[Storey] = &[
                 why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
             }],
         },
-        one("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
+        room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
     &[one(
         "connect",

@@ -1,7 +1,6 @@
 //! The slots of a queue, in every order that threads and memory allow (loom). This is the file of the crate itself, compiled
 //! with loom's atomics and cells.
 
-#[allow(dead_code)]
 #[path = "../../src/slots.rs"]
 mod slots;
 

@@ -1,0 +1,67 @@
+//! The places of a pool, and the parts of buffers that occupy them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The places of a pool.
+#[derive(Debug)]
+pub(crate) struct Places {
+    free: Mutex<Vec<u32>>,
+    /// Parts of the buffer at each place: it is free when the last is dropped.
+    parts: Box<[AtomicU32]>,
+}
+
+impl Places {
+    /// So many free places.
+    pub(crate) fn new(count: u32) -> Self {
+        let free = Mutex::new((0..count).rev().collect());
+        Self { free, parts: (0..count).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    pub(crate) fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place in a pool that a buffer returns to. Each part of a buffer has one.
+pub(crate) struct Home {
+    places: Arc<Places>,
+    place: u32,
+}
+
+impl Home {
+    /// Takes a free place.
+    pub(crate) fn take(places: &Arc<Places>) -> Option<Self> {
+        let place = places.free().pop()?;
+        places.parts[place as usize].store(1, Ordering::Relaxed);
+        Some(Self { places: places.clone(), place })
+    }
+
+    pub(crate) const fn place(&self) -> u32 {
+        self.place
+    }
+
+    pub(crate) fn is_same(one: Option<&Self>, other: Option<&Self>) -> bool {
+        match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(&one.places, &other.places) && one.place == other.place,
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Clone for Home {
+    fn clone(&self) -> Self {
+        self.places.parts[self.place as usize].fetch_add(1, Ordering::Relaxed);
+        Self { places: self.places.clone(), place: self.place }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // The parts are used before this by the threads that drop them; the last of them sees all of that.
+        if self.places.parts[self.place as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.places.free().push(self.place);
+        }
+    }
+}
