@@ -15,6 +15,7 @@ mod namespace;
 pub mod pages;
 pub mod perftest;
 mod process;
+pub mod random;
 mod sides;
 pub mod svg;
 mod tshark;

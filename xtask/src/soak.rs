@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: repeats tests for longer, with random moments and faults.
 
 use crate::{apt, dist};
+use ferroce_tests::random::Random;
 use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -101,21 +102,4 @@ pub fn long(tests: &str) -> io::Result<()> {
         "ferroce-nic",
     ])?;
     cargo(&["--package", "ferroce-tests", "--test", tests, "--", "--include-ignored", "--test-threads=1"])
-}
-
-/// SplitMix64: the same rounds for the same seed everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[(self.next() % from.len() as u64) as usize]
-    }
 }

@@ -3,27 +3,11 @@
 use crate::fixture::{Fixture, connected, connected_with, large};
 use ferroce::verbs::{CompareSwap, FetchAdd, Read, Send, Write};
 use ferroce::{Buffer, Remote, Status, rights};
+use ferroce_tests::random::Random;
 use std::collections::VecDeque;
 
-/// A generator of numbers (splitmix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
 pub fn guessed_keys(fixture: &impl Fixture) {
-    let mut numbers = Numbers(fixture.seed());
+    let mut numbers = Random(fixture.seed());
     for _ in 0..large(32) {
         let [mut a, mut b] = connected(fixture);
         let private = b.domain.alloc(4096).unwrap();
@@ -82,14 +66,14 @@ enum Expected {
 pub fn many(fixture: &impl Fixture) {
     const SIZE: usize = large(6000) & !7;
     let requests = large(320) as u64;
-    let mut numbers = Numbers(fixture.seed() * 77);
+    let mut numbers = Random(fixture.seed() * 77);
     let [mut a, mut b] = connected_with(fixture, |builder| builder.send_depth(12).recv_depth(20));
     let exposed = b.domain.alloc(SIZE).unwrap().expose(rights::All).unwrap();
     let mut model = vec![0; SIZE];
     let mut posted: VecDeque<Expected> = VecDeque::new();
     let mut sent: VecDeque<Vec<u8>> = VecDeque::new();
     let (mut next, mut ended) = (0, 0);
-    let filled = |numbers: &mut Numbers, len: usize| -> Buffer {
+    let filled = |numbers: &mut Random, len: usize| -> Buffer {
         let mut buffer = a.domain.alloc(len.max(1)).unwrap();
         buffer.iter_mut().for_each(|byte| *byte = numbers.next() as u8);
         buffer.set_len(len);
@@ -98,8 +82,8 @@ pub fn many(fixture: &impl Fixture) {
     while ended <= requests {
         let room = a.qp.room() > 0 && next < requests;
         if room && numbers.below(3) > 0 {
-            let at = numbers.below(SIZE / 8) * 8;
-            let len = numbers.below(SIZE - at);
+            let at = numbers.below(SIZE as u64 / 8) as usize * 8;
+            let len = numbers.below((SIZE - at) as u64) as usize;
             let remote = exposed.token().slice(at..at + len);
             let quiet = numbers.below(3) == 0;
             match numbers.below(5) {

@@ -2,22 +2,11 @@
 
 use super::pair::{Fate, Pair, answer, ms};
 use ferroce_cm::{Event, Handle, Happening};
-
-/// A generator of numbers (splitmix64).
-#[derive(Clone)]
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ mixed >> 27) % bound
-    }
-}
+use ferroce_tests::random::Random;
 
 /// Connections that are made and ended at random, a peer that is gone, and requests that are repeated: all messages and events.
 fn history(seed: u64) -> String {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Random(seed);
     let mut pair = Pair::new();
     // Several listeners fit the same requests.
     for backlog in 1..4 {
