@@ -8,7 +8,7 @@ use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{Poster, ring};
 use ferroce_buffers::{Buffer, Error, Failed, Kind, Parts, PayloadMut, Pool, Result, Segments};
 use ferroce_proto::{DataRef, SendRequest};
-use ferroce_sim::{QpLimits, SimQp};
+use ferroce_sim::{QpLimits, SimQp, sges};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -173,14 +173,7 @@ impl Core {
             Err(error) => return Err((error, operation)),
         };
         let result = if what == Operated::Atomic { self.result_buffer(&mut segments) } else { None };
-        let sges: SmallVec<[ferroce_proto::Sge; 4]> = segments
-            .iter()
-            .map(|segment| ferroce_proto::Sge {
-                addr: segment.address,
-                length: segment.length,
-                lkey: segment.key,
-            })
-            .collect();
+        let sges = sges(&segments);
         // A queue of quiet requests alone would never drain.
         let signaled = !flags.quiet || self.quiet + 1 >= self.sends.depth.div_ceil(2);
         let request = SendRequest {

@@ -1,7 +1,7 @@
 //! Completion queues, and the slots of the queue pairs that use them.
 
 use ferroce_buffers::slots::Retirer;
-use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Part, Parts, Result};
+use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Parts, Result};
 use ferroce_proto::WcOpcode;
 use ferroce_sim::{SimCompletion, SimCq};
 use std::collections::{BTreeMap, VecDeque};
@@ -260,7 +260,7 @@ impl Done {
         let fault = fault.clone().filter(|_| last);
         let done = fault.is_none();
         let (what, len, immediate) = match what {
-            Operated::Received if inner.opcode == WcOpcode::RecvRdmaWithImm => {
+            Operated::Received if done && inner.opcode == WcOpcode::RecvRdmaWithImm => {
                 (Operated::ReceivedWrite, inner.byte_len, inner.immediate)
             }
             Operated::Received if done => (what, inner.byte_len, inner.immediate),
@@ -360,10 +360,7 @@ impl Completion<'_> {
     /// Why the request has failed.
     pub fn buffer(&mut self) -> Result<Option<Buffer>, Fault> {
         self.result()?;
-        Ok(self.take().find_map(|part| match part {
-            Part::Buffer(buffer) => Some(buffer),
-            _ => None,
-        }))
+        Ok(self.take().buffer())
     }
 }
 

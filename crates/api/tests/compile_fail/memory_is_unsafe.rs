@@ -1,6 +1,4 @@
 //! E0200: a promise about memory is `unsafe`.
-#[allow(unused_imports)]
-use ferroce::Memory;
 use std::ptr::NonNull;
 
 pub struct Mine(pub Vec<u8>);
@@ -11,4 +9,4 @@ impl Mine {
     }
 }
 
-impl Memory for Mine { fn bytes(&mut self) -> NonNull<[u8]> { NonNull::from(&mut self.0[..]) } } // WRONG
+impl ferroce::Memory for Mine { fn bytes(&mut self) -> NonNull<[u8]> { NonNull::from(&mut self.0[..]) } } // WRONG

@@ -1,4 +1,4 @@
-//! IdNews of an id, until the program fetches the event.
+//! What has happened to an id, until the program fetches the event.
 
 use std::ffi::c_int;
 
