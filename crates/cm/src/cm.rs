@@ -1,9 +1,9 @@
 //! The communication manager: its tables, timers, and what comes to it.
 
-use crate::connection::{Connection, Peer, Repeated, State};
+use crate::connection::{Connection, ConnectionState, Peer, Repeated};
 use crate::stray;
 use crate::time;
-use crate::types::{Error, Event, Handle, Happening, Listen, ListenerId, Route, Status, Transmit};
+use crate::types::{ConnectionEvent, Error, Event, Handle, Listen, ListenerId, Route, Status, Transmit};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{MAD_LEN, Mad, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -101,7 +101,8 @@ impl Cm {
     /// to its request.
     #[must_use]
     pub fn unanswered(&self, now: Duration, handle: Handle) -> Option<(SocketAddr, Duration)> {
-        let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
+        let asks =
+            |c: &&Connection| matches!(c.state, ConnectionState::RequestSent | ConnectionState::LookupSent);
         let connection = self.connections.get(&handle.0).filter(asks)?;
         let (repeated, timer) = (connection.repeated.as_ref()?, connection.timer?);
         let rest = timer.saturating_sub(now) + u32::from(repeated.left) * repeated.interval;
@@ -110,7 +111,7 @@ impl Cm {
 
     /// The connections and lookups that aren't over.
     pub fn statuses(&self) -> impl Iterator<Item = Status> {
-        self.connections.values().filter(|c| c.state != State::Closed).map(Connection::status)
+        self.connections.values().filter(|c| c.state != ConnectionState::Closed).map(Connection::status)
     }
 
     /// The listeners, each with the number of requests in its backlog.
@@ -118,10 +119,11 @@ impl Cm {
         self.listeners.values().map(|listener| (listener.listen, listener.waiting))
     }
 
-    /// Nothing will be told of a connection any more.
+    /// No event of a connection follows any more.
     #[must_use]
     pub fn is_over(&self, handle: Handle) -> bool {
-        self.events.is_empty() && self.connections.get(&handle.0).is_none_or(|c| c.state == State::Closed)
+        self.events.is_empty()
+            && self.connections.get(&handle.0).is_none_or(|c| c.state == ConnectionState::Closed)
     }
 
     /// Between which addresses a connection is.
@@ -160,7 +162,7 @@ impl Cm {
     /// A MAD has come from `from`, to the local address `to`. What it is for, this process has.
     pub fn handle(&mut self, now: Duration, from: HostAddr, to: HostAddr, bytes: &[u8; MAD_LEN]) {
         let Ok(mad) = Mad::parse(bytes) else { return };
-        let way = Way { from, to };
+        let way = MadWay { from, to };
         match &mad.message {
             Message::Request(request) => self.request(now, way, mad.transaction, request),
             Message::Mra(mra) => self.mra(now, way, mra),
@@ -201,7 +203,7 @@ impl Cm {
         }
     }
 
-    /// A peer that calls its connections so is gone, and can't say so: what it would have said has come.
+    /// The process whose connections have these IDs has died: its connections end as by its own message.
     pub fn peer_gone(&mut self, now: Duration, mut is_it: impl FnMut(u32, &Route) -> bool) {
         let gone: Vec<u32> = self
             .connections
@@ -215,7 +217,8 @@ impl Cm {
     /// A process that was asked may be gone, or just going: requests that wait for an answer by these routes are sent again soon, and
     /// find out. That counts as no repetition, and doesn't prolong the whole wait.
     pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&Route) -> bool) {
-        let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
+        let asks =
+            |c: &&Connection| matches!(c.state, ConnectionState::RequestSent | ConnectionState::LookupSent);
         let asking = self.connections.values().filter(asks).filter(|c| is_it(&c.route));
         let ids: Vec<u32> = asking.map(|c| c.local).collect();
         for id in ids {
@@ -331,13 +334,13 @@ impl Cm {
     }
 
     /// Answers a MAD that belongs to no connection.
-    pub(crate) fn send_back(&mut self, way: Way, mad: &Mad) {
+    pub(crate) fn send_back(&mut self, way: MadWay, mad: &Mad) {
         let mad = mad.emit();
         self.transmits.push_back(Transmit { from: way.to, to: way.from, traffic_class: 0, mad });
     }
 
     /// Answers a MAD that is for a connection which doesn't exist.
-    pub(crate) fn answer_stray(&mut self, way: Way, mad: &Mad) {
+    pub(crate) fn answer_stray(&mut self, way: MadWay, mad: &Mad) {
         if let Some(answer) = stray::answer_for_nobody(mad) {
             self.send_back(way, &answer);
         }
@@ -347,10 +350,10 @@ impl Cm {
         self.events.push_back(event);
     }
 
-    /// Tells the user of a connection, if there is one.
-    pub(crate) fn tell(&mut self, id: u32, happening: Happening) {
+    /// Queues an event of a connection that has a user.
+    pub(crate) fn raise_for(&mut self, id: u32, event: ConnectionEvent) {
         if self.connections.get(&id).is_some_and(|c| !c.orphan) {
-            self.events.push_back(Event::Of(Handle(id), happening));
+            self.events.push_back(Event::Of(Handle(id), event));
         }
     }
 
@@ -359,13 +362,13 @@ impl Cm {
     /// # Errors
     /// There is none: it is over.
     pub(crate) fn of(&mut self, handle: Handle) -> Result<&mut Connection, Error> {
-        self.connections.get_mut(&handle.0).ok_or(Error::State { state: State::Closed.name() })
+        self.connections.get_mut(&handle.0).ok_or(Error::State { state: ConnectionState::Closed.name() })
     }
 }
 
 /// The addresses of a packet that has come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct MadWay {
     pub(crate) from: HostAddr,
     pub(crate) to: HostAddr,
 }

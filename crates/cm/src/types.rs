@@ -1,4 +1,4 @@
-//! What users of the communication manager say and are told.
+//! The requests of users of the communication manager, and its events.
 
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
@@ -29,7 +29,7 @@ pub struct Route {
     pub sl: u8,
 }
 
-/// What a requester says of its QP and of the connection that it wants.
+/// A requester's QP, and the attributes of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpParams {
     /// The kind of service.
@@ -196,7 +196,7 @@ pub enum Event {
         listener: ListenerId,
         /// The connection that it may become.
         handle: Handle,
-        /// What it says.
+        /// The peer's message.
         request: Box<Request>,
         /// Addresses as the programs know them.
         header: IpHeader,
@@ -209,31 +209,31 @@ pub enum Event {
         listener: ListenerId,
         /// The lookup.
         handle: Handle,
-        /// What it says.
+        /// The peer's message.
         request: Box<SidrRequest>,
         /// Addresses as the programs know them.
         header: IpHeader,
         /// Between which addresses.
         route: Route,
     },
-    /// Something has happened to a connection or lookup of this side.
-    Of(Handle, Happening),
+    /// An event of a connection or lookup of this side.
+    Of(Handle, ConnectionEvent),
 }
 
-/// What happens to a connection or lookup.
+/// An event of a connection or lookup, as each layer above passes it on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Happening {
+pub enum ConnectionEvent {
     /// The peer has accepted (REP).
     Reply(Box<Reply>),
-    /// The peer is ready (RTU).
+    /// The peer that was accepted is ready (RTU).
     Established,
-    /// The peer has said no, or has given up (REJ).
+    /// The peer, or its communication manager, has rejected the request, or has given up after it was accepted (REJ).
     Rejected(Box<Reject>),
-    /// The peer hasn't answered.
+    /// The peer hasn't answered: -ETIMEDOUT.
     Unreachable,
     /// The connection has ended.
     Disconnected {
-        /// The peer hasn't answered this side's request for the end.
+        /// The peer hasn't answered this side's request for the end: -ETIMEDOUT.
         timed_out: bool,
     },
     /// Packets of the connection are gone from the network.

@@ -1,7 +1,7 @@
 //! What a peer can prolong, and what it can take from a listener, has a bound.
 
 use super::pair::{Fate, Pair, address, answer, config, ip, listen, ms, route, wanted};
-use ferroce_cm::{Accept, Answer, Cm, Config, Event, Handle, Happening, Listen, ListenerId, Lookup};
+use ferroce_cm::{Accept, Answer, Cm, Config, ConnectionEvent, Event, Handle, Listen, ListenerId, Lookup};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
     CommIds, Ece, IpHeader, MAD_LEN, Mad, Message, Mra, PortSpace, Reject, RejectReason, Rejected, Request,
@@ -40,7 +40,7 @@ fn bombarded(pair: &mut Pair, side: usize, handle: Handle, mads: &[[u8; MAD_LEN]
         pair.cms[side].ask_again(now, |_| true);
         pair.run(ms(50));
         let ended = |event: &Event| {
-            matches!(event, Event::Of(of, Happening::Unreachable | Happening::Disconnected { timed_out: true })
+            matches!(event, Event::Of(of, ConnectionEvent::Unreachable | ConnectionEvent::Disconnected { timed_out: true })
                 if *of == handle)
         };
         if pair.events[side].iter().any(ended) {
@@ -119,9 +119,9 @@ fn no_peer_prolongs_the_end_of_a_connection_beyond_its_bound() {
         mads.push(if side == 0 { reply } else { long });
         let took = bombarded(&mut pair, side, own, &mads);
         assert!(took <= LONGEST_WAIT + ms(500), "side {side}: {took:?}");
-        // Time-wait is as long as the REQ says, within the same bound.
+        // Time-wait is as long as the field of the REQ, within the same bound.
         let begin = pair.now;
-        while !pair.events[side].iter().any(|e| matches!(e, Event::Of(_, Happening::TimewaitExit))) {
+        while !pair.events[side].iter().any(|e| matches!(e, Event::Of(_, ConnectionEvent::TimewaitExit))) {
             assert!(pair.now - begin < MRA_WAIT, "side {side}: time-wait");
             pair.run(ms(1000));
         }
@@ -248,7 +248,7 @@ enum Step {
     Lookup(u32),
     /// The peer gives a request up.
     GiveUp(u32),
-    /// The program connects to somebody else: the table fills.
+    /// The program connects to other peers: the table fills.
     Connect,
     EndOwn,
     /// What the program does with the oldest request that it hasn't fetched.

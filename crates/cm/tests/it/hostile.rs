@@ -1,7 +1,7 @@
 //! MADs from strangers and from peers that are out of their minds.
 
 use super::pair::{Fate, Pair, address, answer, config, ip, listen, ms, wanted};
-use ferroce_cm::{Cm, Config, Event, Happening};
+use ferroce_cm::{Cm, Config, ConnectionEvent, Event};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{MAD_LEN, Mad, Message};
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ fn strangers_can_not_interfere() {
     let now = pair.now;
     pair.cms[1].handle(now, stranger, address(1), &mad.emit());
     assert!(pair.cms[1].poll_event().is_none() && pair.cms[1].poll_transmit().is_none());
-    // A request in another's name is refused, and its bearer is told, not the other.
+    // A request in another's name is refused, with a REJ to its sender, not to the other.
     let now = pair.now;
     pair.cms[0].connect(now, &wanted(0x12)).expect("a request");
     let transmit = pair.cms[0].poll_transmit().expect("a message");
@@ -138,7 +138,7 @@ proptest! {
                         let _ = pair.cms[1].accept(now, handle, &answer());
                     }
                     Event::Request { handle, .. } => pair.cms[1].destroy(now, handle),
-                    Event::Of(handle, Happening::Disconnected { .. }) => pair.cms[1].destroy(now, handle),
+                    Event::Of(handle, ConnectionEvent::Disconnected { .. }) => pair.cms[1].destroy(now, handle),
                     _ => {}
                 }
             }

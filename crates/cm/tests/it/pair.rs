@@ -1,7 +1,8 @@
 //! Two communication managers and the wire between them. Time jumps to whatever is next.
 
 use ferroce_cm::{
-    Accept, Cm, Config, Connect, Event, Handle, Happening, Listen, ListenerId, QpParams, Route, Transmit,
+    Accept, Cm, Config, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams, Route,
+    Transmit,
 };
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{Ece, IpHeader, Mad, PortSpace, Request, ServiceId, Transport};
@@ -56,7 +57,7 @@ pub type Judge = Box<dyn FnMut(&Mad) -> Fate>;
 pub struct Pair {
     pub now: Duration,
     pub cms: [Cm; 2],
-    /// What each side has been told, oldest first.
+    /// The events of each side, oldest first.
     pub events: [Vec<Event>; 2],
     /// All MADs that were sent, with when and by whom.
     pub sent: Vec<(Duration, usize, Mad)>,
@@ -130,7 +131,7 @@ impl Pair {
         let theirs = self.request();
         self.accept(theirs);
         self.run(ms(10));
-        self.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+        self.expect(0, mine, |h| matches!(h, ConnectionEvent::Reply(_)));
         [mine, theirs]
     }
 
@@ -139,7 +140,7 @@ impl Pair {
         let [mine, theirs] = self.answered();
         self.establish(mine);
         self.run(ms(10));
-        self.expect(1, theirs, |h| *h == Happening::Established);
+        self.expect(1, theirs, |h| *h == ConnectionEvent::Established);
         self.sent.clear();
         [mine, theirs]
     }
@@ -162,7 +163,7 @@ impl Pair {
 
     /// Takes the next event of a side.
     #[track_caller]
-    pub fn expect(&mut self, side: usize, handle: Handle, is_it: impl Fn(&Happening) -> bool) {
+    pub fn expect(&mut self, side: usize, handle: Handle, is_it: impl Fn(&ConnectionEvent) -> bool) {
         assert!(!self.events[side].is_empty(), "no event of side {side}");
         match self.events[side].remove(0) {
             Event::Of(of, happening) => {
@@ -189,7 +190,7 @@ impl Pair {
         self.sent.iter().filter(is_it).map(|(at, ..)| (*at - begin).as_millis()).collect()
     }
 
-    /// Puts on the wire what the sides have to send, and keeps what they have to say.
+    /// Puts the sides' messages on the wire, and keeps their events.
     pub fn pump(&mut self) {
         for side in 0..2 {
             while let Some(transmit) = self.cms[side].poll_transmit() {

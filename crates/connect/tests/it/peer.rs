@@ -1,8 +1,8 @@
-//! A process that binds ports and makes connections, told what to do line by line.
+//! A process that binds ports and makes connections, by commands of one line each.
 
 use ferroce_connect::{
-    Accept, Answer, Bind, Connect, Connection, Ece, Event, IpHeader, Lookup, Port, PortSpace, QpParams,
-    RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
+    Accept, Answer, Bind, Connect, Connection, ConnectionEvent, Ece, Event, IpHeader, Lookup, Port,
+    PortSpace, QpParams, RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
 };
 use ferroce_nic::Context;
 use ferroce_nic::udp::HostAddr;
@@ -103,21 +103,26 @@ impl Sink for Ear {
                 self.happened.requests.lock().expect("a lock").push_back(incoming.connection);
                 line
             }
-            Event::Reply(reply) => format!("reply {name} {} {}", reply.qpn, text(&reply.private_data)),
-            Event::Established => format!("established {name}"),
-            Event::Rejected(reject) => {
+            Event::Of(ConnectionEvent::Reply(reply)) => {
+                format!("reply {name} {} {}", reply.qpn, text(&reply.private_data))
+            }
+            Event::Of(ConnectionEvent::Established) => format!("established {name}"),
+            Event::Of(ConnectionEvent::Rejected(reject)) => {
                 format!("rejected {name} {} {}", reject.reason.0, text(&reject.private_data))
             }
-            Event::PortClosed { .. } => format!("port-closed {name}"),
-            Event::Unreachable => format!("unreachable {name}"),
-            Event::Disconnected { timed_out: false } => format!("disconnected {name}"),
-            Event::Disconnected { timed_out: true } => format!("given-up {name}"),
-            Event::TimewaitExit => format!("exit {name}"),
-            Event::Answer(reply) => {
+            Event::Of(ConnectionEvent::Unreachable) => format!("unreachable {name}"),
+            Event::Of(ConnectionEvent::Disconnected { timed_out: false }) => format!("disconnected {name}"),
+            Event::Of(ConnectionEvent::Disconnected { timed_out: true }) => format!("given-up {name}"),
+            Event::Of(ConnectionEvent::TimewaitExit) => format!("exit {name}"),
+            Event::Of(ConnectionEvent::Answer(reply)) => {
                 format!("answer {name} {} {} {}", reply.status.0, reply.qpn, text(&reply.private_data))
             }
         };
         self.happened.say(line);
+    }
+
+    fn port_closed(&self, _: SocketAddr, _: Duration) {
+        self.happened.say(format!("port-closed {}", self.name));
     }
 }
 
