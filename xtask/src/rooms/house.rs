@@ -53,7 +53,7 @@ pub const HOUSE: &[Storey] = &[
             "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
         ),
         room("pcapng", "RoCEv2 packets in capture files: blocks, IP and UDP headers, the bytes of a packet."),
-        one(
+        room(
             "cm",
             "The communication manager as a state machine without I/O: connections, lookups, their timers.",
         ),
@@ -78,7 +78,7 @@ pub const HOUSE: &[Storey] = &[
         "Memory that may be gone when it is touched: the program's, a peer's, what processes share; a fault is an error.",
     )],
     &[
-        one(
+        room(
             "mem",
             "The memory that programs register: domains, keys, regions, windows, and the access to it.",
         ),
@@ -93,7 +93,7 @@ pub const HOUSE: &[Storey] = &[
             "queues",
             "What programs post to and poll: completion queues, receive queues, events, counters.",
         ),
-        one(
+        room(
             "host",
             "The processes of one host: slots, names, what they hand over and forward to one another.",
         ),
@@ -126,7 +126,7 @@ pub const HOUSE: &[Storey] = &[
         },
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
-    &[one(
+    &[room(
         "connect",
         "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
     )],
