@@ -3,9 +3,9 @@
 use crate::connection::{Connection, ConnectionState, Peer, Repeated};
 use crate::stray;
 use crate::time;
-use crate::types::{ConnectionEvent, Error, Event, Handle, Listen, ListenerId, Route, Status, Transmit};
+use crate::types::{AddressedMad, ConnectionEvent, Error, Event, Handle, Listen, ListenerId, Route, Status};
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{MAD_LEN, Mad, Message};
+use ferroce_wire::cm::{Mad, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct Cm {
     /// Lookups of peers that wait to be answered, by what the peers call them.
     pub(crate) lookups: BTreeMap<(HostAddr, u32), u32>,
     timers: BTreeSet<(Duration, u32)>,
-    transmits: VecDeque<Transmit>,
+    transmits: VecDeque<AddressedMad>,
     events: VecDeque<Event>,
 }
 
@@ -70,7 +70,7 @@ impl Cm {
     }
 
     /// A MAD to send, the oldest first.
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self) -> Option<AddressedMad> {
         self.transmits.pop_front()
     }
 
@@ -160,16 +160,15 @@ impl Cm {
     }
 
     /// A MAD has come from `from`, to the local address `to`. What it is for, this process has.
-    pub fn handle(&mut self, now: Duration, from: HostAddr, to: HostAddr, bytes: &[u8; MAD_LEN]) {
-        let Ok(mad) = Mad::parse(bytes) else { return };
+    pub fn handle(&mut self, now: Duration, from: HostAddr, to: HostAddr, mad: &Mad) {
         let way = MadWay { from, to };
         match &mad.message {
             Message::Request(request) => self.request(now, way, mad.transaction, request),
             Message::Mra(mra) => self.mra(now, way, mra),
             Message::Reject(reject) => self.rejected(way, reject),
-            Message::Reply(reply) => self.reply(now, way, &mad, reply),
+            Message::Reply(reply) => self.reply(now, way, mad, reply),
             Message::ReadyToUse(ids) => self.ready_to_use(way, *ids),
-            Message::DisconnectRequest(request) => self.disconnect_request(now, way, &mad, request),
+            Message::DisconnectRequest(request) => self.disconnect_request(now, way, mad, request),
             Message::DisconnectReply(ids) => self.disconnect_reply(now, way, *ids),
             Message::SidrRequest(request) => self.sidr_request(now, way, mad.transaction, request),
             Message::SidrReply(reply) => self.sidr_reply(way, reply),
@@ -309,7 +308,7 @@ impl Cm {
     }
 
     /// Sends a message, and again until it is answered, within [`time::longest_wait`].
-    pub(crate) fn send_repeatedly(&mut self, now: Duration, id: u32, mad: [u8; MAD_LEN]) {
+    pub(crate) fn send_repeatedly(&mut self, now: Duration, id: u32, mad: Mad) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (interval, left) = (connection.interval, connection.retries);
         let until = now + time::longest_wait(interval, left);
@@ -327,22 +326,21 @@ impl Cm {
     }
 
     /// Sends a MAD to the peer of a connection.
-    pub(crate) fn send(&mut self, id: u32, mad: [u8; MAD_LEN]) {
+    pub(crate) fn send(&mut self, id: u32, mad: Mad) {
         if let Some(Route { from, to, traffic_class, .. }) = self.connections.get(&id).map(|c| c.route) {
-            self.transmits.push_back(Transmit { from, to, traffic_class, mad });
+            self.transmits.push_back(AddressedMad { from, to, traffic_class, mad });
         }
     }
 
     /// Answers a MAD that belongs to no connection.
-    pub(crate) fn send_back(&mut self, way: MadWay, mad: &Mad) {
-        let mad = mad.emit();
-        self.transmits.push_back(Transmit { from: way.to, to: way.from, traffic_class: 0, mad });
+    pub(crate) fn send_back(&mut self, way: MadWay, mad: Mad) {
+        self.transmits.push_back(AddressedMad { from: way.to, to: way.from, traffic_class: 0, mad });
     }
 
     /// Answers a MAD that is for a connection which doesn't exist.
     pub(crate) fn answer_stray(&mut self, way: MadWay, mad: &Mad) {
         if let Some(answer) = stray::answer_for_nobody(mad) {
-            self.send_back(way, &answer);
+            self.send_back(way, answer);
         }
     }
 

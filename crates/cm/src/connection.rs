@@ -2,7 +2,7 @@
 
 use crate::types::{ListenerId, Route, Status};
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{CommIds, MAD_LEN, Mad, Message, ServiceId};
+use ferroce_wire::cm::{CommIds, Mad, Message, ServiceId};
 use std::time::Duration;
 
 /// Where a connection is between its request and its end (IBTA 12.9).
@@ -81,7 +81,7 @@ pub(crate) struct Peer {
 /// A message that is sent again until it is answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Repeated {
-    pub(crate) mad: [u8; MAD_LEN],
+    pub(crate) mad: Mad,
     pub(crate) interval: Duration,
     /// So often again.
     pub(crate) left: u8,
@@ -188,8 +188,8 @@ impl Connection {
         self.route.to == from && self.remote == ids.local
     }
 
-    pub(crate) fn mad(&self, message: Message) -> [u8; MAD_LEN] {
-        Mad { transaction: self.transaction, message }.emit()
+    pub(crate) const fn mad(&self, message: Message) -> Mad {
+        Mad { transaction: self.transaction, message }
     }
 
     /// Its peer may repeat or reuse what it calls it.

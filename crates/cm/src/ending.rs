@@ -241,7 +241,7 @@ impl Cm {
     }
 }
 
-fn disconnect_request(connection: &Connection) -> [u8; ferroce_wire::cm::MAD_LEN] {
+fn disconnect_request(connection: &Connection) -> Mad {
     let ids = connection.ids();
     connection.mad(Message::DisconnectRequest(DisconnectRequest { ids, remote_qpn: connection.peer_qpn }))
 }

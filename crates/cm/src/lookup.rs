@@ -61,7 +61,7 @@ impl Cm {
             }
             _ => {
                 let reply = SidrReply::without_qp(request.request_id, SidrStatus::REJECT, request.service_id);
-                return self.send_back(way, &Mad { transaction, message: Message::SidrReply(reply) });
+                return self.send_back(way, Mad { transaction, message: Message::SidrReply(reply) });
             }
         };
         if !self.has_room(listener) {

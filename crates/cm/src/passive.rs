@@ -48,7 +48,7 @@ impl Cm {
         }
         let refuse = |cm: &mut Self, reason| {
             let message = Message::Reject(refusal(request, reason));
-            cm.send_back(way, &Mad { transaction, message });
+            cm.send_back(way, Mad { transaction, message });
         };
         if let Some(&stale) = self.by_peer_qpn.get(&(peer, request.qpn)) {
             // The peer's program has died, and another one has its number now.

@@ -2,7 +2,7 @@
 
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
-    Ece, IpHeader, MAD_LEN, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
+    Ece, IpHeader, Mad, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
     Transport,
 };
 use std::net::{IpAddr, SocketAddr};
@@ -174,17 +174,25 @@ pub struct Status {
     pub since: Option<Duration>,
 }
 
-/// A MAD that is to be sent.
+/// A MAD, and the addresses between which it goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transmit {
-    /// From this local address …
+pub struct AddressedMad {
+    /// The sender.
     pub from: HostAddr,
-    /// … to this one.
+    /// The receiver.
     pub to: HostAddr,
     /// Traffic class or type of service of the packet.
     pub traffic_class: u8,
     /// The MAD.
-    pub mad: [u8; MAD_LEN],
+    pub mad: Mad,
+}
+
+impl AddressedMad {
+    /// An answer, with the addresses the other way round.
+    #[must_use]
+    pub const fn answered_by(&self, mad: Mad) -> Self {
+        Self { from: self.to, to: self.from, traffic_class: self.traffic_class, mad }
+    }
 }
 
 /// Something that the user of the communication manager has to know.

@@ -1,8 +1,8 @@
 //! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
 use crate::state::{Connection, Event, Incoming, Manager, Sink, State, now};
-use ferroce_cm::{Cm, Config, ConnectionEvent, Listen, Route, Status};
-use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
+use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, Listen, Route, Status};
+use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
 use ferroce_nic::sys;
 use ferroce_nic::watch::{self, ConnectionManager, TOLD};
 use ferroce_os::sync::{Mutex, class};

@@ -1,8 +1,8 @@
 //! The state of the communication manager of a process, the connections that refer to it, and the receivers of their events.
 
-use ferroce_cm::{Cm, ConnectionEvent, Handle, ListenerId, Route, Transmit};
+use ferroce_cm::{AddressedMad, Cm, ConnectionEvent, Handle, ListenerId, Route};
 use ferroce_nic::clock;
-use ferroce_nic::gsi::{AddressedMad, Gsi, SentMad};
+use ferroce_nic::gsi::{Gsi, SentMad};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
 use ferroce_types::{Error, Result};
@@ -122,9 +122,8 @@ impl Manager {
     pub(crate) fn send_all(&self, gsi: Gsi) -> bool {
         loop {
             let mut state = self.state.lock();
-            let Some(transmit) = state.cm.poll_transmit() else { return self.set_alarm(gsi, state) };
+            let Some(mad) = state.cm.poll_transmit() else { return self.set_alarm(gsi, state) };
             drop(state);
-            let mad = of(transmit);
             match gsi.send(&mad) {
                 SentMad::Gone => {}
                 SentMad::Own => self.state.lock().arrived(&mad),
@@ -143,11 +142,6 @@ impl Manager {
         }
         has_events
     }
-}
-
-fn of(transmit: Transmit) -> AddressedMad {
-    let Transmit { from, to, traffic_class, mad } = transmit;
-    AddressedMad { from, to, traffic_class, mad }
 }
 
 impl State {

@@ -1,8 +1,8 @@
 //! Two communication managers and the wire between them. Time jumps to whatever is next.
 
 use ferroce_cm::{
-    Accept, Cm, Config, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams, Route,
-    Transmit,
+    Accept, AddressedMad, Cm, Config, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams,
+    Route,
 };
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{Ece, IpHeader, Mad, PortSpace, Request, ServiceId, Transport};
@@ -61,7 +61,7 @@ pub struct Pair {
     pub events: [Vec<Event>; 2],
     /// All MADs that were sent, with when and by whom.
     pub sent: Vec<(Duration, usize, Mad)>,
-    wire: Vec<(Duration, u64, usize, Transmit)>,
+    wire: Vec<(Duration, u64, usize, AddressedMad)>,
     number: u64,
     pub judge: Judge,
 }
@@ -195,7 +195,7 @@ impl Pair {
         for side in 0..2 {
             while let Some(transmit) = self.cms[side].poll_transmit() {
                 assert_eq!((transmit.from, transmit.to), (address(side), address(1 - side)));
-                let mad = Mad::parse(&transmit.mad).expect("a message");
+                let mad = Mad::parse(&transmit.mad.emit()).expect("a message");
                 self.sent.push((self.now, side, mad));
                 match (self.judge)(&mad) {
                     Fate::Arrives => self.put(side, transmit, DELAY),
@@ -213,7 +213,7 @@ impl Pair {
         }
     }
 
-    fn put(&mut self, side: usize, transmit: Transmit, delay: Duration) {
+    fn put(&mut self, side: usize, transmit: AddressedMad, delay: Duration) {
         self.number += 1;
         self.wire.push((self.now + delay, self.number, side, transmit));
     }
@@ -238,7 +238,7 @@ impl Pair {
         let now = self.now;
         match next.filter(|_| arrival == Some(at)) {
             Some(next) => {
-                let (_, _, side, Transmit { from, to, mad, .. }) = self.wire.remove(next);
+                let (_, _, side, AddressedMad { from, to, mad, .. }) = self.wire.remove(next);
                 self.cms[1 - side].handle(now, from, to, &mad);
             }
             None => self.cms.iter_mut().for_each(|cm| cm.handle_timeout(now)),

@@ -24,7 +24,7 @@ struct Manager(Sender<Event>, Arc<Barrier>);
 impl CommunicationManager for Manager {
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
         for mad in mads {
-            let Message::ReadyToUse(ids) = Mad::parse(&mad.mad).unwrap().message else { continue };
+            let Message::ReadyToUse(ids) = mad.mad.message else { continue };
             self.0.send(Event::Message(ids.local)).unwrap();
             if ids.local == 1 {
                 self.1.wait();
@@ -51,7 +51,7 @@ fn the_last_message_of_a_process_comes_before_its_end() {
         let own = u32::from(*adapter.host.slots().first().unwrap()) << COMM_ID_BITS;
         let send = |local| {
             let message = Message::ReadyToUse(CommIds { local, remote: own });
-            let mad = Mad { transaction: 0, message }.emit();
+            let mad = Mad { transaction: 0, message };
             let mad = AddressedMad { from: here, to: here, traffic_class: 0, mad };
             adapter.send_mad(&mad, &mut adapter.gsi_packet(&mad.mad), true);
         };
