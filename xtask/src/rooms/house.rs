@@ -103,14 +103,7 @@ pub const HOUSE: &[Storey] = &[
             "hostlink",
             "Two processes of one host: links in shared memory, their rings, bells and directories.",
         ),
-        Crate {
-            name: "udp",
-            what: "Packets between hosts: sockets, trains, steering, capture and faults.",
-            together: &[Together {
-                rooms: &["batch", "endpoint", "send"],
-                why: "A train of packets is made for the socket of an endpoint, which sends it.",
-            }],
-        },
+        room("udp", "Packets between hosts: sockets, trains, steering, capture and faults."),
     ],
     &[
         Crate {
@@ -135,14 +128,7 @@ pub const HOUSE: &[Storey] = &[
         room("ferroce", "The public Rust API: verbs without `unsafe`, and the simulation for tests."),
         room("rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
         room("rsocket-preload", "What lets programs of sockets use rsockets."),
-        Crate {
-            name: "preload",
-            what: "What programs see of the device in /sys and /dev.",
-            together: &[Together {
-                rooms: &["cwd", "fds", "link_names", "path"],
-                why: "A path begins at a descriptor or at the working directory, and either may be an entry found by its path.",
-            }],
-        },
+        room("preload", "What programs see of the device in /sys and /dev."),
     ],
     &[room(
         "capi-rdmacm",
