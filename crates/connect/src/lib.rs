@@ -20,4 +20,4 @@ pub use ferroce_wire::cm::{
 };
 pub use manager::end_all;
 pub use port::{Bind, Port, bind};
-pub use state::{Connection, Event, Incoming, Sink};
+pub use state::{CmEvent, Connection, Incoming, Sink};

@@ -1,6 +1,6 @@
 //! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
-use crate::state::{Connection, Event, Incoming, Manager, Sink, State, now};
+use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
 use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, Listen, Route, Status};
 use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
 use ferroce_nic::sys;
@@ -36,7 +36,7 @@ pub(crate) fn manager() -> Result<&'static Manager> {
             first_id: sys::random() as u32,
             max_connections: MOST_CONNECTIONS,
         };
-        let state = State {
+        let state = ManagerState {
             cm: Cm::new(config),
             sinks: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl Manager {
     }
 }
 
-impl State {
+impl ManagerState {
     /// A peer whose first event this is, and its communication ID.
     fn peer(&self, event: &ferroce_cm::Event) -> Option<(HostAddr, u32)> {
         match event {
@@ -132,20 +132,20 @@ impl State {
         &mut self,
         manager: &'static Manager,
         event: ferroce_cm::Event,
-    ) -> (Option<Arc<dyn Sink>>, Event) {
+    ) -> (Option<Arc<dyn Sink>>, CmEvent) {
         use ferroce_cm::Event as E;
         match event {
             E::Request { listener, handle, request, header, route } => {
                 let connection = Connection { manager, handle };
                 let incoming = Incoming { connection, request, header, route };
-                (self.listeners.get(&listener).cloned(), Event::Request(incoming))
+                (self.listeners.get(&listener).cloned(), CmEvent::Request(incoming))
             }
             E::Lookup { listener, handle, request, header, route } => {
                 let connection = Connection { manager, handle };
                 let incoming = Incoming { connection, request, header, route };
-                (self.listeners.get(&listener).cloned(), Event::Lookup(incoming))
+                (self.listeners.get(&listener).cloned(), CmEvent::Lookup(incoming))
             }
-            E::Of(handle, event) => (self.sinks.get(&handle).cloned(), Event::Of(event)),
+            E::Of(handle, event) => (self.sinks.get(&handle).cloned(), CmEvent::Of(event)),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A receiver of events: an id of librdmacm. A method must not block, and may call back into this crate.
 pub trait Sink: Send + Sync {
     /// The events of one connection come in order and one at a time, from the thread that makes progress.
-    fn event(&self, event: Event);
+    fn event(&self, event: CmEvent);
 
     /// The request hasn't been answered for two seconds, and the host of `peer` rejects its packets (ICMP). It is sent again until
     /// `rest` has passed.
@@ -24,7 +24,7 @@ pub trait Sink: Send + Sync {
 
 /// An event of a listener or a connection.
 #[derive(Debug)]
-pub enum Event {
+pub enum CmEvent {
     /// Of a listener: a peer asks for a connection.
     Request(Incoming<Request>),
     /// Of a listener: a peer looks up a datagram service.
@@ -70,7 +70,7 @@ impl Drop for Connection {
 
 /// The communication manager of a process. It is never freed.
 pub(crate) struct Manager {
-    pub(crate) state: Mutex<class::Connections, State>,
+    pub(crate) state: Mutex<class::Connections, ManagerState>,
     pub(crate) gsi: OnceLock<Gsi>,
 }
 
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Manager {
 }
 
 /// The fields under the lock of [`Manager`].
-pub(crate) struct State {
+pub(crate) struct ManagerState {
     pub(crate) cm: Cm,
     pub(crate) sinks: BTreeMap<Handle, Arc<dyn Sink>>,
     pub(crate) listeners: BTreeMap<ListenerId, Arc<dyn Sink>>,
@@ -108,7 +108,7 @@ impl Manager {
     ///
     /// # Errors
     /// It is of a process that this one was forked from.
-    pub(crate) fn with<R>(&'static self, f: impl FnOnce(&mut State) -> R) -> Result<R> {
+    pub(crate) fn with<R>(&'static self, f: impl FnOnce(&mut ManagerState) -> R) -> Result<R> {
         let gsi = self.gsi()?;
         let result = f(&mut self.state.lock());
         let has_events = self.send_all(gsi);
@@ -132,7 +132,7 @@ impl Manager {
         }
     }
 
-    fn set_alarm(&self, gsi: Gsi, state: MutexGuard<'_, class::Connections, State>) -> bool {
+    fn set_alarm(&self, gsi: Gsi, state: MutexGuard<'_, class::Connections, ManagerState>) -> bool {
         let asked = state.asked.front().map(|&(at, _)| at);
         let next = state.cm.poll_timeout().into_iter().chain(asked).min();
         let has_events = state.cm.has_events();
@@ -144,7 +144,7 @@ impl Manager {
     }
 }
 
-impl State {
+impl ManagerState {
     pub(crate) fn arrived(&mut self, mad: &AddressedMad) {
         self.cm.handle(now(), mad.from, mad.to, &mad.mad);
     }

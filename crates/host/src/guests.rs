@@ -10,7 +10,7 @@ use super::forward;
 use super::group::{self, OpenSocket, SocketGroup};
 use super::names::{self, Name};
 use super::notice::{Notice, NoticeKind};
-use super::process::{Guest, Host};
+use super::process::{GuestAddress, Host};
 use super::slots::shuffled;
 use super::{handover, watch};
 use ferroce_os::sys;
@@ -62,7 +62,8 @@ impl Host {
             return false;
         }
         let begun = Instant::now();
-        let guest = Guest { open, holder, looked: begun, attendant: None, answered: false, silence: 0 };
+        let guest =
+            GuestAddress { open, holder, looked: begun, attendant: None, answered: false, silence: 0 };
         self.guests.addresses.lock().insert(address, guest);
         self.guests.some.store(true, Ordering::Relaxed);
         let mut crowds = candidates.chunks(CROWD);

@@ -33,8 +33,9 @@ const ENDING_PATIENCE: Duration = Duration::from_secs(3);
 const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 /// … and when no other process of this user is there, and the port's sockets aren't this user's.
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
-/// So often somebody who holds the port may turn out to be gone when it is asked who that is.
+/// How often a holder of the port may have ended before its user is looked up.
 const MOST_VANISHED: u32 = 3;
+
 impl Host {
     /// Joins, and claims the first slot.
     ///
@@ -180,7 +181,7 @@ impl Host {
                     });
                 }
             }
-            // Somebody is just making the group, or letting go of it.
+            // Another process is just making the group, or closing it.
             self.answer_requests();
             group::pause();
         }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 pub(super) struct Ports {
     /// Those that MADs come to, and the listeners that only requests come to.
-    pub(super) all: RwLock<class::HostPorts, Known>,
+    pub(super) all: RwLock<class::HostPorts, KnownPorts>,
     pub(super) clients: Mutex<class::PortClients, VecDeque<Client>>,
     /// Per slot: until when it is taken for one of this user's processes.
     pub(super) own_until: OwnUntil,
@@ -29,12 +29,12 @@ impl Default for OwnUntil {
 }
 
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownPorts {
     pub(super) ports: Vec<Arc<OwnPort>>,
-    pub(super) requested: Vec<Weak<Requested>>,
+    pub(super) requested: Vec<Weak<NumberListener>>,
 }
 
-impl Known {
+impl KnownPorts {
     /// One that no port has, and no listener for requests.
     pub(super) fn free_id(&self) -> Result<u16, PortError> {
         let used = |id: u16| {
@@ -57,7 +57,7 @@ pub(super) struct Client {
 
 /// A listener that this process has and that requests come to: that of a port's number, or of a port that is shared.
 #[derive(Debug)]
-pub(super) struct Requested {
+pub(super) struct NumberListener {
     pub(super) id: u16,
     /// The port space and the port, of a number's listener.
     pub(super) number: Option<(u16, u16)>,
@@ -65,7 +65,7 @@ pub(super) struct Requested {
     pub(super) epoll: RawFd,
 }
 
-impl Drop for Requested {
+impl Drop for NumberListener {
     fn drop(&mut self) {
         // Other processes may have the listener too, so closing it doesn't take it out. Fails where the program has closed it.
         let _ = sys::epoll_control(self.epoll, libc::EPOLL_CTL_DEL, self.listener.raw(), 0, 0);

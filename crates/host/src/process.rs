@@ -54,16 +54,16 @@ impl std::fmt::Debug for Host {
 /// The addresses of which this process is a guest.
 #[derive(Default)]
 pub(super) struct Guests {
-    pub(super) addresses: Mutex<class::Guests, BTreeMap<HostAddr, Guest>>,
+    pub(super) addresses: Mutex<class::Guests, BTreeMap<HostAddr, GuestAddress>>,
     pub(super) timer: Mutex<class::GuestsTimer, Option<EngineFd>>,
     /// There are any.
     pub(super) some: AtomicBool,
 }
 
 /// What is known of an address whose port another user has.
-pub(super) struct Guest {
+pub(super) struct GuestAddress {
     pub(super) open: OpenSocket,
-    /// Who has the port.
+    /// The user that has the port.
     pub(super) holder: u32,
     /// When that was looked at.
     pub(super) looked: Instant,
@@ -83,8 +83,8 @@ impl Guests {
 }
 
 impl Host {
-    /// Who answers requests of other processes that aren't for sockets. Requests are taken by [`Host::service`]:
-    /// what is registered before its first call misses none.
+    /// The services that answer requests of other processes, except those for sockets. [`Host::service`] takes requests:
+    /// a service that is registered before its first call misses none.
     pub fn services(&self) -> &Services {
         &self.services
     }
@@ -121,7 +121,7 @@ impl Host {
     }
 
     /// The sockets of an address that this process has already. At an address at which it was a guest it has them once
-    /// [`Host::has_changed`] says so.
+    /// [`Host::has_changed`] is true.
     pub fn group(&self, address: HostAddr) -> Option<Arc<SocketGroup>> {
         self.groups.read().get(&address).map(Arc::clone)
     }
@@ -131,7 +131,7 @@ impl Host {
         self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Whom to ask: the leader, then everybody in random order.
+    /// The processes to ask: the leader, then all others in random order.
     pub(super) fn others(&self) -> Vec<Name> {
         let own = self.slots();
         // Where the names can't be read, every name there can be is tried: a few milliseconds.

@@ -75,7 +75,7 @@ impl Host {
     }
 
     fn serve_leader(&self) {
-        // Whoever asks may ask for anything, whose answer may need any lock.
+        // The answer to a request may need any lock.
         let listener = self.leader.read().clone();
         if let Some(listener) = listener {
             self.serve(listener.raw());
@@ -117,8 +117,8 @@ impl Host {
         });
     }
 
-    /// Passes packets on to the processes that own the slots of their QPNs. Never blocks; what a queue has no room for
-    /// and what nobody owns is dropped and counted.
+    /// Passes packets on to the processes that own the slots of their QPNs. Never blocks; a packet without room in
+    /// the queue, or without an owner, is dropped and counted.
     pub fn forward(&self, datagrams: &[Datagram<'_>]) {
         let Some(own) = self.slots.read().first().map(Arc::clone) else { return };
         for same in datagrams.chunk_by(|a, b| slot_of(a.dest_qpn()) == slot_of(b.dest_qpn())) {

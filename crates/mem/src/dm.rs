@@ -3,7 +3,7 @@
 //! The adapter is this process, so its memory is a memfd, mapped where the rest of the adapter finds it like any other
 //! registered memory. Another process can map it as well, and a fork's child goes on to share it.
 
-use super::mapping::{Mapping, NAME, SEALS};
+use super::mapping::{MappedFile, NAME, SEALS};
 use super::owner::{ListedObject, Owner};
 use ferroce_access::{Fault, copy};
 use ferroce_os::sys::{self, KeptFd};
@@ -28,7 +28,7 @@ pub struct Dm {
     owner: Arc<dyn Owner>,
     /// Kept over a fork: the child has the memory too.
     fd: KeptFd,
-    base: Mapping,
+    base: MappedFile,
     len: u64,
     /// What this process's total counts; 0 for memory of another process.
     counted: u64,
@@ -192,18 +192,18 @@ fn unreachable_host(_: Fault) -> Error {
 }
 
 /// A sealed memfd of `len` bytes, mapped.
-fn make(len: u64, log_align: u32) -> Result<(KeptFd, Mapping)> {
+fn make(len: u64, log_align: u32) -> Result<(KeptFd, MappedFile)> {
     let no_memory = |error: io::Error| Error::NoMemory(format!("{len} bytes of device memory: {error}"));
     let whole = (len as usize).next_multiple_of(sys::page_size() as usize);
     let fd = sys::memfd(NAME, whole).map_err(no_memory)?;
     sys::add_seals(fd.raw(), SEALS | libc::F_SEAL_SEAL).map_err(no_memory)?;
     let own = sys::duplicate(fd.raw()).map_err(no_memory)?;
-    let base = Mapping::new(own.as_raw_fd(), whole, 1 << log_align, true).map_err(no_memory)?;
+    let base = MappedFile::new(own.as_raw_fd(), whole, 1 << log_align, true).map_err(no_memory)?;
     Ok((own, base))
 }
 
 /// That of another process, mapped.
-fn open(path: &str, len: u64) -> Result<(KeptFd, Mapping)> {
+fn open(path: &str, len: u64) -> Result<(KeptFd, MappedFile)> {
     let os = |error| Error::os("opening the device memory of another process")(error);
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(os)?;
     let fd = KeptFd::from(OwnedFd::from(file));
@@ -212,7 +212,7 @@ fn open(path: &str, len: u64) -> Result<(KeptFd, Mapping)> {
     if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || Some(size) != whole {
         return invalid!("{path} isn't device memory of {len} bytes");
     }
-    let base = Mapping::new(fd.as_raw_fd(), size as usize, 1, true).map_err(os)?;
+    let base = MappedFile::new(fd.as_raw_fd(), size as usize, 1, true).map_err(os)?;
     Ok((fd, base))
 }
 

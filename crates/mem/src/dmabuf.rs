@@ -1,7 +1,7 @@
 //! dma-bufs (ibv_reg_dmabuf_mr(3)): memory of other devices and drivers behind a descriptor, mapped here. An
 //! ioctl before and after each access of the CPU keeps caches coherent.
 
-use super::mapping::{Mapping, NAME, SEALS};
+use super::mapping::{MappedFile, NAME, SEALS};
 use ferroce_os::sys::{self, KeptFd};
 use ferroce_types::{Error, Result, invalid};
 use std::io;
@@ -31,7 +31,7 @@ struct UdmabufCreate {
 #[derive(Debug)]
 pub(super) struct DmaBuf {
     fd: KeptFd,
-    mapping: Mapping,
+    mapping: MappedFile,
     /// Where in the mapping the range begins.
     offset: u64,
     /// The kernel wants to know of accesses.
@@ -58,7 +58,7 @@ impl DmaBuf {
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
             return invalid!("{offset}+{len} is outside of a dma-buf of {size} bytes");
         }
-        let mapping = Mapping::new(fd.as_raw_fd(), (offset + len) as usize, 1, writable).map_err(os)?;
+        let mapping = MappedFile::new(fd.as_raw_fd(), (offset + len) as usize, 1, writable).map_err(os)?;
         Ok(Self { fd, mapping, offset, synced })
     }
 

@@ -11,7 +11,7 @@ pub const MAX_MW: usize = 1 << 20;
 /// Free indices that aren't reused. A key comes again 256 × this number registrations after its region's deregistration, at the earliest.
 const RESTING: usize = 512;
 
-/// Keys that were given back and are remembered, to tell who uses one that it was a key once.
+/// Keys that were given back and are remembered, to report the use of such a key as that of a deregistered region.
 pub(crate) const REMEMBERED: usize = 256;
 
 /// The table of indices. `K` is what a key stands for.

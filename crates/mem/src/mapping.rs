@@ -12,18 +12,18 @@ pub(crate) const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// Address space of the adapter, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct MappedFile {
     reserved: NonNull<u8>,
     reserved_len: usize,
     at: NonNull<u8>,
 }
 
-// SAFETY: an address range; whoever touches the bytes answers for it.
-unsafe impl Send for Mapping {}
+// SAFETY: an address range; accesses to the bytes have safety arguments of their own.
+unsafe impl Send for MappedFile {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for MappedFile {}
 
-impl Mapping {
+impl MappedFile {
     /// Maps the first `len` bytes of a file at a multiple of `align` bytes.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         sys::unmap(self.reserved, self.reserved_len);
     }

@@ -95,8 +95,8 @@ impl Mr {
     /// (ibv_reg_dmabuf_mr(3)).
     ///
     /// # Errors
-    /// As [`Mr::register`]; [`Error::NotSupported`] for a negative number; EBADF for another one that is no descriptor;
-    /// [`Error::Invalid`] for one that is no dma-buf, a range outside of it, or an `iova` at another offset in its page
+    /// As [`Mr::register`]; [`Error::NotSupported`] for a negative number; EBADF for another one that isn't a descriptor;
+    /// [`Error::Invalid`] for one that isn't a dma-buf's, a range outside of it, or an `iova` at another offset in its page
     /// than `offset`.
     pub fn register_dmabuf(
         pd: &Arc<Pd>,
@@ -238,7 +238,7 @@ impl Mw {
 }
 
 impl KeyTable {
-    /// Ends the windows and regions of `owner`, which is closed while they exist; says how many they were.
+    /// Ends the windows and regions of `owner`, which is closed while they exist; returns how many they were.
     pub fn end_with_owner(&self, owner: &dyn Owner) -> (usize, usize) {
         let all = self.all();
         let is_its = |pd: &Pd| is_same(&**pd.owner(), owner);

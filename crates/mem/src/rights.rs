@@ -40,7 +40,7 @@ pub struct MrInit {
     pub addr: u64,
     /// Bytes.
     pub length: u64,
-    /// Address of the first byte in work requests and RETHs; `addr` unless ibv_reg_mr_iova(3) says otherwise.
+    /// Address of the first byte in work requests and RETHs; `addr` unless set by ibv_reg_mr_iova(3).
     pub iova: u64,
     /// Rights.
     pub access: MrAccess,

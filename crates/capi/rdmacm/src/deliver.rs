@@ -7,7 +7,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use ferroce_connect::{
-    ConnectionEvent, Event, Incoming, RejectReason, Reply, Request, Route, SidrReply, SidrRequest, SidrStatus,
+    CmEvent, ConnectionEvent, Incoming, RejectReason, Reply, Request, Route, SidrReply, SidrRequest,
+    SidrStatus,
 };
 use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_global_route, ibv_sa_path_rec};
 use ferroce_ibverbs::call::{Outcome, Refusal};
@@ -89,15 +90,15 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             block.set(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
         }
         // SAFETY: the caller's promise.
-        IdNews::Cm(Event::Request(incoming)) => unsafe { requested(block, id, incoming)? },
+        IdNews::Cm(CmEvent::Request(incoming)) => unsafe { requested(block, id, incoming)? },
         // SAFETY: the caller's promise.
-        IdNews::Cm(Event::Lookup(incoming)) => unsafe { looked_up(block, id, incoming)? },
+        IdNews::Cm(CmEvent::Lookup(incoming)) => unsafe { looked_up(block, id, incoming)? },
         // SAFETY: the caller's promise.
-        IdNews::Cm(Event::Of(ConnectionEvent::Reply(reply))) => unsafe {
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Reply(reply))) => unsafe {
             responded(block, shared, id, &reply)
         },
-        IdNews::Cm(Event::Of(ConnectionEvent::Established)) => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
-        IdNews::Cm(Event::Of(ConnectionEvent::Rejected(reject))) => {
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Established)) => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Rejected(reject))) => {
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
@@ -108,12 +109,12 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             block.set(RDMA_CM_EVENT_REJECTED, reject.reason.0.into());
             block.set_conn(no_param(), &reject.private_data);
         }
-        IdNews::Cm(Event::Of(ConnectionEvent::Unreachable)) => {
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Unreachable)) => {
             // SAFETY: the caller's promise.
             unsafe { explained::unreachable(id) };
             block.set(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
         }
-        IdNews::Cm(Event::Of(ConnectionEvent::Disconnected { timed_out })) => {
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Disconnected { timed_out })) => {
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
@@ -125,8 +126,8 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             }
             block.set(RDMA_CM_EVENT_DISCONNECTED, if timed_out { -libc::ETIMEDOUT } else { 0 });
         }
-        IdNews::Cm(Event::Of(ConnectionEvent::TimewaitExit)) => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
-        IdNews::Cm(Event::Of(ConnectionEvent::Answer(reply))) => answered(block, shared, &reply),
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::TimewaitExit)) => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Answer(reply))) => answered(block, shared, &reply),
         IdNews::DeviceRemoval => block.set(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
         IdNews::AddrChange => block.set(RDMA_CM_EVENT_ADDR_CHANGE, 0),
         IdNews::Joined(joined) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferroce_connect::{Connect, Connection, Ece, Event, IpHeader, Lookup, QpParams, ServiceId, Sink};
+use ferroce_connect::{CmEvent, Connect, Connection, Ece, IpHeader, Lookup, QpParams, ServiceId, Sink};
 use ferroce_ibverbs::call::Outcome;
 
 use crate::place::PeerRoute;
@@ -45,5 +45,5 @@ pub(crate) struct Early {
     pub(crate) wanted: WantedConnection,
     pub(crate) until: Instant,
     /// The refusal of the last attempt: the program's, unless there is another attempt.
-    pub(crate) refused: Option<Event>,
+    pub(crate) refused: Option<CmEvent>,
 }

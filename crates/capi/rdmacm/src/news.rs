@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use ferroce_connect::Event;
+use ferroce_connect::CmEvent;
 
 use crate::group::Joined;
 
@@ -12,7 +12,7 @@ pub(crate) enum IdNews {
     AddrError(c_int),
     RouteResolved,
     /// An event of the communication manager.
-    Cm(Event),
+    Cm(CmEvent),
     DeviceRemoval,
     AddrChange,
     Joined(Joined),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ferroce_connect::{ConnectionEvent, Event, RejectReason, SidrStatus, Sink};
+use ferroce_connect::{CmEvent, ConnectionEvent, RejectReason, SidrStatus, Sink};
 
 use crate::agreed::Agreed;
 use crate::explained;
@@ -21,7 +21,7 @@ pub(crate) fn sink(id: &Arc<Id>) -> Arc<dyn Sink> {
 struct IdSink(Weak<Id>);
 
 impl Sink for IdSink {
-    fn event(&self, event: Event) {
+    fn event(&self, event: CmEvent) {
         if let Some(id) = self.0.upgrade() {
             receive(&id, event);
         }
@@ -33,38 +33,38 @@ impl Sink for IdSink {
 }
 
 /// An event of the port or the connection of `id`.
-fn receive(id: &Arc<Id>, event: Event) {
+fn receive(id: &Arc<Id>, event: CmEvent) {
     let has_no_owner = match &event {
-        Event::Of(ConnectionEvent::Rejected(reject)) => reject.reason == RejectReason::INVALID_SERVICE_ID,
-        Event::Of(ConnectionEvent::Answer(reply)) => reply.status == SidrStatus::UNSUPPORTED,
+        CmEvent::Of(ConnectionEvent::Rejected(reject)) => reject.reason == RejectReason::INVALID_SERVICE_ID,
+        CmEvent::Of(ConnectionEvent::Answer(reply)) => reply.status == SidrStatus::UNSUPPORTED,
         _ => false,
     };
     let Some(event) = unless_asked_again(id, has_no_owner, event) else { return };
     match &event {
-        Event::Of(ConnectionEvent::Reply(reply)) => {
+        CmEvent::Of(ConnectionEvent::Reply(reply)) => {
             let mut state = id.state.lock();
             state.agreed = match std::mem::replace(&mut state.agreed, Agreed::Nothing) {
                 Agreed::Asked(own) => Agreed::Answered(own, reply.clone()),
                 other => other,
             };
         }
-        Event::Of(
+        CmEvent::Of(
             ConnectionEvent::Rejected(_)
             | ConnectionEvent::Unreachable
             | ConnectionEvent::Disconnected { .. },
         ) => id.state.lock().agreed = Agreed::Over,
-        Event::Of(
+        CmEvent::Of(
             ConnectionEvent::Established | ConnectionEvent::TimewaitExit | ConnectionEvent::Answer(_),
         )
-        | Event::Request(_)
-        | Event::Lookup(_) => {}
+        | CmEvent::Request(_)
+        | CmEvent::Lookup(_) => {}
     }
     id.push(IdNews::Cm(event));
 }
 
 /// The answer to a request. `None`: the port has no owner, and the request is repeated since it may have come too early. The answer is kept
 /// for the case that the program ends the id before.
-fn unless_asked_again(id: &Arc<Id>, has_no_owner: bool, answer: Event) -> Option<Event> {
+fn unless_asked_again(id: &Arc<Id>, has_no_owner: bool, answer: CmEvent) -> Option<CmEvent> {
     if !has_no_owner {
         return Some(answer);
     }
@@ -117,7 +117,7 @@ impl Task for Again {
         drop(before);
         if let Err(refusal) = asked {
             tracing::warn!("a request can't be made again: {}", refusal.why);
-            id.push(IdNews::Cm(Event::Of(ConnectionEvent::Unreachable)));
+            id.push(IdNews::Cm(CmEvent::Of(ConnectionEvent::Unreachable)));
         }
         true
     }

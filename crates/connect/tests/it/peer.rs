@@ -1,7 +1,7 @@
 //! A process that binds ports and makes connections, by commands of one line each.
 
 use ferroce_connect::{
-    Accept, Answer, Bind, Connect, Connection, ConnectionEvent, Ece, Event, IpHeader, Lookup, Port,
+    Accept, Answer, Bind, CmEvent, Connect, Connection, ConnectionEvent, Ece, IpHeader, Lookup, Port,
     PortSpace, QpParams, RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
 };
 use ferroce_nic::Context;
@@ -85,10 +85,10 @@ fn text(data: &[u8]) -> String {
 }
 
 impl Sink for Ear {
-    fn event(&self, event: Event) {
+    fn event(&self, event: CmEvent) {
         let name = &self.name;
         let line = match event {
-            Event::Request(incoming) => {
+            CmEvent::Request(incoming) => {
                 let line = format!(
                     "request {} {} {}",
                     incoming.header.source.ip(),
@@ -98,23 +98,23 @@ impl Sink for Ear {
                 self.happened.requests.lock().expect("a lock").push_back(incoming.connection);
                 line
             }
-            Event::Lookup(incoming) => {
+            CmEvent::Lookup(incoming) => {
                 let line = format!("lookup {}", text(&incoming.request.private_data[36..]));
                 self.happened.requests.lock().expect("a lock").push_back(incoming.connection);
                 line
             }
-            Event::Of(ConnectionEvent::Reply(reply)) => {
+            CmEvent::Of(ConnectionEvent::Reply(reply)) => {
                 format!("reply {name} {} {}", reply.qpn, text(&reply.private_data))
             }
-            Event::Of(ConnectionEvent::Established) => format!("established {name}"),
-            Event::Of(ConnectionEvent::Rejected(reject)) => {
+            CmEvent::Of(ConnectionEvent::Established) => format!("established {name}"),
+            CmEvent::Of(ConnectionEvent::Rejected(reject)) => {
                 format!("rejected {name} {} {}", reject.reason.0, text(&reject.private_data))
             }
-            Event::Of(ConnectionEvent::Unreachable) => format!("unreachable {name}"),
-            Event::Of(ConnectionEvent::Disconnected { timed_out: false }) => format!("disconnected {name}"),
-            Event::Of(ConnectionEvent::Disconnected { timed_out: true }) => format!("given-up {name}"),
-            Event::Of(ConnectionEvent::TimewaitExit) => format!("exit {name}"),
-            Event::Of(ConnectionEvent::Answer(reply)) => {
+            CmEvent::Of(ConnectionEvent::Unreachable) => format!("unreachable {name}"),
+            CmEvent::Of(ConnectionEvent::Disconnected { timed_out: false }) => format!("disconnected {name}"),
+            CmEvent::Of(ConnectionEvent::Disconnected { timed_out: true }) => format!("given-up {name}"),
+            CmEvent::Of(ConnectionEvent::TimewaitExit) => format!("exit {name}"),
+            CmEvent::Of(ConnectionEvent::Answer(reply)) => {
                 format!("answer {name} {} {} {}", reply.status.0, reply.qpn, text(&reply.private_data))
             }
         };

@@ -16,7 +16,7 @@ use super::epoll::{PORT, PORT_CLIENT, PORT_REQUESTS};
 use super::forward::{ForwardReceiver, INBOX_BURST};
 use super::names::{self, Name};
 use super::port_address::{PortAddress, PortError};
-use super::port_table::{Client, OwnPort, Requested};
+use super::port_table::{Client, NumberListener, OwnPort};
 use super::process::Host;
 use super::{frame, watch};
 use ferroce_os::sys::{self, EngineFd};
@@ -84,7 +84,7 @@ pub struct HeldPort {
     // Before the number: while another user could have that, no name of the port may be this process's.
     kind: Held,
     #[expect(dead_code, reason = "it holds the number")]
-    number: Arc<Requested>,
+    number: Arc<NumberListener>,
     address: PortAddress,
     host: Arc<Host>,
 }
@@ -100,7 +100,7 @@ enum Held {
 /// The listener and the name of one that shares a port.
 #[derive(Debug)]
 struct Share {
-    listener: Arc<Requested>,
+    listener: Arc<NumberListener>,
     name: String,
 }
 
@@ -190,7 +190,7 @@ impl Host {
 
     fn take_port_of(
         self: &Arc<Self>,
-        number: Arc<Requested>,
+        number: Arc<NumberListener>,
         address: PortAddress,
         shared: bool,
     ) -> Result<HeldPort, PortError> {
@@ -248,11 +248,11 @@ impl Host {
         &self,
         listener: EngineFd,
         number: Option<(u16, u16)>,
-    ) -> Result<Arc<Requested>, PortError> {
+    ) -> Result<Arc<NumberListener>, PortError> {
         let fd = listener.raw();
         let mut known = self.ports.all.write();
         let id = known.free_id()?;
-        let requested = Arc::new(Requested { id, number, listener, epoll: self.epoll.raw() });
+        let requested = Arc::new(NumberListener { id, number, listener, epoll: self.epoll.raw() });
         known.requested.retain(|one| one.strong_count() > 0);
         known.requested.push(Arc::downgrade(&requested));
         drop(known);
@@ -267,7 +267,7 @@ impl Host {
     }
 
     /// The number of a port, which is this user's from now on.
-    fn number(&self, space: u16, port: u16) -> Result<Arc<Requested>, PortError> {
+    fn number(&self, space: u16, port: u16) -> Result<Arc<NumberListener>, PortError> {
         let name = Name::port_number(space, port);
         let begun = Instant::now();
         loop {
@@ -289,7 +289,7 @@ impl Host {
         }
     }
 
-    fn own_number(&self, space: u16, port: u16) -> Option<Arc<Requested>> {
+    fn own_number(&self, space: u16, port: u16) -> Option<Arc<NumberListener>> {
         let known = self.ports.all.read();
         let mut all = known.requested.iter().filter_map(Weak::upgrade);
         all.find(|one| one.number == Some((space, port)))

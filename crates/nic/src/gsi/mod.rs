@@ -48,9 +48,9 @@ pub const COMM_ID_BITS: u32 = 20;
 /// A P_Key without its membership bit.
 const DEFAULT_PKEY: u16 = 0x7fff;
 
-/// Who manages the connections of a process.
+/// The manager of a process's connections.
 pub trait CommunicationManager: Send + Sync {
-    /// MADs have come, or the time has that [`Gsi::set_alarm`] was told of. One call at a time, by a thread that makes progress and
+    /// MADs have come, or the time of [`Gsi::set_alarm`] has come. One call at a time, by a thread that makes progress and
     /// holds no lock.
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
 
@@ -68,7 +68,7 @@ pub enum SentMad {
     Gone,
     /// It is for this process.
     Own,
-    /// It is for nobody of this host, who says so by this.
+    /// It has no receiver on this host: the answer.
     Answered(Box<AddressedMad>),
 }
 
@@ -78,13 +78,13 @@ pub const fn slot_of_id(comm_id: u32) -> u16 {
     slot_of(comm_id >> (COMM_ID_BITS - 12))
 }
 
-/// Whom a message is for.
+/// The receiver of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receiver {
     /// … and the destination address, as the programs know it.
     Port(ServiceId, Option<IpAddr>),
     Slot(u16),
-    /// Somebody who isn't named: whoever knows the sender's number.
+    /// Not named: the process whose connection has the sender's ID as its peer's.
     Unknown,
 }
 
@@ -105,7 +105,7 @@ impl Receiver {
                 return Self::port(m.service_id, &m.private_data);
             }
             Message::Mra(m) => m.ids.remote,
-            // Who rejects for another reason knows whom.
+            // A REJ for another reason names its receiver.
             Message::Reject(m) if m.remote_comm_id == 0 && m.reason == RejectReason::TIMEOUT => {
                 return Self::Unknown;
             }
@@ -156,7 +156,7 @@ impl Unread {
 /// What has come, in order.
 enum Waiting {
     ForManager(AddressedMad),
-    /// Who it is for doesn't exist, as is said by this.
+    /// The answer to one without a receiver.
     Answer(AddressedMad),
     /// The process that had this slot is gone: its messages come before.
     Gone(u16),
@@ -338,7 +338,7 @@ impl Adapter {
             self.ask_everybody(datagram);
         }
         let delivery = receiver.deliver(&self.host, std::slice::from_ref(datagram), false);
-        // To another user's process as to another host. Who isn't named may be one of the user that has the port.
+        // To another user's process as to another host. A receiver that isn't named may be one of the user that has the port.
         let is_unnamed = receiver == Receiver::Unknown && self.host.is_guest(mad.to);
         if delivery == Delivery::OtherUser || is_unnamed {
             self.send_mad(mad, &mut self.gsi_packet(&mad.mad), true);
@@ -405,7 +405,7 @@ impl Adapter {
     }
 
     /// Passes a message on to all other processes of the host, unless another one has done that. Where too many such messages come, the
-    /// peer of a connection that isn't found hears of its end by the answer to its next repetition.
+    /// peer of a connection that isn't found learns of its end by the answer to its next repetition.
     fn ask_everybody(&self, packet: &Datagram<'_>) {
         static SEARCHES: Rate = Rate::new(SEARCH_INTERVAL, SEARCHES_AT_ONCE);
         if packet.ttl == PASSED_ON || SEARCHES.take(clock::now()).is_none() {
@@ -436,7 +436,7 @@ impl Adapter {
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
                 let (message, from, to) = (mad.mad.message.name(), mad.from, mad.to);
-                tracing::debug!(message, %from, %to, "nobody here has the port or connection of a message");
+                tracing::debug!(message, %from, %to, "no process here has the port or connection of a message");
                 if let Some(answer) = answer_for_nobody(&mad.mad) {
                     self.keep(Waiting::Answer(mad.answered_by(answer)));
                 }
