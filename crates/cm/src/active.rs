@@ -1,7 +1,7 @@
 //! The side that asks for a connection.
 
 use crate::cm::{Cm, MadWay};
-use crate::connection::{Connection, ConnectionState, Peer};
+use crate::connection::{CmState, Connection, Peer};
 use crate::time;
 use crate::types::{Connect, ConnectionEvent, Error, Handle, Route};
 use ferroce_wire::cm::{
@@ -85,7 +85,7 @@ impl Cm {
             retries: time::MAX_RETRIES,
             time_wait: time::of_code(qp.ack_timeout),
             ports: ports(wanted.header.as_ref(), wanted.service_id),
-            ..Connection::new(ConnectionState::RequestSent, now, id, route, u64::from(id), wanted.service_id)
+            ..Connection::new(CmState::RequestSent, now, id, route, u64::from(id), wanted.service_id)
         };
         let mad = connection.mad(Message::Request(request));
         let handle = self.add(connection);
@@ -104,20 +104,20 @@ impl Cm {
         }
         let is_again = connection.remote == reply.local_comm_id;
         match connection.state {
-            ConnectionState::RequestSent => {
+            CmState::RequestSent => {
                 let peer = Peer { address: way.from, ca_guid: reply.ca_guid };
                 connection.remote = reply.local_comm_id;
                 connection.peer_qpn = reply.qpn;
                 connection.peer = Some(peer);
-                connection.wait(ConnectionState::ReplyReceived, now);
+                connection.wait(CmState::ReplyReceived, now);
                 self.answered(id);
                 self.replace_stale(now, (peer, reply.qpn), id);
                 self.raise_for(id, ConnectionEvent::Reply(Box::new(*reply)));
             }
             // The RTU was lost.
-            ConnectionState::Established if is_again => self.send_ready_to_use(id),
-            ConnectionState::ReplyReceived if is_again => self.ask_for_time(id, Rejected::Reply),
-            ConnectionState::Closed if is_again || connection.remote == 0 => self.answer_stray(way, mad),
+            CmState::Established if is_again => self.send_ready_to_use(id),
+            CmState::ReplyReceived if is_again => self.ask_for_time(id, Rejected::Reply),
+            CmState::Closed if is_again || connection.remote == 0 => self.answer_stray(way, mad),
             _ => {}
         }
     }
@@ -135,10 +135,10 @@ impl Cm {
     /// There is no reply, or the peer has gone meanwhile.
     pub fn establish(&mut self, handle: Handle) -> Result<(), Error> {
         let connection = self.of(handle)?;
-        if connection.state != ConnectionState::ReplyReceived {
+        if connection.state != CmState::ReplyReceived {
             return Err(Error::State { state: connection.state.name() });
         }
-        connection.state = ConnectionState::Established;
+        connection.state = CmState::Established;
         self.send_ready_to_use(handle.0);
         Ok(())
     }
@@ -164,8 +164,8 @@ impl Cm {
             return;
         };
         let is_of_state = match (connection.state, mra.received) {
-            (ConnectionState::RequestSent, Rejected::Request) => true,
-            (ConnectionState::ReplySent, Rejected::Reply) => connection.remote == mra.ids.local,
+            (CmState::RequestSent, Rejected::Request) => true,
+            (CmState::ReplySent, Rejected::Reply) => connection.remote == mra.ids.local,
             _ => false,
         };
         let (Some(repeated), Some(due)) = (&mut connection.repeated, connection.timer) else { return };

@@ -1,6 +1,6 @@
 //! The communication manager: its tables, timers, and what comes to it.
 
-use crate::connection::{Connection, ConnectionState, Peer, Repeated};
+use crate::connection::{CmState, Connection, Peer, Repeated};
 use crate::stray;
 use crate::time;
 use crate::types::{AddressedMad, ConnectionEvent, Error, Event, Handle, Listen, ListenerId, Route, Status};
@@ -101,8 +101,7 @@ impl Cm {
     /// to its request.
     #[must_use]
     pub fn unanswered(&self, now: Duration, handle: Handle) -> Option<(SocketAddr, Duration)> {
-        let asks =
-            |c: &&Connection| matches!(c.state, ConnectionState::RequestSent | ConnectionState::LookupSent);
+        let asks = |c: &&Connection| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
         let connection = self.connections.get(&handle.0).filter(asks)?;
         let (repeated, timer) = (connection.repeated.as_ref()?, connection.timer?);
         let rest = timer.saturating_sub(now) + u32::from(repeated.left) * repeated.interval;
@@ -111,7 +110,7 @@ impl Cm {
 
     /// The connections and lookups that aren't over.
     pub fn statuses(&self) -> impl Iterator<Item = Status> {
-        self.connections.values().filter(|c| c.state != ConnectionState::Closed).map(Connection::status)
+        self.connections.values().filter(|c| c.state != CmState::Closed).map(Connection::status)
     }
 
     /// The listeners, each with the number of requests in its backlog.
@@ -122,8 +121,7 @@ impl Cm {
     /// No event of a connection follows any more.
     #[must_use]
     pub fn is_over(&self, handle: Handle) -> bool {
-        self.events.is_empty()
-            && self.connections.get(&handle.0).is_none_or(|c| c.state == ConnectionState::Closed)
+        self.events.is_empty() && self.connections.get(&handle.0).is_none_or(|c| c.state == CmState::Closed)
     }
 
     /// Between which addresses a connection is.
@@ -216,8 +214,7 @@ impl Cm {
     /// A process that was asked may be gone, or just going: requests that wait for an answer by these routes are sent again soon, and
     /// find out. That counts as no repetition, and doesn't prolong the whole wait.
     pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&Route) -> bool) {
-        let asks =
-            |c: &&Connection| matches!(c.state, ConnectionState::RequestSent | ConnectionState::LookupSent);
+        let asks = |c: &&Connection| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
         let asking = self.connections.values().filter(asks).filter(|c| is_it(&c.route));
         let ids: Vec<u32> = asking.map(|c| c.local).collect();
         for id in ids {
@@ -360,7 +357,7 @@ impl Cm {
     /// # Errors
     /// There is none: it is over.
     pub(crate) fn of(&mut self, handle: Handle) -> Result<&mut Connection, Error> {
-        self.connections.get_mut(&handle.0).ok_or(Error::State { state: ConnectionState::Closed.name() })
+        self.connections.get_mut(&handle.0).ok_or(Error::State { state: CmState::Closed.name() })
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Where a connection is between its request and its end (IBTA 12.9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ConnectionState {
+pub(crate) enum CmState {
     /// This side has asked.
     RequestSent,
     /// The peer has accepted; this side isn't ready yet.
@@ -32,7 +32,7 @@ pub(crate) enum ConnectionState {
     Closed,
 }
 
-impl ConnectionState {
+impl CmState {
     /// As Linux names it (`enum ib_cm_state`).
     pub(crate) const fn short_name(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ pub(crate) struct Repeated {
 /// A connection or lookup.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
-    pub(crate) state: ConnectionState,
+    pub(crate) state: CmState,
     pub(crate) local: u32,
     /// The peer's communication ID; 0: not known yet.
     pub(crate) remote: u32,
@@ -107,7 +107,7 @@ pub(crate) struct Connection {
     pub(crate) service_id: ServiceId,
     /// The ports of this side and of the peer, as the programs know them; 0: unknown.
     pub(crate) ports: [u16; 2],
-    /// When a state began that [waits](ConnectionState::waits).
+    /// When a state began that [waits](CmState::waits).
     pub(crate) since: Duration,
     /// The peer, once it is known.
     pub(crate) peer: Option<Peer>,
@@ -130,7 +130,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// A connection in its first state, at `since`.
     pub(crate) const fn new(
-        state: ConnectionState,
+        state: CmState,
         since: Duration,
         local: u32,
         route: Route,
@@ -160,8 +160,8 @@ impl Connection {
         }
     }
 
-    /// Enters a state that [waits](ConnectionState::waits).
-    pub(crate) const fn wait(&mut self, state: ConnectionState, now: Duration) {
+    /// Enters a state that [waits](CmState::waits).
+    pub(crate) const fn wait(&mut self, state: CmState, now: Duration) {
         (self.state, self.since) = (state, now);
     }
 
@@ -194,6 +194,6 @@ impl Connection {
 
     /// Its peer may repeat or reuse what it calls it.
     pub(crate) const fn is_live(&self) -> bool {
-        !matches!(self.state, ConnectionState::TimeWait | ConnectionState::Closed)
+        !matches!(self.state, CmState::TimeWait | CmState::Closed)
     }
 }

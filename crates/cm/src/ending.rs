@@ -1,7 +1,7 @@
 //! How connections end: on request, by a rejection, when a peer is silent or gone, or with their user.
 
 use crate::cm::{Cm, MadWay};
-use crate::connection::{Connection, ConnectionState, Peer};
+use crate::connection::{CmState, Connection, Peer};
 use crate::types::{ConnectionEvent, Error, Handle};
 use ferroce_wire::cm::{
     CommIds, DisconnectRequest, Mad, Message, Reject, RejectReason, Rejected, SidrStatus,
@@ -16,15 +16,15 @@ impl Cm {
     pub fn disconnect(&mut self, now: Duration, handle: Handle) -> Result<(), Error> {
         let Some(connection) = self.connections.get_mut(&handle.0) else { return Ok(()) };
         match connection.state {
-            ConnectionState::RequestReceived | ConnectionState::LookupReceived => {
+            CmState::RequestReceived | CmState::LookupReceived => {
                 return Err(Error::State { state: connection.state.name() });
             }
-            ConnectionState::ReplySent | ConnectionState::Established => {
-                connection.wait(ConnectionState::DisconnectSent, now);
+            CmState::ReplySent | CmState::Established => {
+                connection.wait(CmState::DisconnectSent, now);
                 let mad = disconnect_request(connection);
                 self.send_repeatedly(now, handle.0, mad);
             }
-            ConnectionState::DisconnectReceived => {
+            CmState::DisconnectReceived => {
                 self.send_disconnect_reply(handle.0);
                 self.wait_for_stragglers(now, handle.0);
             }
@@ -50,17 +50,17 @@ impl Cm {
         }
         // The answer has the question's number.
         match connection.state {
-            ConnectionState::ReplySent | ConnectionState::Established | ConnectionState::ReplyReceived => {
+            CmState::ReplySent | CmState::Established | CmState::ReplyReceived => {
                 if request.remote_qpn != connection.own_qpn {
                     return;
                 }
-                if connection.state == ConnectionState::ReplySent {
+                if connection.state == CmState::ReplySent {
                     // Its RTU is lost, or was overtaken: only who has sent one asks for the end.
                     self.is_established(id);
                 }
                 let Some(connection) = self.connections.get_mut(&id) else { return };
                 connection.transaction = mad.transaction;
-                connection.wait(ConnectionState::DisconnectReceived, now);
+                connection.wait(CmState::DisconnectReceived, now);
                 self.answered(id);
                 self.raise_for(id, ConnectionEvent::Disconnected { timed_out: false });
                 if self.connections.get(&id).is_some_and(|c| c.orphan) {
@@ -69,12 +69,12 @@ impl Cm {
                 }
             }
             // Both have asked. Each has what it wanted.
-            ConnectionState::DisconnectSent => {
+            CmState::DisconnectSent => {
                 connection.transaction = mad.transaction;
                 self.send_disconnect_reply(id);
                 self.is_disconnected(now, id, false);
             }
-            ConnectionState::TimeWait | ConnectionState::Closed => self.answer_stray(way, mad),
+            CmState::TimeWait | CmState::Closed => self.answer_stray(way, mad),
             _ => {}
         }
     }
@@ -82,7 +82,7 @@ impl Cm {
     /// A DREP has come.
     pub(crate) fn disconnect_reply(&mut self, now: Duration, way: MadWay, ids: CommIds) {
         let Some(connection) = self.connections.get(&ids.remote) else { return };
-        if connection.state == ConnectionState::DisconnectSent && connection.is_from(way.from, ids) {
+        if connection.state == CmState::DisconnectSent && connection.is_from(way.from, ids) {
             self.is_disconnected(now, ids.remote, false);
         }
     }
@@ -101,7 +101,7 @@ impl Cm {
         if connection.orphan {
             return self.remove(id);
         }
-        connection.state = ConnectionState::TimeWait;
+        connection.state = CmState::TimeWait;
         let at = now + connection.time_wait;
         self.set_timer(id, at);
     }
@@ -129,11 +129,11 @@ impl Cm {
         let Some(connection) = self.connections.get(&id).filter(|c| c.route.to == way.from) else { return };
         let is_of_peer = reject.local_comm_id == connection.remote;
         match connection.state {
-            ConnectionState::RequestSent => {}
-            ConnectionState::RequestReceived if is_of_peer => return self.close(id),
-            ConnectionState::ReplySent | ConnectionState::ReplyReceived if is_of_peer => {}
+            CmState::RequestSent => {}
+            CmState::RequestReceived if is_of_peer => return self.close(id),
+            CmState::ReplySent | CmState::ReplyReceived if is_of_peer => {}
             // The RTU of this side is under way or lost, and the peer has gone.
-            ConnectionState::Established | ConnectionState::DisconnectSent if is_of_peer => {}
+            CmState::Established | CmState::DisconnectSent if is_of_peer => {}
             _ => return,
         }
         self.close(id);
@@ -147,7 +147,7 @@ impl Cm {
         self.answered(id);
         self.forget_peer(id);
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.state = ConnectionState::Closed;
+            connection.state = CmState::Closed;
         }
     }
 
@@ -161,17 +161,17 @@ impl Cm {
     pub(crate) fn gave_up(&mut self, now: Duration, id: u32) {
         let Some(connection) = self.connections.get(&id) else { return };
         match connection.state {
-            ConnectionState::RequestSent | ConnectionState::ReplySent => {
+            CmState::RequestSent | CmState::ReplySent => {
                 self.send_timeout(id);
                 self.close(id);
                 self.raise_for(id, ConnectionEvent::Unreachable);
             }
-            ConnectionState::LookupSent => {
+            CmState::LookupSent => {
                 self.close(id);
                 self.raise_for(id, ConnectionEvent::Unreachable);
             }
-            ConnectionState::DisconnectSent => self.is_disconnected(now, id, true),
-            ConnectionState::TimeWait => {
+            CmState::DisconnectSent => self.is_disconnected(now, id, true),
+            CmState::TimeWait => {
                 self.close(id);
                 self.raise_for(id, ConnectionEvent::TimewaitExit);
             }
@@ -184,8 +184,8 @@ impl Cm {
     pub(crate) fn is_gone(&mut self, now: Duration, id: u32) {
         let Some(connection) = self.connections.get(&id) else { return };
         match connection.state {
-            ConnectionState::RequestReceived | ConnectionState::LookupReceived => self.close(id),
-            ConnectionState::ReplyReceived | ConnectionState::ReplySent => {
+            CmState::RequestReceived | CmState::LookupReceived => self.close(id),
+            CmState::ReplyReceived | CmState::ReplySent => {
                 let CommIds { local, remote } = connection.ids();
                 // The peer's REJ, which the process can't send.
                 let reject =
@@ -197,10 +197,8 @@ impl Cm {
                 );
                 self.remove_orphan(id);
             }
-            ConnectionState::Established | ConnectionState::DisconnectSent => {
-                self.is_disconnected(now, id, false)
-            }
-            ConnectionState::DisconnectReceived => self.wait_for_stragglers(now, id),
+            CmState::Established | CmState::DisconnectSent => self.is_disconnected(now, id, false),
+            CmState::DisconnectReceived => self.wait_for_stragglers(now, id),
             _ => {}
         }
     }
@@ -219,23 +217,23 @@ impl Cm {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.orphan = true;
         match connection.state {
-            ConnectionState::RequestSent => self.send_timeout(id),
-            ConnectionState::RequestReceived | ConnectionState::ReplySent => {
+            CmState::RequestSent => self.send_timeout(id),
+            CmState::RequestReceived | CmState::ReplySent => {
                 self.send_reject(id, Reject::of_request(CommIds::NONE, RejectReason::CONSUMER));
             }
-            ConnectionState::ReplyReceived => {
+            CmState::ReplyReceived => {
                 let reject = Reject::of_request(CommIds::NONE, RejectReason::CONSUMER);
                 self.send_reject(id, Reject { rejected: Rejected::Reply, ..reject });
             }
             // Stays until the peer has agreed.
-            ConnectionState::Established => {
+            CmState::Established => {
                 let _ = self.disconnect(now, handle);
                 return;
             }
-            ConnectionState::DisconnectSent => return,
-            ConnectionState::DisconnectReceived => self.send_disconnect_reply(id),
-            ConnectionState::LookupReceived => self.send_lookup_answer(id, SidrStatus::REJECT),
-            ConnectionState::LookupSent | ConnectionState::TimeWait | ConnectionState::Closed => {}
+            CmState::DisconnectSent => return,
+            CmState::DisconnectReceived => self.send_disconnect_reply(id),
+            CmState::LookupReceived => self.send_lookup_answer(id, SidrStatus::REJECT),
+            CmState::LookupSent | CmState::TimeWait | CmState::Closed => {}
         }
         self.remove(id);
     }

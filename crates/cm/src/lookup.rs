@@ -2,7 +2,7 @@
 
 use crate::active::{ports, service_port, with_header};
 use crate::cm::{Cm, MadWay};
-use crate::connection::{Connection, ConnectionState};
+use crate::connection::{CmState, Connection};
 use crate::passive::{DEFAULT_PKEY, NoListener, private_data};
 use crate::time;
 use crate::types::{Answer, ConnectionEvent, Error, Event, Handle, Lookup, Route};
@@ -21,14 +21,7 @@ impl Cm {
             interval: time::of_code(time::RESPONSE_TIMEOUT),
             retries: time::MAX_RETRIES,
             ports: ports(wanted.header.as_ref(), wanted.service_id),
-            ..Connection::new(
-                ConnectionState::LookupSent,
-                now,
-                id,
-                wanted.route,
-                u64::from(id),
-                wanted.service_id,
-            )
+            ..Connection::new(CmState::LookupSent, now, id, wanted.route, u64::from(id), wanted.service_id)
         };
         let request =
             SidrRequest { request_id: id, pkey: wanted.pkey, service_id: wanted.service_id, private_data };
@@ -74,14 +67,7 @@ impl Cm {
             remote: request.request_id,
             backlog_of: Some(listener),
             ports: [service_port(request.service_id), header.source.port()],
-            ..Connection::new(
-                ConnectionState::LookupReceived,
-                now,
-                id,
-                route,
-                transaction,
-                request.service_id,
-            )
+            ..Connection::new(CmState::LookupReceived, now, id, route, transaction, request.service_id)
         });
         self.lookups.insert(name, id);
         self.raise(Event::Lookup { listener, handle, request: Box::new(*request), header, route });
@@ -94,7 +80,7 @@ impl Cm {
     pub fn answer(&mut self, handle: Handle, given: &Answer<'_>) -> Result<(), Error> {
         let private_data = private_data(given.private_data)?;
         let connection = self.of(handle)?;
-        if connection.state != ConnectionState::LookupReceived {
+        if connection.state != CmState::LookupReceived {
             return Err(Error::State { state: connection.state.name() });
         }
         let reply = SidrReply {
@@ -123,7 +109,7 @@ impl Cm {
     pub(crate) fn sidr_reply(&mut self, way: MadWay, reply: &SidrReply) {
         let id = reply.request_id;
         let connection = self.connections.get(&id).filter(|c| c.route.to == way.from);
-        if connection.is_some_and(|c| c.state == ConnectionState::LookupSent) {
+        if connection.is_some_and(|c| c.state == CmState::LookupSent) {
             self.close(id);
             self.raise_for(id, ConnectionEvent::Answer(Box::new(*reply)));
         }

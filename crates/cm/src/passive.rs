@@ -2,7 +2,7 @@
 
 use crate::active::service_port;
 use crate::cm::{Cm, MadWay};
-use crate::connection::{Connection, ConnectionState, Peer};
+use crate::connection::{CmState, Connection, Peer};
 use crate::stray::refusal;
 use crate::time;
 use crate::types::{Accept, ConnectionEvent, Error, Event, Handle, ListenerId, Route};
@@ -40,7 +40,7 @@ impl Cm {
         let peer = Peer { address: way.from, ca_guid: request.ca_guid };
         let name = (peer, request.local_comm_id);
         if let Some(&known) = self.by_peer_id.get(&name) {
-            if self.connections.get(&known).is_some_and(|c| c.state == ConnectionState::RequestReceived) {
+            if self.connections.get(&known).is_some_and(|c| c.state == CmState::RequestReceived) {
                 self.ask_for_time(known, Rejected::Request);
             }
             // Otherwise the answer is under way, or comes again by itself.
@@ -88,14 +88,7 @@ impl Cm {
             retries: request.max_cm_retries,
             time_wait: time::granted(path.ack_timeout),
             ports: [service_port(request.service_id), header.source.port()],
-            ..Connection::new(
-                ConnectionState::RequestReceived,
-                now,
-                id,
-                route,
-                transaction,
-                request.service_id,
-            )
+            ..Connection::new(CmState::RequestReceived, now, id, route, transaction, request.service_id)
         });
         self.by_peer_id.insert(name, id);
         self.by_peer_qpn.insert((peer, request.qpn), id);
@@ -141,10 +134,10 @@ impl Cm {
     pub fn accept(&mut self, now: Duration, handle: Handle, answer: &Accept<'_>) -> Result<(), Error> {
         let private_data = private_data(answer.private_data)?;
         let connection = self.of(handle)?;
-        if connection.state != ConnectionState::RequestReceived {
+        if connection.state != CmState::RequestReceived {
             return Err(Error::State { state: connection.state.name() });
         }
-        connection.wait(ConnectionState::ReplySent, now);
+        connection.wait(CmState::ReplySent, now);
         connection.own_qpn = answer.qpn;
         connection.own_guid = answer.ca_guid;
         let mad = connection.mad(Message::Reply(Reply {
@@ -178,10 +171,10 @@ impl Cm {
         let private_data = private_data(data)?;
         let connection = self.of(handle)?;
         let rejected = match connection.state {
-            ConnectionState::RequestReceived => Rejected::Request,
-            ConnectionState::ReplyReceived => Rejected::Reply,
+            CmState::RequestReceived => Rejected::Request,
+            CmState::ReplyReceived => Rejected::Reply,
             // The reply is taken back.
-            ConnectionState::ReplySent => Rejected::Other,
+            CmState::ReplySent => Rejected::Other,
             state => return Err(Error::State { state: state.name() }),
         };
         self.send_reject(
@@ -205,7 +198,7 @@ impl Cm {
     /// An RTU has come.
     pub(crate) fn ready_to_use(&mut self, way: MadWay, ids: CommIds) {
         let Some(connection) = self.connections.get(&ids.remote) else { return };
-        if connection.state == ConnectionState::ReplySent && connection.is_from(way.from, ids) {
+        if connection.state == CmState::ReplySent && connection.is_from(way.from, ids) {
             self.is_established(ids.remote);
         }
     }
@@ -216,11 +209,11 @@ impl Cm {
     /// The connection is established, or not accepted.
     pub fn notify_established(&mut self, handle: Handle) -> Result<(), Error> {
         match self.of(handle)?.state {
-            ConnectionState::ReplySent => {
+            CmState::ReplySent => {
                 self.is_established(handle.0);
                 Ok(())
             }
-            ConnectionState::Established => Err(Error::Established),
+            CmState::Established => Err(Error::Established),
             state => Err(Error::State { state: state.name() }),
         }
     }
@@ -228,7 +221,7 @@ impl Cm {
     pub(crate) fn is_established(&mut self, id: u32) {
         self.answered(id);
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.state = ConnectionState::Established;
+            connection.state = CmState::Established;
             self.raise_for(id, ConnectionEvent::Established);
         }
     }
