@@ -3,7 +3,7 @@
 
 use ferroce_cm::{Accept, Cm, Config, Event, Listen};
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{Ece, MAD_LEN, PortSpace, Transport};
+use ferroce_wire::cm::{Ece, MAD_LEN, Mad, PortSpace, Transport};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 
@@ -23,11 +23,13 @@ fuzz_target!(|data: &[u8]| {
     for step in data.chunks(MAD_LEN) {
         let mut mad = [0; MAD_LEN];
         mad[..step.len()].copy_from_slice(step);
-        // The first four bytes of a MAD are always the same: they say the time here.
+        // The first four bytes of a MAD are always the same: they contain the time here.
         now += Duration::from_millis(u64::from(u16::from_le_bytes([mad[0], mad[1]])));
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
         cm.handle_timeout(now);
-        cm.handle(now, address(2), address(1), &mad);
+        if let Ok(mad) = Mad::parse(&mad) {
+            cm.handle(now, address(2), address(1), &mad);
+        }
         while let Some(event) = cm.poll_event() {
             if let Event::Request { handle, request, .. } = event {
                 let accept = Accept {

@@ -11,7 +11,7 @@ use std::{fs, io};
 use crate::output;
 use ferroce_nic::net::discover;
 use ferroce_preload::counted;
-use ferroce_preload::tree::{Host, Last, Node, Place, Tree};
+use ferroce_preload::tree::{Last, Node, Place, Tree, TreeSource};
 
 /// What is written: the path in the tree, which is also the one below the directory.
 const ROOTS: [&str; 3] = ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"];
@@ -33,7 +33,7 @@ pub fn sysfs(directory: &Path) -> ExitCode {
 fn write(directory: &Path) -> Result<String, String> {
     let devices = discover().map_err(|error| error.to_string())?;
     let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
-    let tree = Tree::from(&Host::with(devices));
+    let tree = Tree::from(&TreeSource::with(devices));
     let explain =
         |error: io::Error| format!("{}: {}", directory.display(), output::path_error(directory, &error));
     if fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some()) {

@@ -1,9 +1,9 @@
 //! The side that asks for a connection.
 
-use crate::cm::{Cm, Way};
-use crate::connection::{Connection, Peer, State};
+use crate::cm::{Cm, MadWay};
+use crate::connection::{CmState, Connection, Peer};
 use crate::time;
-use crate::types::{Connect, Error, Handle, Happening, Route};
+use crate::types::{Connect, ConnectionEvent, Error, Handle, Route};
 use ferroce_wire::cm::{
     ConnectPath, IP_HEADER_LEN, IpHeader, Mad, Message, Mra, Reject, RejectReason, Rejected, Reply, Request,
     ServiceId,
@@ -85,7 +85,7 @@ impl Cm {
             retries: time::MAX_RETRIES,
             time_wait: time::of_code(qp.ack_timeout),
             ports: ports(wanted.header.as_ref(), wanted.service_id),
-            ..Connection::new(State::RequestSent, now, id, route, u64::from(id), wanted.service_id)
+            ..Connection::new(CmState::RequestSent, now, id, route, u64::from(id), wanted.service_id)
         };
         let mad = connection.mad(Message::Request(request));
         let handle = self.add(connection);
@@ -94,7 +94,7 @@ impl Cm {
     }
 
     /// A REP has come.
-    pub(crate) fn reply(&mut self, now: Duration, way: Way, mad: &Mad, reply: &Reply) {
+    pub(crate) fn reply(&mut self, now: Duration, way: MadWay, mad: &Mad, reply: &Reply) {
         let id = reply.remote_comm_id;
         let Some(connection) = self.connections.get_mut(&id) else {
             return self.answer_stray(way, mad);
@@ -104,20 +104,20 @@ impl Cm {
         }
         let is_again = connection.remote == reply.local_comm_id;
         match connection.state {
-            State::RequestSent => {
+            CmState::RequestSent => {
                 let peer = Peer { address: way.from, ca_guid: reply.ca_guid };
                 connection.remote = reply.local_comm_id;
                 connection.peer_qpn = reply.qpn;
                 connection.peer = Some(peer);
-                connection.wait(State::ReplyReceived, now);
+                connection.wait(CmState::ReplyReceived, now);
                 self.answered(id);
                 self.replace_stale(now, (peer, reply.qpn), id);
-                self.tell(id, Happening::Reply(Box::new(*reply)));
+                self.raise_for(id, ConnectionEvent::Reply(Box::new(*reply)));
             }
             // The RTU was lost.
-            State::Established if is_again => self.send_ready_to_use(id),
-            State::ReplyReceived if is_again => self.ask_for_time(id, Rejected::Reply),
-            State::Closed if is_again || connection.remote == 0 => self.answer_stray(way, mad),
+            CmState::Established if is_again => self.send_ready_to_use(id),
+            CmState::ReplyReceived if is_again => self.ask_for_time(id, Rejected::Reply),
+            CmState::Closed if is_again || connection.remote == 0 => self.answer_stray(way, mad),
             _ => {}
         }
     }
@@ -135,10 +135,10 @@ impl Cm {
     /// There is no reply, or the peer has gone meanwhile.
     pub fn establish(&mut self, handle: Handle) -> Result<(), Error> {
         let connection = self.of(handle)?;
-        if connection.state != State::ReplyReceived {
+        if connection.state != CmState::ReplyReceived {
             return Err(Error::State { state: connection.state.name() });
         }
-        connection.state = State::Established;
+        connection.state = CmState::Established;
         self.send_ready_to_use(handle.0);
         Ok(())
     }
@@ -149,7 +149,7 @@ impl Cm {
         self.send(id, mad);
     }
 
-    /// Says that a message has come and is being looked at.
+    /// Answers a message with an MRA: the program needs time.
     pub(crate) fn ask_for_time(&mut self, id: u32, received: Rejected) {
         let Some(connection) = self.connections.get(&id) else { return };
         let mra = Mra { ids: connection.ids(), received, service_timeout: time::SERVICE_TIMEOUT };
@@ -158,14 +158,14 @@ impl Cm {
     }
 
     /// An MRA has come: the answer takes longer. The next repetition is deferred once.
-    pub(crate) fn mra(&mut self, now: Duration, way: Way, mra: &Mra) {
+    pub(crate) fn mra(&mut self, now: Duration, way: MadWay, mra: &Mra) {
         let id = mra.ids.remote;
         let Some(connection) = self.connections.get_mut(&id).filter(|c| c.route.to == way.from) else {
             return;
         };
         let is_of_state = match (connection.state, mra.received) {
-            (State::RequestSent, Rejected::Request) => true,
-            (State::ReplySent, Rejected::Reply) => connection.remote == mra.ids.local,
+            (CmState::RequestSent, Rejected::Request) => true,
+            (CmState::ReplySent, Rejected::Reply) => connection.remote == mra.ids.local,
             _ => false,
         };
         let (Some(repeated), Some(due)) = (&mut connection.repeated, connection.timer) else { return };
@@ -190,7 +190,7 @@ impl Cm {
     }
 }
 
-/// A route as a REQ says it.
+/// A route as the path of a REQ.
 fn path(route: &Route, ack_timeout: u8) -> ConnectPath {
     ConnectPath {
         local_lid: NO_LID,

@@ -1,11 +1,11 @@
 //! The communication manager: its tables, timers, and what comes to it.
 
-use crate::connection::{Connection, Peer, Repeated, State};
+use crate::connection::{CmState, Connection, Peer, Repeated};
 use crate::stray;
 use crate::time;
-use crate::types::{Error, Event, Handle, Happening, Listen, ListenerId, Route, Status, Transmit};
+use crate::types::{AddressedMad, ConnectionEvent, Error, Event, Handle, Listen, ListenerId, Route, Status};
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{MAD_LEN, Mad, Message};
+use ferroce_wire::cm::{Mad, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct Cm {
     /// Lookups of peers that wait to be answered, by what the peers call them.
     pub(crate) lookups: BTreeMap<(HostAddr, u32), u32>,
     timers: BTreeSet<(Duration, u32)>,
-    transmits: VecDeque<Transmit>,
+    transmits: VecDeque<AddressedMad>,
     events: VecDeque<Event>,
 }
 
@@ -70,7 +70,7 @@ impl Cm {
     }
 
     /// A MAD to send, the oldest first.
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self) -> Option<AddressedMad> {
         self.transmits.pop_front()
     }
 
@@ -101,7 +101,7 @@ impl Cm {
     /// to its request.
     #[must_use]
     pub fn unanswered(&self, now: Duration, handle: Handle) -> Option<(SocketAddr, Duration)> {
-        let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
+        let asks = |c: &&Connection| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
         let connection = self.connections.get(&handle.0).filter(asks)?;
         let (repeated, timer) = (connection.repeated.as_ref()?, connection.timer?);
         let rest = timer.saturating_sub(now) + u32::from(repeated.left) * repeated.interval;
@@ -110,7 +110,7 @@ impl Cm {
 
     /// The connections and lookups that aren't over.
     pub fn statuses(&self) -> impl Iterator<Item = Status> {
-        self.connections.values().filter(|c| c.state != State::Closed).map(Connection::status)
+        self.connections.values().filter(|c| c.state != CmState::Closed).map(Connection::status)
     }
 
     /// The listeners, each with the number of requests in its backlog.
@@ -118,10 +118,10 @@ impl Cm {
         self.listeners.values().map(|listener| (listener.listen, listener.waiting))
     }
 
-    /// Nothing will be told of a connection any more.
+    /// No event of a connection follows any more.
     #[must_use]
     pub fn is_over(&self, handle: Handle) -> bool {
-        self.events.is_empty() && self.connections.get(&handle.0).is_none_or(|c| c.state == State::Closed)
+        self.events.is_empty() && self.connections.get(&handle.0).is_none_or(|c| c.state == CmState::Closed)
     }
 
     /// Between which addresses a connection is.
@@ -158,16 +158,15 @@ impl Cm {
     }
 
     /// A MAD has come from `from`, to the local address `to`. What it is for, this process has.
-    pub fn handle(&mut self, now: Duration, from: HostAddr, to: HostAddr, bytes: &[u8; MAD_LEN]) {
-        let Ok(mad) = Mad::parse(bytes) else { return };
-        let way = Way { from, to };
+    pub fn handle(&mut self, now: Duration, from: HostAddr, to: HostAddr, mad: &Mad) {
+        let way = MadWay { from, to };
         match &mad.message {
             Message::Request(request) => self.request(now, way, mad.transaction, request),
             Message::Mra(mra) => self.mra(now, way, mra),
             Message::Reject(reject) => self.rejected(way, reject),
-            Message::Reply(reply) => self.reply(now, way, &mad, reply),
+            Message::Reply(reply) => self.reply(now, way, mad, reply),
             Message::ReadyToUse(ids) => self.ready_to_use(way, *ids),
-            Message::DisconnectRequest(request) => self.disconnect_request(now, way, &mad, request),
+            Message::DisconnectRequest(request) => self.disconnect_request(now, way, mad, request),
             Message::DisconnectReply(ids) => self.disconnect_reply(now, way, *ids),
             Message::SidrRequest(request) => self.sidr_request(now, way, mad.transaction, request),
             Message::SidrReply(reply) => self.sidr_reply(way, reply),
@@ -201,7 +200,7 @@ impl Cm {
         }
     }
 
-    /// A peer that calls its connections so is gone, and can't say so: what it would have said has come.
+    /// The process whose connections have these IDs has died: its connections end as by its own message.
     pub fn peer_gone(&mut self, now: Duration, mut is_it: impl FnMut(u32, &Route) -> bool) {
         let gone: Vec<u32> = self
             .connections
@@ -215,7 +214,7 @@ impl Cm {
     /// A process that was asked may be gone, or just going: requests that wait for an answer by these routes are sent again soon, and
     /// find out. That counts as no repetition, and doesn't prolong the whole wait.
     pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&Route) -> bool) {
-        let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
+        let asks = |c: &&Connection| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
         let asking = self.connections.values().filter(asks).filter(|c| is_it(&c.route));
         let ids: Vec<u32> = asking.map(|c| c.local).collect();
         for id in ids {
@@ -306,7 +305,7 @@ impl Cm {
     }
 
     /// Sends a message, and again until it is answered, within [`time::longest_wait`].
-    pub(crate) fn send_repeatedly(&mut self, now: Duration, id: u32, mad: [u8; MAD_LEN]) {
+    pub(crate) fn send_repeatedly(&mut self, now: Duration, id: u32, mad: Mad) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (interval, left) = (connection.interval, connection.retries);
         let until = now + time::longest_wait(interval, left);
@@ -324,22 +323,21 @@ impl Cm {
     }
 
     /// Sends a MAD to the peer of a connection.
-    pub(crate) fn send(&mut self, id: u32, mad: [u8; MAD_LEN]) {
+    pub(crate) fn send(&mut self, id: u32, mad: Mad) {
         if let Some(Route { from, to, traffic_class, .. }) = self.connections.get(&id).map(|c| c.route) {
-            self.transmits.push_back(Transmit { from, to, traffic_class, mad });
+            self.transmits.push_back(AddressedMad { from, to, traffic_class, mad });
         }
     }
 
     /// Answers a MAD that belongs to no connection.
-    pub(crate) fn send_back(&mut self, way: Way, mad: &Mad) {
-        let mad = mad.emit();
-        self.transmits.push_back(Transmit { from: way.to, to: way.from, traffic_class: 0, mad });
+    pub(crate) fn send_back(&mut self, way: MadWay, mad: Mad) {
+        self.transmits.push_back(AddressedMad { from: way.to, to: way.from, traffic_class: 0, mad });
     }
 
     /// Answers a MAD that is for a connection which doesn't exist.
-    pub(crate) fn answer_stray(&mut self, way: Way, mad: &Mad) {
+    pub(crate) fn answer_stray(&mut self, way: MadWay, mad: &Mad) {
         if let Some(answer) = stray::answer_for_nobody(mad) {
-            self.send_back(way, &answer);
+            self.send_back(way, answer);
         }
     }
 
@@ -347,10 +345,10 @@ impl Cm {
         self.events.push_back(event);
     }
 
-    /// Tells the user of a connection, if there is one.
-    pub(crate) fn tell(&mut self, id: u32, happening: Happening) {
+    /// Queues an event of a connection that has a user.
+    pub(crate) fn raise_for(&mut self, id: u32, event: ConnectionEvent) {
         if self.connections.get(&id).is_some_and(|c| !c.orphan) {
-            self.events.push_back(Event::Of(Handle(id), happening));
+            self.events.push_back(Event::Of(Handle(id), event));
         }
     }
 
@@ -359,13 +357,13 @@ impl Cm {
     /// # Errors
     /// There is none: it is over.
     pub(crate) fn of(&mut self, handle: Handle) -> Result<&mut Connection, Error> {
-        self.connections.get_mut(&handle.0).ok_or(Error::State { state: State::Closed.name() })
+        self.connections.get_mut(&handle.0).ok_or(Error::State { state: CmState::Closed.name() })
     }
 }
 
 /// The addresses of a packet that has come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct MadWay {
     pub(crate) from: HostAddr,
     pub(crate) to: HostAddr,
 }

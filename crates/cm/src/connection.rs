@@ -2,12 +2,12 @@
 
 use crate::types::{ListenerId, Route, Status};
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{CommIds, MAD_LEN, Mad, Message, ServiceId};
+use ferroce_wire::cm::{CommIds, Mad, Message, ServiceId};
 use std::time::Duration;
 
 /// Where a connection is between its request and its end (IBTA 12.9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum CmState {
     /// This side has asked.
     RequestSent,
     /// The peer has accepted; this side isn't ready yet.
@@ -32,7 +32,7 @@ pub(crate) enum State {
     Closed,
 }
 
-impl State {
+impl CmState {
     /// As Linux names it (`enum ib_cm_state`).
     pub(crate) const fn short_name(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl State {
         !matches!(self, Self::Established | Self::TimeWait | Self::Closed)
     }
 
-    /// As a program's log says it.
+    /// For a program's log.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::RequestSent => "waiting for the peer's reply",
@@ -81,7 +81,7 @@ pub(crate) struct Peer {
 /// A message that is sent again until it is answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Repeated {
-    pub(crate) mad: [u8; MAD_LEN],
+    pub(crate) mad: Mad,
     pub(crate) interval: Duration,
     /// So often again.
     pub(crate) left: u8,
@@ -96,7 +96,7 @@ pub(crate) struct Repeated {
 /// A connection or lookup.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
-    pub(crate) state: State,
+    pub(crate) state: CmState,
     pub(crate) local: u32,
     /// The peer's communication ID; 0: not known yet.
     pub(crate) remote: u32,
@@ -107,7 +107,7 @@ pub(crate) struct Connection {
     pub(crate) service_id: ServiceId,
     /// The ports of this side and of the peer, as the programs know them; 0: unknown.
     pub(crate) ports: [u16; 2],
-    /// When a state began that [waits](State::waits).
+    /// When a state began that [waits](CmState::waits).
     pub(crate) since: Duration,
     /// The peer, once it is known.
     pub(crate) peer: Option<Peer>,
@@ -130,7 +130,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// A connection in its first state, at `since`.
     pub(crate) const fn new(
-        state: State,
+        state: CmState,
         since: Duration,
         local: u32,
         route: Route,
@@ -160,8 +160,8 @@ impl Connection {
         }
     }
 
-    /// Enters a state that [waits](State::waits).
-    pub(crate) const fn wait(&mut self, state: State, now: Duration) {
+    /// Enters a state that [waits](CmState::waits).
+    pub(crate) const fn wait(&mut self, state: CmState, now: Duration) {
         (self.state, self.since) = (state, now);
     }
 
@@ -188,12 +188,12 @@ impl Connection {
         self.route.to == from && self.remote == ids.local
     }
 
-    pub(crate) fn mad(&self, message: Message) -> [u8; MAD_LEN] {
-        Mad { transaction: self.transaction, message }.emit()
+    pub(crate) const fn mad(&self, message: Message) -> Mad {
+        Mad { transaction: self.transaction, message }
     }
 
     /// Its peer may repeat or reuse what it calls it.
     pub(crate) const fn is_live(&self) -> bool {
-        !matches!(self.state, State::TimeWait | State::Closed)
+        !matches!(self.state, CmState::TimeWait | CmState::Closed)
     }
 }

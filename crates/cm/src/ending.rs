@@ -1,8 +1,8 @@
 //! How connections end: on request, by a rejection, when a peer is silent or gone, or with their user.
 
-use crate::cm::{Cm, Way};
-use crate::connection::{Connection, Peer, State};
-use crate::types::{Error, Handle, Happening};
+use crate::cm::{Cm, MadWay};
+use crate::connection::{CmState, Connection, Peer};
+use crate::types::{ConnectionEvent, Error, Handle};
 use ferroce_wire::cm::{
     CommIds, DisconnectRequest, Mad, Message, Reject, RejectReason, Rejected, SidrStatus,
 };
@@ -16,15 +16,15 @@ impl Cm {
     pub fn disconnect(&mut self, now: Duration, handle: Handle) -> Result<(), Error> {
         let Some(connection) = self.connections.get_mut(&handle.0) else { return Ok(()) };
         match connection.state {
-            State::RequestReceived | State::LookupReceived => {
+            CmState::RequestReceived | CmState::LookupReceived => {
                 return Err(Error::State { state: connection.state.name() });
             }
-            State::ReplySent | State::Established => {
-                connection.wait(State::DisconnectSent, now);
+            CmState::ReplySent | CmState::Established => {
+                connection.wait(CmState::DisconnectSent, now);
                 let mad = disconnect_request(connection);
                 self.send_repeatedly(now, handle.0, mad);
             }
-            State::DisconnectReceived => {
+            CmState::DisconnectReceived => {
                 self.send_disconnect_reply(handle.0);
                 self.wait_for_stragglers(now, handle.0);
             }
@@ -37,7 +37,7 @@ impl Cm {
     pub(crate) fn disconnect_request(
         &mut self,
         now: Duration,
-        way: Way,
+        way: MadWay,
         mad: &Mad,
         request: &DisconnectRequest,
     ) {
@@ -50,46 +50,46 @@ impl Cm {
         }
         // The answer has the question's number.
         match connection.state {
-            State::ReplySent | State::Established | State::ReplyReceived => {
+            CmState::ReplySent | CmState::Established | CmState::ReplyReceived => {
                 if request.remote_qpn != connection.own_qpn {
                     return;
                 }
-                if connection.state == State::ReplySent {
+                if connection.state == CmState::ReplySent {
                     // Its RTU is lost, or was overtaken: only who has sent one asks for the end.
                     self.is_established(id);
                 }
                 let Some(connection) = self.connections.get_mut(&id) else { return };
                 connection.transaction = mad.transaction;
-                connection.wait(State::DisconnectReceived, now);
+                connection.wait(CmState::DisconnectReceived, now);
                 self.answered(id);
-                self.tell(id, Happening::Disconnected { timed_out: false });
+                self.raise_for(id, ConnectionEvent::Disconnected { timed_out: false });
                 if self.connections.get(&id).is_some_and(|c| c.orphan) {
                     self.send_disconnect_reply(id);
                     self.remove(id);
                 }
             }
             // Both have asked. Each has what it wanted.
-            State::DisconnectSent => {
+            CmState::DisconnectSent => {
                 connection.transaction = mad.transaction;
                 self.send_disconnect_reply(id);
                 self.is_disconnected(now, id, false);
             }
-            State::TimeWait | State::Closed => self.answer_stray(way, mad),
+            CmState::TimeWait | CmState::Closed => self.answer_stray(way, mad),
             _ => {}
         }
     }
 
     /// A DREP has come.
-    pub(crate) fn disconnect_reply(&mut self, now: Duration, way: Way, ids: CommIds) {
+    pub(crate) fn disconnect_reply(&mut self, now: Duration, way: MadWay, ids: CommIds) {
         let Some(connection) = self.connections.get(&ids.remote) else { return };
-        if connection.state == State::DisconnectSent && connection.is_from(way.from, ids) {
+        if connection.state == CmState::DisconnectSent && connection.is_from(way.from, ids) {
             self.is_disconnected(now, ids.remote, false);
         }
     }
 
-    /// A connection has ended, as its user is told.
+    /// A connection has ended, with an event.
     fn is_disconnected(&mut self, now: Duration, id: u32, timed_out: bool) {
-        self.tell(id, Happening::Disconnected { timed_out });
+        self.raise_for(id, ConnectionEvent::Disconnected { timed_out });
         self.wait_for_stragglers(now, id);
     }
 
@@ -101,7 +101,7 @@ impl Cm {
         if connection.orphan {
             return self.remove(id);
         }
-        connection.state = State::TimeWait;
+        connection.state = CmState::TimeWait;
         let at = now + connection.time_wait;
         self.set_timer(id, at);
     }
@@ -113,9 +113,9 @@ impl Cm {
     }
 
     /// A REJ has come.
-    pub(crate) fn rejected(&mut self, way: Way, reject: &Reject) {
+    pub(crate) fn rejected(&mut self, way: MadWay, reject: &Reject) {
         let id = match reject.remote_comm_id {
-            // Who gives up a request knows no number for it but its own.
+            // A requester that gives up knows its own ID only.
             0 => {
                 let [guid, ..] = reject.info.as_chunks::<8>().0 else { return };
                 let peer = Peer { address: way.from, ca_guid: u64::from_be_bytes(*guid) };
@@ -129,15 +129,15 @@ impl Cm {
         let Some(connection) = self.connections.get(&id).filter(|c| c.route.to == way.from) else { return };
         let is_of_peer = reject.local_comm_id == connection.remote;
         match connection.state {
-            State::RequestSent => {}
-            State::RequestReceived if is_of_peer => return self.close(id),
-            State::ReplySent | State::ReplyReceived if is_of_peer => {}
+            CmState::RequestSent => {}
+            CmState::RequestReceived if is_of_peer => return self.close(id),
+            CmState::ReplySent | CmState::ReplyReceived if is_of_peer => {}
             // The RTU of this side is under way or lost, and the peer has gone.
-            State::Established | State::DisconnectSent if is_of_peer => {}
+            CmState::Established | CmState::DisconnectSent if is_of_peer => {}
             _ => return,
         }
         self.close(id);
-        self.tell(id, Happening::Rejected(Box::new(*reject)));
+        self.raise_for(id, ConnectionEvent::Rejected(Box::new(*reject)));
         self.remove_orphan(id);
     }
 
@@ -147,7 +147,7 @@ impl Cm {
         self.answered(id);
         self.forget_peer(id);
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.state = State::Closed;
+            connection.state = CmState::Closed;
         }
     }
 
@@ -161,82 +161,85 @@ impl Cm {
     pub(crate) fn gave_up(&mut self, now: Duration, id: u32) {
         let Some(connection) = self.connections.get(&id) else { return };
         match connection.state {
-            State::RequestSent | State::ReplySent => {
+            CmState::RequestSent | CmState::ReplySent => {
                 self.send_timeout(id);
                 self.close(id);
-                self.tell(id, Happening::Unreachable);
+                self.raise_for(id, ConnectionEvent::Unreachable);
             }
-            State::LookupSent => {
+            CmState::LookupSent => {
                 self.close(id);
-                self.tell(id, Happening::Unreachable);
+                self.raise_for(id, ConnectionEvent::Unreachable);
             }
-            State::DisconnectSent => self.is_disconnected(now, id, true),
-            State::TimeWait => {
+            CmState::DisconnectSent => self.is_disconnected(now, id, true),
+            CmState::TimeWait => {
                 self.close(id);
-                self.tell(id, Happening::TimewaitExit);
+                self.raise_for(id, ConnectionEvent::TimewaitExit);
             }
             _ => {}
         }
         self.remove_orphan(id);
     }
 
-    /// The peer is gone, and can't say so.
+    /// The process of the peer has died.
     pub(crate) fn is_gone(&mut self, now: Duration, id: u32) {
         let Some(connection) = self.connections.get(&id) else { return };
         match connection.state {
-            State::RequestReceived | State::LookupReceived => self.close(id),
-            State::ReplyReceived | State::ReplySent => {
+            CmState::RequestReceived | CmState::LookupReceived => self.close(id),
+            CmState::ReplyReceived | CmState::ReplySent => {
                 let CommIds { local, remote } = connection.ids();
-                // As the peer would have said it.
+                // The peer's REJ, which the process can't send.
                 let reject =
                     Reject::of_request(CommIds { local: remote, remote: local }, RejectReason::TIMEOUT);
                 self.close(id);
-                self.tell(id, Happening::Rejected(Box::new(Reject { rejected: Rejected::Other, ..reject })));
+                self.raise_for(
+                    id,
+                    ConnectionEvent::Rejected(Box::new(Reject { rejected: Rejected::Other, ..reject })),
+                );
                 self.remove_orphan(id);
             }
-            State::Established | State::DisconnectSent => self.is_disconnected(now, id, false),
-            State::DisconnectReceived => self.wait_for_stragglers(now, id),
+            CmState::Established | CmState::DisconnectSent => self.is_disconnected(now, id, false),
+            CmState::DisconnectReceived => self.wait_for_stragglers(now, id),
             _ => {}
         }
     }
 
-    /// All users have gone, as by [`Cm::destroy`], and nobody listens any more.
+    /// All users have gone, as by [`Cm::destroy`], and all listeners.
     pub fn destroy_all(&mut self, now: Duration) {
         self.listeners.clear();
         let all: Vec<u32> = self.connections.keys().copied().collect();
         all.into_iter().for_each(|id| self.destroy(now, Handle(id)));
     }
 
-    /// The user of a connection or lookup has gone: the peer is told, and no event comes any more.
+    /// The user of a connection or lookup has gone: the peer gets a message, and no event follows.
     pub fn destroy(&mut self, now: Duration, handle: Handle) {
         let id = handle.0;
         self.take(handle);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.orphan = true;
         match connection.state {
-            State::RequestSent => self.send_timeout(id),
-            State::RequestReceived | State::ReplySent => {
+            CmState::RequestSent => self.send_timeout(id),
+            CmState::RequestReceived | CmState::ReplySent => {
                 self.send_reject(id, Reject::of_request(CommIds::NONE, RejectReason::CONSUMER));
             }
-            State::ReplyReceived => {
+            CmState::ReplyReceived => {
                 let reject = Reject::of_request(CommIds::NONE, RejectReason::CONSUMER);
                 self.send_reject(id, Reject { rejected: Rejected::Reply, ..reject });
             }
             // Stays until the peer has agreed.
-            State::Established => {
+            CmState::Established => {
                 let _ = self.disconnect(now, handle);
                 return;
             }
-            State::DisconnectSent => return,
-            State::DisconnectReceived => self.send_disconnect_reply(id),
-            State::LookupReceived => self.send_lookup_answer(id, SidrStatus::REJECT),
-            State::LookupSent | State::TimeWait | State::Closed => {}
+            CmState::DisconnectSent => return,
+            CmState::DisconnectReceived => self.send_disconnect_reply(id),
+            CmState::LookupReceived => self.send_lookup_answer(id, SidrStatus::REJECT),
+            CmState::LookupSent | CmState::TimeWait | CmState::Closed => {}
         }
         self.remove(id);
     }
 }
 
-fn disconnect_request(connection: &Connection) -> [u8; ferroce_wire::cm::MAD_LEN] {
+fn disconnect_request(connection: &Connection) -> Mad {
     let ids = connection.ids();
     connection.mad(Message::DisconnectRequest(DisconnectRequest { ids, remote_qpn: connection.peer_qpn }))
 }

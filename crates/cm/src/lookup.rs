@@ -1,11 +1,11 @@
 //! Lookups of datagram services (SIDR, IBTA 12.11).
 
 use crate::active::{ports, service_port, with_header};
-use crate::cm::{Cm, Way};
-use crate::connection::{Connection, State};
+use crate::cm::{Cm, MadWay};
+use crate::connection::{CmState, Connection};
 use crate::passive::{DEFAULT_PKEY, NoListener, private_data};
 use crate::time;
-use crate::types::{Answer, Error, Event, Handle, Happening, Lookup, Route};
+use crate::types::{Answer, ConnectionEvent, Error, Event, Handle, Lookup, Route};
 use ferroce_wire::cm::{IpHeader, Mad, Message, SidrReply, SidrRequest, SidrStatus};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Cm {
             interval: time::of_code(time::RESPONSE_TIMEOUT),
             retries: time::MAX_RETRIES,
             ports: ports(wanted.header.as_ref(), wanted.service_id),
-            ..Connection::new(State::LookupSent, now, id, wanted.route, u64::from(id), wanted.service_id)
+            ..Connection::new(CmState::LookupSent, now, id, wanted.route, u64::from(id), wanted.service_id)
         };
         let request =
             SidrRequest { request_id: id, pkey: wanted.pkey, service_id: wanted.service_id, private_data };
@@ -32,7 +32,13 @@ impl Cm {
     }
 
     /// A SIDR_REQ has come.
-    pub(crate) fn sidr_request(&mut self, now: Duration, way: Way, transaction: u64, request: &SidrRequest) {
+    pub(crate) fn sidr_request(
+        &mut self,
+        now: Duration,
+        way: MadWay,
+        transaction: u64,
+        request: &SidrRequest,
+    ) {
         let name = (way.from, request.request_id);
         if self.lookups.contains_key(&name) {
             return;
@@ -48,7 +54,7 @@ impl Cm {
             }
             _ => {
                 let reply = SidrReply::without_qp(request.request_id, SidrStatus::REJECT, request.service_id);
-                return self.send_back(way, &Mad { transaction, message: Message::SidrReply(reply) });
+                return self.send_back(way, Mad { transaction, message: Message::SidrReply(reply) });
             }
         };
         if !self.has_room(listener) {
@@ -61,7 +67,7 @@ impl Cm {
             remote: request.request_id,
             backlog_of: Some(listener),
             ports: [service_port(request.service_id), header.source.port()],
-            ..Connection::new(State::LookupReceived, now, id, route, transaction, request.service_id)
+            ..Connection::new(CmState::LookupReceived, now, id, route, transaction, request.service_id)
         });
         self.lookups.insert(name, id);
         self.raise(Event::Lookup { listener, handle, request: Box::new(*request), header, route });
@@ -74,7 +80,7 @@ impl Cm {
     pub fn answer(&mut self, handle: Handle, given: &Answer<'_>) -> Result<(), Error> {
         let private_data = private_data(given.private_data)?;
         let connection = self.of(handle)?;
-        if connection.state != State::LookupReceived {
+        if connection.state != CmState::LookupReceived {
             return Err(Error::State { state: connection.state.name() });
         }
         let reply = SidrReply {
@@ -100,12 +106,12 @@ impl Cm {
     }
 
     /// A SIDR_REP has come.
-    pub(crate) fn sidr_reply(&mut self, way: Way, reply: &SidrReply) {
+    pub(crate) fn sidr_reply(&mut self, way: MadWay, reply: &SidrReply) {
         let id = reply.request_id;
         let connection = self.connections.get(&id).filter(|c| c.route.to == way.from);
-        if connection.is_some_and(|c| c.state == State::LookupSent) {
+        if connection.is_some_and(|c| c.state == CmState::LookupSent) {
             self.close(id);
-            self.tell(id, Happening::Answer(Box::new(*reply)));
+            self.raise_for(id, ConnectionEvent::Answer(Box::new(*reply)));
         }
     }
 }

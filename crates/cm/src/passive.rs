@@ -1,11 +1,11 @@
 //! The side that is asked for a connection.
 
 use crate::active::service_port;
-use crate::cm::{Cm, Way};
-use crate::connection::{Connection, Peer, State};
+use crate::cm::{Cm, MadWay};
+use crate::connection::{CmState, Connection, Peer};
 use crate::stray::refusal;
 use crate::time;
-use crate::types::{Accept, Error, Event, Handle, Happening, ListenerId, Route};
+use crate::types::{Accept, ConnectionEvent, Error, Event, Handle, ListenerId, Route};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
     CommIds, IpHeader, Mad, Message, Reject, RejectReason, Rejected, Reply, Request, ServiceId, Transport,
@@ -18,9 +18,9 @@ pub(crate) const DEFAULT_PKEY: u16 = 0x7fff;
 
 /// Why a request finds no listener.
 pub(crate) enum NoListener {
-    /// Nobody has the port.
+    /// No listener has the port.
     Port,
-    /// Who has it doesn't take such requests.
+    /// The port's listener doesn't take such requests.
     Unfit,
 }
 
@@ -36,11 +36,11 @@ pub(crate) fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], Error
 
 impl Cm {
     /// A REQ has come.
-    pub(crate) fn request(&mut self, now: Duration, way: Way, transaction: u64, request: &Request) {
+    pub(crate) fn request(&mut self, now: Duration, way: MadWay, transaction: u64, request: &Request) {
         let peer = Peer { address: way.from, ca_guid: request.ca_guid };
         let name = (peer, request.local_comm_id);
         if let Some(&known) = self.by_peer_id.get(&name) {
-            if self.connections.get(&known).is_some_and(|c| c.state == State::RequestReceived) {
+            if self.connections.get(&known).is_some_and(|c| c.state == CmState::RequestReceived) {
                 self.ask_for_time(known, Rejected::Request);
             }
             // Otherwise the answer is under way, or comes again by itself.
@@ -48,7 +48,7 @@ impl Cm {
         }
         let refuse = |cm: &mut Self, reason| {
             let message = Message::Reject(refusal(request, reason));
-            cm.send_back(way, &Mad { transaction, message });
+            cm.send_back(way, Mad { transaction, message });
         };
         if let Some(&stale) = self.by_peer_qpn.get(&(peer, request.qpn)) {
             // The peer's program has died, and another one has its number now.
@@ -88,7 +88,7 @@ impl Cm {
             retries: request.max_cm_retries,
             time_wait: time::granted(path.ack_timeout),
             ports: [service_port(request.service_id), header.source.port()],
-            ..Connection::new(State::RequestReceived, now, id, route, transaction, request.service_id)
+            ..Connection::new(CmState::RequestReceived, now, id, route, transaction, request.service_id)
         });
         self.by_peer_id.insert(name, id);
         self.by_peer_qpn.insert((peer, request.qpn), id);
@@ -134,10 +134,10 @@ impl Cm {
     pub fn accept(&mut self, now: Duration, handle: Handle, answer: &Accept<'_>) -> Result<(), Error> {
         let private_data = private_data(answer.private_data)?;
         let connection = self.of(handle)?;
-        if connection.state != State::RequestReceived {
+        if connection.state != CmState::RequestReceived {
             return Err(Error::State { state: connection.state.name() });
         }
-        connection.wait(State::ReplySent, now);
+        connection.wait(CmState::ReplySent, now);
         connection.own_qpn = answer.qpn;
         connection.own_guid = answer.ca_guid;
         let mad = connection.mad(Message::Reply(Reply {
@@ -171,10 +171,10 @@ impl Cm {
         let private_data = private_data(data)?;
         let connection = self.of(handle)?;
         let rejected = match connection.state {
-            State::RequestReceived => Rejected::Request,
-            State::ReplyReceived => Rejected::Reply,
+            CmState::RequestReceived => Rejected::Request,
+            CmState::ReplyReceived => Rejected::Reply,
             // The reply is taken back.
-            State::ReplySent => Rejected::Other,
+            CmState::ReplySent => Rejected::Other,
             state => return Err(Error::State { state: state.name() }),
         };
         self.send_reject(
@@ -196,9 +196,9 @@ impl Cm {
     }
 
     /// An RTU has come.
-    pub(crate) fn ready_to_use(&mut self, way: Way, ids: CommIds) {
+    pub(crate) fn ready_to_use(&mut self, way: MadWay, ids: CommIds) {
         let Some(connection) = self.connections.get(&ids.remote) else { return };
-        if connection.state == State::ReplySent && connection.is_from(way.from, ids) {
+        if connection.state == CmState::ReplySent && connection.is_from(way.from, ids) {
             self.is_established(ids.remote);
         }
     }
@@ -209,11 +209,11 @@ impl Cm {
     /// The connection is established, or not accepted.
     pub fn notify_established(&mut self, handle: Handle) -> Result<(), Error> {
         match self.of(handle)?.state {
-            State::ReplySent => {
+            CmState::ReplySent => {
                 self.is_established(handle.0);
                 Ok(())
             }
-            State::Established => Err(Error::Established),
+            CmState::Established => Err(Error::Established),
             state => Err(Error::State { state: state.name() }),
         }
     }
@@ -221,8 +221,8 @@ impl Cm {
     pub(crate) fn is_established(&mut self, id: u32) {
         self.answered(id);
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.state = State::Established;
-            self.tell(id, Happening::Established);
+            connection.state = CmState::Established;
+            self.raise_for(id, ConnectionEvent::Established);
         }
     }
 }
@@ -238,7 +238,7 @@ fn takes(own: IpAddr, v6_only: bool, destination: IpAddr) -> bool {
 }
 
 /// Why no connection can be made by the paths of a request.
-fn unusable_path(way: Way, request: &Request) -> Option<RejectReason> {
+fn unusable_path(way: MadWay, request: &Request) -> Option<RejectReason> {
     let is = |gid, address: HostAddr| HostAddr::from_gid(gid, address.scope_id()) == address;
     let path = &request.primary;
     if request.alternate.local_lid != 0 {

@@ -1,12 +1,12 @@
-//! Answers to messages that are for nobody.
+//! Answers to messages without a receiver.
 
 use ferroce_wire::cm::{
     CommIds, Mad, Message, Reject, RejectReason, Rejected, Request, SidrReply, SidrStatus,
 };
 
-/// What is said to a message that is for a port or connection which nobody here has; `None` when nothing is.
+/// The answer to a message for a port or connection that no process here has; `None` for a message without answer.
 ///
-/// A request finds no listener, a request for the end finds none to end, and who replies to a request that is forgotten needn't wait.
+/// A REQ is rejected, a DREQ is confirmed, and a REP for a forgotten request is rejected, so that the peer doesn't wait.
 #[must_use]
 pub fn answer_for_nobody(mad: &Mad) -> Option<Mad> {
     let message = match &mad.message {

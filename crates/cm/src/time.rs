@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// A time as 5 bits of a message say it, roughly 4.096 µs · 2^n, in the whole milliseconds that Linux takes for it.
+/// The time of a 5-bit field of a message, roughly 4.096 µs · 2^n, in the whole milliseconds that Linux takes for it.
 pub(crate) const fn of_code(code: u8) -> Duration {
     Duration::from_millis(1 << (if code > 31 { 31 } else { code }).saturating_sub(8))
 }
 
-/// How long this side may take for an answer, as its requests say: 4 s.
+/// How long this side may take for an answer, a field of its requests: 4 s.
 pub(crate) const RESPONSE_TIMEOUT: u8 = 20;
 /// How often a message is sent again.
 pub(crate) const MAX_RETRIES: u8 = 15;

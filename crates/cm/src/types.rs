@@ -1,8 +1,8 @@
-//! What users of the communication manager say and are told.
+//! The requests of users of the communication manager, and its events.
 
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
-    Ece, IpHeader, MAD_LEN, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
+    Ece, IpHeader, Mad, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
     Transport,
 };
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ pub struct Route {
     pub sl: u8,
 }
 
-/// What a requester says of its QP and of the connection that it wants.
+/// A requester's QP, and the attributes of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpParams {
     /// The kind of service.
@@ -174,17 +174,25 @@ pub struct Status {
     pub since: Option<Duration>,
 }
 
-/// A MAD that is to be sent.
+/// A MAD, and the addresses between which it goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transmit {
-    /// From this local address …
+pub struct AddressedMad {
+    /// The sender.
     pub from: HostAddr,
-    /// … to this one.
+    /// The receiver.
     pub to: HostAddr,
     /// Traffic class or type of service of the packet.
     pub traffic_class: u8,
     /// The MAD.
-    pub mad: [u8; MAD_LEN],
+    pub mad: Mad,
+}
+
+impl AddressedMad {
+    /// An answer, with the addresses the other way round.
+    #[must_use]
+    pub const fn answered_by(&self, mad: Mad) -> Self {
+        Self { from: self.to, to: self.from, traffic_class: self.traffic_class, mad }
+    }
 }
 
 /// Something that the user of the communication manager has to know.
@@ -196,7 +204,7 @@ pub enum Event {
         listener: ListenerId,
         /// The connection that it may become.
         handle: Handle,
-        /// What it says.
+        /// The peer's message.
         request: Box<Request>,
         /// Addresses as the programs know them.
         header: IpHeader,
@@ -209,31 +217,31 @@ pub enum Event {
         listener: ListenerId,
         /// The lookup.
         handle: Handle,
-        /// What it says.
+        /// The peer's message.
         request: Box<SidrRequest>,
         /// Addresses as the programs know them.
         header: IpHeader,
         /// Between which addresses.
         route: Route,
     },
-    /// Something has happened to a connection or lookup of this side.
-    Of(Handle, Happening),
+    /// An event of a connection or lookup of this side.
+    Of(Handle, ConnectionEvent),
 }
 
-/// What happens to a connection or lookup.
+/// An event of a connection or lookup, as each layer above passes it on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Happening {
+pub enum ConnectionEvent {
     /// The peer has accepted (REP).
     Reply(Box<Reply>),
-    /// The peer is ready (RTU).
+    /// The peer that was accepted is ready (RTU).
     Established,
-    /// The peer has said no, or has given up (REJ).
+    /// The peer, or its communication manager, has rejected the request, or has given up after it was accepted (REJ).
     Rejected(Box<Reject>),
-    /// The peer hasn't answered.
+    /// The peer hasn't answered: -ETIMEDOUT.
     Unreachable,
     /// The connection has ended.
     Disconnected {
-        /// The peer hasn't answered this side's request for the end.
+        /// The peer hasn't answered this side's request for the end: -ETIMEDOUT.
         timed_out: bool,
     },
     /// Packets of the connection are gone from the network.

@@ -1,23 +1,14 @@
-//! Connections and lookups of this process.
+//! The calls of connections and lookups.
 
-use crate::manager::{IN_DOUBT, Manager, manager, now, refused};
-use crate::{Accept, Answer, Connect, Lookup, RejectReason, Sink};
+use crate::manager::{IN_DOUBT, manager};
+use crate::state::{Connection, Sink, now, refused};
+use crate::{Accept, Answer, Connect, Lookup, RejectReason};
 use ferroce_cm::Handle;
 use ferroce_types::Result;
 use std::sync::Arc;
 
-/// A connection or lookup, from the request to the end. Dropped, it is over: a peer that is connected is told (DREQ), one that
-/// waits for an answer is rejected, and no event comes any more, but for one that another thread is just telling.
-///
-/// Whoever calls a method, or drops it, holds no lock of the adapter.
-#[derive(Debug)]
-pub struct Connection {
-    manager: &'static Manager,
-    handle: Handle,
-}
-
-/// Asks for a connection: [`Event::Reply`](crate::Event::Reply), [`Event::Rejected`](crate::Event::Rejected) or
-/// [`Event::Unreachable`](crate::Event::Unreachable) follows.
+/// Asks for a connection: [`ConnectionEvent::Reply`](crate::ConnectionEvent::Reply),
+/// [`ConnectionEvent::Rejected`](crate::ConnectionEvent::Rejected) or [`ConnectionEvent::Unreachable`](crate::ConnectionEvent::Unreachable) follows.
 ///
 /// # Errors
 /// EINVAL for too much private data, ENOMEM when there are too many connections, what kept the adapter from being made.
@@ -25,7 +16,7 @@ pub fn connect(wanted: &Connect<'_>, sink: Arc<dyn Sink>) -> Result<Connection> 
     begin(sink, |cm| cm.connect(now(), wanted))
 }
 
-/// Looks up a datagram service: [`Event::Answer`](crate::Event::Answer) or [`Event::Unreachable`](crate::Event::Unreachable)
+/// Looks up a datagram service: [`ConnectionEvent::Answer`](crate::ConnectionEvent::Answer) or [`ConnectionEvent::Unreachable`](crate::ConnectionEvent::Unreachable)
 /// follows.
 ///
 /// # Errors
@@ -45,14 +36,10 @@ fn begin(
         state.asked.push_back((now() + IN_DOUBT, handle));
         Ok(handle)
     })?;
-    handle.map(|handle| Connection::new(manager, handle)).map_err(refused)
+    handle.map(|handle| Connection { manager, handle }).map_err(refused)
 }
 
 impl Connection {
-    pub(crate) fn new(manager: &'static Manager, handle: Handle) -> Self {
-        Self { manager, handle }
-    }
-
     fn with_cm(
         &self,
         f: impl FnOnce(&mut ferroce_cm::Cm, Handle) -> std::result::Result<(), ferroce_cm::Error>,
@@ -71,8 +58,8 @@ impl Connection {
         let _ = self.manager.with(|state| state.cm.take(self.handle));
     }
 
-    /// Accepts a request: [`Event::Established`](crate::Event::Established), [`Event::Rejected`](crate::Event::Rejected) or
-    /// [`Event::Unreachable`](crate::Event::Unreachable) follows. `sink` gets all events of the connection.
+    /// Accepts a request: [`ConnectionEvent::Established`](crate::ConnectionEvent::Established), [`ConnectionEvent::Rejected`](crate::ConnectionEvent::Rejected) or
+    /// [`ConnectionEvent::Unreachable`](crate::ConnectionEvent::Unreachable) follows. `sink` gets all events of the connection.
     ///
     /// # Errors
     /// EINVAL when the peer has given up meanwhile, when it was accepted or rejected before, and for too much private data.
@@ -110,7 +97,7 @@ impl Connection {
     }
 
     /// The peer's first message has come (`IBV_EVENT_COMM_EST`), perhaps before its RTU:
-    /// [`Event::Established`](crate::Event::Established) follows.
+    /// [`ConnectionEvent::Established`](crate::ConnectionEvent::Established) follows.
     ///
     /// # Errors
     /// EISCONN when it is established, EINVAL in any other state but that of a request that was accepted.
@@ -118,8 +105,8 @@ impl Connection {
         self.with_cm(|cm, handle| cm.notify_established(handle))
     }
 
-    /// Asks for the end, or answers the peer who has asked: [`Event::Disconnected`](crate::Event::Disconnected) (of this side's
-    /// question only) and [`Event::TimewaitExit`](crate::Event::TimewaitExit) follow. Nothing happens when it is over already.
+    /// Asks for the end, or answers the peer who has asked: [`ConnectionEvent::Disconnected`](crate::ConnectionEvent::Disconnected) (of this side's
+    /// question only) and [`ConnectionEvent::TimewaitExit`](crate::ConnectionEvent::TimewaitExit) follow. Nothing happens when it is over already.
     ///
     /// # Errors
     /// EINVAL when it has never been accepted.
@@ -139,16 +126,5 @@ impl Connection {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.manager.with(|state| state.cm.is_over(self.handle)).unwrap_or(true)
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // In the child of a fork it is the parent's.
-        let sink = self.manager.with(|state| {
-            state.cm.destroy(now(), self.handle);
-            state.sinks.remove(&self.handle)
-        });
-        drop(sink);
     }
 }

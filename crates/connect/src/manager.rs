@@ -1,13 +1,11 @@
 //! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
-use crate::Connection;
-use crate::event::{Event, Incoming, IncomingLookup, Sink};
-use ferroce_cm::{Cm, Config, Handle, Happening, Listen, ListenerId, Route, Status, Transmit};
-use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, CommunicationManager, Gsi, SentMad, slot_of_id};
+use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
+use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, Listen, Route, Status};
+use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
+use ferroce_nic::sys;
 use ferroce_nic::watch::{self, ConnectionManager, TOLD};
-use ferroce_nic::{clock, sys};
-use ferroce_os::sync::{Mutex, MutexGuard, class};
-use ferroce_proto::Instant;
+use ferroce_os::sync::{Mutex, class};
 use ferroce_types::{Error, HostAddr, Result};
 use ferroce_wire::cm::PortSpace;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,27 +17,6 @@ use std::time::Duration;
 const MOST_CONNECTIONS: usize = 1 << 17;
 /// How long the answer to a request may take before the network is asked for the cause.
 pub(crate) const IN_DOUBT: Duration = Duration::from_secs(2);
-
-/// The communication manager of a process. It is never freed.
-pub(crate) struct Manager {
-    state: Mutex<class::Connections, State>,
-    gsi: OnceLock<Gsi>,
-}
-
-impl std::fmt::Debug for Manager {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Manager").finish_non_exhaustive()
-    }
-}
-
-/// What its lock keeps.
-pub(crate) struct State {
-    pub(crate) cm: Cm,
-    pub(crate) sinks: BTreeMap<Handle, Arc<dyn Sink>>,
-    pub(crate) listeners: BTreeMap<ListenerId, Arc<dyn Sink>>,
-    /// Requests of this side, the oldest first, and when to look why they aren't answered.
-    pub(crate) asked: VecDeque<(Duration, Handle)>,
-}
 
 static CURRENT: Mutex<class::ConnectManager, Option<&'static Manager>> = Mutex::new(None);
 
@@ -59,7 +36,7 @@ pub(crate) fn manager() -> Result<&'static Manager> {
             first_id: sys::random() as u32,
             max_connections: MOST_CONNECTIONS,
         };
-        let state = State {
+        let state = ManagerState {
             cm: Cm::new(config),
             sinks: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -82,7 +59,7 @@ fn current() -> Option<&'static Manager> {
     (*CURRENT.lock()).filter(|manager| manager.is_current())
 }
 
-/// Ends all connections and lookups of this process, and all listening: peers are told, and requests that no program has fetched are
+/// Ends all connections and lookups of this process, and all listening. Peers get a DREQ or REJ, and requests that no program has fetched are
 /// rejected.
 pub fn end_all() {
     if let Some(manager) = current() {
@@ -90,77 +67,7 @@ pub fn end_all() {
     }
 }
 
-/// The present, as the communication manager has it.
-pub(crate) fn now() -> Duration {
-    Duration::from_nanos(clock::now().0)
-}
-
-/// A refusal of the communication manager as an errno.
-pub(crate) fn refused(error: ferroce_cm::Error) -> Error {
-    match error {
-        ferroce_cm::Error::PrivateData { .. } | ferroce_cm::Error::State { .. } => {
-            Error::Invalid(error.to_string())
-        }
-        ferroce_cm::Error::Established => Error::Refused { errno: libc::EISCONN, why: error.to_string() },
-        ferroce_cm::Error::TooMany { .. } => Error::NoMemory(error.to_string()),
-    }
-}
-
 impl Manager {
-    /// It is of this process.
-    pub(crate) fn is_current(&self) -> bool {
-        self.gsi.get().is_some_and(Gsi::is_current)
-    }
-
-    /// QP 1.
-    ///
-    /// # Errors
-    /// It is of a process that this one was forked from.
-    pub(crate) fn gsi(&self) -> Result<Gsi> {
-        let gsi = self.gsi.get().copied().filter(Gsi::is_current);
-        gsi.ok_or_else(|| Error::Dead("it belongs to the process that this one was forked from".into()))
-    }
-
-    /// Changes the state, and sends what follows from that. Events follow by a thread that makes progress.
-    ///
-    /// # Errors
-    /// It is of a process that this one was forked from.
-    pub(crate) fn with<R>(&'static self, f: impl FnOnce(&mut State) -> R) -> Result<R> {
-        let gsi = self.gsi()?;
-        let result = f(&mut self.state.lock());
-        let has_events = self.send_all(gsi);
-        if has_events {
-            gsi.set_alarm(clock::now());
-        }
-        Ok(result)
-    }
-
-    /// Sends all MADs that there are, and sets the alarm. Whether events wait to be handed out.
-    fn send_all(&self, gsi: Gsi) -> bool {
-        loop {
-            let mut state = self.state.lock();
-            let Some(transmit) = state.cm.poll_transmit() else { return self.set_alarm(gsi, state) };
-            drop(state);
-            let mad = of(transmit);
-            match gsi.send(&mad) {
-                SentMad::Gone => {}
-                SentMad::Own => self.state.lock().arrived(&mad),
-                SentMad::Answered(answer) => self.state.lock().arrived(&answer),
-            }
-        }
-    }
-
-    fn set_alarm(&self, gsi: Gsi, state: MutexGuard<'_, class::Connections, State>) -> bool {
-        let asked = state.asked.front().map(|&(at, _)| at);
-        let next = state.cm.poll_timeout().into_iter().chain(asked).min();
-        let has_events = state.cm.has_events();
-        drop(state);
-        if let Some(at) = next {
-            gsi.set_alarm(Instant(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
-        }
-        has_events
-    }
-
     /// Reports requests that wait for hosts whose ICMP messages explain the silence.
     fn look_for_closed_ports(&self, gsi: Gsi) {
         loop {
@@ -174,12 +81,12 @@ impl Manager {
             let (Some(route), Some((peer, rest)), Some(sink)) = (route, unanswered, sink) else { continue };
             let waited = IN_DOUBT + now.saturating_sub(at);
             if !gsi.is_of_this_host(route.to) && gsi.is_port_closed(&route, waited + IN_DOUBT) {
-                sink.event(Event::PortClosed { peer, rest });
+                sink.port_closed(peer, rest);
             }
         }
     }
 
-    /// Hands out the events.
+    /// Delivers the events.
     fn tell(&'static self, gsi: Gsi) {
         loop {
             let mut state = self.state.lock();
@@ -198,22 +105,13 @@ impl Manager {
     }
 }
 
-fn of(transmit: Transmit) -> AddressedMad {
-    let Transmit { from, to, traffic_class, mad } = transmit;
-    AddressedMad { from, to, traffic_class, mad }
-}
-
-impl State {
-    fn arrived(&mut self, mad: &AddressedMad) {
-        self.cm.handle(now(), mad.from, mad.to, &mad.mad);
-    }
-
-    /// The peer that an event tells of for the first time, and its communication ID.
+impl ManagerState {
+    /// A peer whose first event this is, and its communication ID.
     fn peer(&self, event: &ferroce_cm::Event) -> Option<(HostAddr, u32)> {
         match event {
             ferroce_cm::Event::Request { request, route, .. } => Some((route.to, request.local_comm_id)),
             ferroce_cm::Event::Lookup { request, route, .. } => Some((route.to, request.request_id)),
-            ferroce_cm::Event::Of(handle, Happening::Reply(reply)) => {
+            ferroce_cm::Event::Of(handle, ConnectionEvent::Reply(reply)) => {
                 Some((self.cm.route(*handle)?.to, reply.local_comm_id))
             }
             _ => None,
@@ -229,37 +127,25 @@ impl State {
         self.cm.ask_again(now(), is_here);
     }
 
-    /// An event of the communication manager, and whom it is told.
+    /// An event of the communication manager, and its receiver.
     fn event(
         &mut self,
         manager: &'static Manager,
         event: ferroce_cm::Event,
-    ) -> (Option<Arc<dyn Sink>>, Event) {
+    ) -> (Option<Arc<dyn Sink>>, CmEvent) {
         use ferroce_cm::Event as E;
         match event {
             E::Request { listener, handle, request, header, route } => {
-                let connection = Connection::new(manager, handle);
-                let incoming = Incoming { connection, request, header, local: route.from, remote: route.to };
-                (self.listeners.get(&listener).cloned(), Event::Request(incoming))
+                let connection = Connection { manager, handle };
+                let incoming = Incoming { connection, request, header, route };
+                (self.listeners.get(&listener).cloned(), CmEvent::Request(incoming))
             }
             E::Lookup { listener, handle, request, header, route } => {
-                let connection = Connection::new(manager, handle);
-                let (local, remote) = (route.from, route.to);
-                let incoming = IncomingLookup { connection, request, header, local, remote };
-                (self.listeners.get(&listener).cloned(), Event::Lookup(incoming))
+                let connection = Connection { manager, handle };
+                let incoming = Incoming { connection, request, header, route };
+                (self.listeners.get(&listener).cloned(), CmEvent::Lookup(incoming))
             }
-            E::Of(handle, happening) => {
-                let event = match happening {
-                    Happening::Reply(reply) => Event::Reply(reply),
-                    Happening::Established => Event::Established,
-                    Happening::Rejected(reject) => Event::Rejected(reject),
-                    Happening::Unreachable => Event::Unreachable,
-                    Happening::Disconnected { timed_out } => Event::Disconnected { timed_out },
-                    Happening::TimewaitExit => Event::TimewaitExit,
-                    Happening::Answer(reply) => Event::Answer(reply),
-                };
-                (self.sinks.get(&handle).cloned(), event)
-            }
+            E::Of(handle, event) => (self.sinks.get(&handle).cloned(), CmEvent::Of(event)),
         }
     }
 }
@@ -295,7 +181,7 @@ fn connection(status: Status, now: Duration) -> watch::ConnectionAccount {
     }
 }
 
-/// What [`Gsi`] tells of MADs.
+/// The receiver of MADs from [`Gsi`].
 struct Worker(&'static Manager);
 
 impl CommunicationManager for Worker {

@@ -1,7 +1,8 @@
-//! Ports: who on this host listens at which.
+//! The ports of this host, and the listeners at them.
 
-use crate::manager::{Manager, manager};
-use crate::{PortSpace, Sink, Transport};
+use crate::manager::manager;
+use crate::state::{Manager, Sink};
+use crate::{PortSpace, Transport};
 use ferroce_cm::{Listen, ListenerId};
 use ferroce_host::{HeldPort, PortAddress, PortError};
 use ferroce_nic::sys;
@@ -25,11 +26,11 @@ pub struct Bind {
     pub space: PortSpace,
     /// Address, perhaps the unspecified or a loopback one, which both stand for all of this host's; port 0 has one chosen.
     pub address: SocketAddr,
-    /// Others that say so too may have the port as well, as long as nobody listens (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Ids that have this option too may share the port, until one of them listens (`RDMA_OPTION_ID_REUSEADDR`).
     pub reuse: bool,
     /// `::` doesn't stand for IPv4 addresses (`RDMA_OPTION_ID_AFONLY`).
     pub v6_only: bool,
-    /// The port is only shown to peers: nobody is kept from it, and it can't be listened at. For rdma_resolve_addr(3) of an id that
+    /// The port is only shown to peers: other ids may have it, and no id can listen at it. For rdma_resolve_addr(3) of an id that
     /// isn't bound: connections without number need neither names nor descriptors.
     pub label: bool,
 }
@@ -52,7 +53,7 @@ struct Listening {
 /// Takes a port.
 ///
 /// # Errors
-/// EADDRNOTAVAIL when somebody on this host has it and one of the two addresses stands for all, EADDRINUSE when both have the same
+/// EADDRNOTAVAIL when a process of this host has it and one of the two addresses stands for all, EADDRINUSE when both have the same
 /// address of one interface, as the kernel decides; EADDRNOTAVAIL also when no port is left to choose, EACCES for a port below 1024 without CAP_NET_BIND_SERVICE.
 pub fn bind(wanted: &Bind) -> Result<Port> {
     let manager = manager()?;
@@ -170,7 +171,7 @@ fn refusal(errno: i32, why: String) -> Error {
     Error::Refused { errno, why }
 }
 
-/// The errno of a port that can't be had: of the name of a wide address, too, the kernel says EADDRNOTAVAIL.
+/// The errno of a port that can't be had: for a wildcard address that is taken, the kernel returns EADDRNOTAVAIL.
 fn taken(error: PortError, wanted: &PortAddress) -> Error {
     let PortAddress { port, address, .. } = wanted;
     match error {

@@ -5,7 +5,7 @@ use ferroce_types::HostAddr;
 use std::fmt;
 use std::io;
 
-/// Who holds UDP port 4791, as far as this process can see.
+/// The holder of UDP port 4791, as far as this process can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holder {
     /// Owner of the socket, as the kernel lists it.
@@ -44,7 +44,7 @@ impl fmt::Display for Holder {
 /// Why joining, claiming a slot or opening an address failed.
 #[derive(thiserror::Error, Debug)]
 pub enum Error {
-    /// UDP port 4791 of the address belongs to somebody who doesn't share it: another user's process, a program that
+    /// UDP port 4791 of the address has a holder that doesn't share it: another user's process, a program that
     /// isn't ours, or the kernel's rxe.
     #[error("UDP port 4791 of {address} is taken by {holder}")]
     AddressInUse {
@@ -73,7 +73,7 @@ pub enum Error {
     /// All 4,094 slots of the QPN space are taken.
     #[error(
         "all slots of this host's QPN space are taken{}",
-        if .0.slots() == 0 { String::new() } else { format!(", and not by processes of this user: {} (`ferroce doctor` says who that is)", .0) }
+        if .0.slots() == 0 { String::new() } else { format!(", and not by processes of this user: {} (`ferroce doctor` names them)", .0) }
     )]
     NoFreeSlot(ForeignHolders),
     /// The process's limit of open files (`ulimit -n`) leaves no room; an address takes 64 descriptors.
@@ -84,7 +84,7 @@ pub enum Error {
     System {
         /// Which one.
         call: &'static str,
-        /// What it said.
+        /// Its error.
         source: io::Error,
     },
 }

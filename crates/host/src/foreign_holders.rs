@@ -1,7 +1,6 @@
 //! Slots whose names processes of other users hold. Any user can bind an abstract name; one that takes them all keeps the others
 //! from opening devices, and should be found.
 
-use super::handover;
 use super::names::{Name, taken_slots};
 use super::user::User;
 use ferroce_os::sys;
@@ -51,7 +50,7 @@ pub fn foreign_holders() -> ForeignHolders {
     let user = User::current();
     let mut found = ForeignHolders::default();
     for (slot, owner) in taken_slots().unwrap_or_default() {
-        match handover::connect(&Name::slot(slot)) {
+        match Name::slot(slot).connect() {
             Ok(socket) if user.check_peer(socket.raw()).is_ok() => {}
             Ok(socket) => {
                 if let Ok(peer) = sys::peer_credentials(socket.raw()) {

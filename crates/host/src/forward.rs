@@ -3,8 +3,8 @@
 //! Steering is a matter of speed: two owners can share a socket, GRO can merge what steers apart, and a packet then
 //! crosses here, over the DGRAM socket of the owner's slot. Only the owner of a slot, of whichever user, has the slot's common name.
 //!
-//! The queue of such a socket has room for ten datagrams (net.unix.max_dgram_qlen), so an owner that hasn't its turn for a moment is
-//! waited for: what is lost at the end of a connection, nobody may be there to send again. What doesn't fit then is lost as on a wire.
+//! The queue of such a socket has room for ten datagrams (net.unix.max_dgram_qlen). The sender waits a moment for an owner that isn't
+//! scheduled, since a packet lost at the end of a connection may have no sender that repeats it. What still doesn't fit is lost as on a wire.
 
 use super::encoding::{RECORD_HEADER, decode, encode};
 use super::names::Name;
@@ -19,10 +19,12 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Datagrams of forwarded packets taken from one slot in a row.
+pub(super) const INBOX_BURST: usize = 16;
 /// Of one UNIX datagram: fits the default send buffer, and holds the longest train.
 const BLOB: usize = 96 << 10;
 pub(super) const MAGIC: [u8; 4] = *b"FRC2";
-/// How long a name that nobody held is believed to be free.
+/// How long a name without a holder is taken for free.
 const DEAD: Duration = Duration::from_millis(100);
 /// How long an owner whose queue is full is waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -78,7 +80,7 @@ impl Forwarder {
                 size += RECORD_HEADER + d.bytes.len();
                 size <= BLOB
             };
-            // At least one, whatever its size: the kernel then says no.
+            // At least one, whatever its size: the kernel refuses one that is too long.
             let (now, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = later;
             let mut blob =
@@ -155,7 +157,7 @@ pub(super) fn send(fd: RawFd, user: User, name: &Name, blob: &[u8]) -> io::Resul
 }
 
 /// What a datagram or a message that has been received is.
-pub(super) struct Received {
+pub(super) struct ReceivedBatch {
     /// The sender's user id, as the kernel has attached it.
     sender: Option<u32>,
     length: usize,
@@ -174,7 +176,7 @@ impl ForwardReceiver {
     }
 
     /// Takes one datagram or message from `fd`, if there is one. One that is too long is taken for empty.
-    pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<Option<Received>> {
+    pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<Option<ReceivedBatch>> {
         let mut credentials = Credentials::new();
         let received = match sys::receive_message(fd, &mut self.buffer, &mut credentials) {
             Ok(received) => received,
@@ -185,18 +187,18 @@ impl ForwardReceiver {
         };
         let sender = sender_of(credentials.received(received.control));
         let length = if received.truncated { 0 } else { received.length };
-        Ok(Some(Received { sender, length }))
+        Ok(Some(ReceivedBatch { sender, length }))
     }
 
     /// What has been received, and its sender's user id.
-    pub(super) fn bytes(&self, received: &Received) -> (Option<u32>, &[u8]) {
+    pub(super) fn bytes(&self, received: &ReceivedBatch) -> (Option<u32>, &[u8]) {
         (received.sender, self.buffer.get(..received.length).unwrap_or_default())
     }
 
-    /// Hands on the packets that have been received and that `is_mine` says are this process's.
+    /// Passes the received packets for which `is_mine` is true to `f`.
     pub(super) fn hand_on(
         &mut self,
-        received: &Received,
+        received: &ReceivedBatch,
         stats: &ForwardStats,
         is_mine: &mut dyn FnMut(&Datagram<'_>) -> bool,
         f: &mut dyn FnMut(&[Datagram<'_>]),

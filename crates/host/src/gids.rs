@@ -1,7 +1,6 @@
 //! Asking the host's other processes for an interface's GID table, of which each keeps the history.
 
 use super::frame;
-use super::handover::dial;
 use super::names::{self, Name};
 use super::services::Service;
 use super::user::User;
@@ -21,7 +20,7 @@ const LEADER_PATIENCE: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_millis(50);
 const ASKED: usize = 8;
 
-/// Answers those who ask for the table of an interface: `self.0` says what this process knows of it.
+/// Answers requests for the table of an interface: `self.0` returns the one of this process.
 pub struct GidTables<F>(pub F);
 
 impl<F: Fn(u32) -> Option<GidTable> + Send + Sync> Service for GidTables<F> {
@@ -32,13 +31,13 @@ impl<F: Fn(u32) -> Option<GidTable> + Send + Sync> Service for GidTables<F> {
             Some(None) => (frame::UNKNOWN, Vec::new()),
             None => (frame::REFUSED, Vec::new()),
         };
-        // Who is gone needs no answer.
+        // Fails when the process that asked has ended.
         let _ = frame::send(connection.raw(), &mut [&frame::header(status)[..], &table].concat(), &[]);
     }
 }
 
 /// The GID table of a device as the host's other processes know it; from the interface's addresses alone where none of
-/// them has it open. Takes long only when nobody but a stopped process might have.
+/// them has it open. Takes long only when every process that might have it open is stopped.
 #[must_use]
 pub fn gid_table(device: &DeviceInfo) -> GidTable {
     let interface = device.netdev.ifindex;
@@ -53,9 +52,9 @@ pub fn gid_table(device: &DeviceInfo) -> GidTable {
 
 fn ask_for_table(interface: u32) -> Option<GidTable> {
     let user = User::current();
-    let mut question = Question::new(interface, user);
+    let mut question = GidQuestion::new(interface, user);
     match question.ask(&Name::leader(user.uid())) {
-        // Without a leader there is nobody, or somebody is just about to lead.
+        // Without a leader there is no other process, or one is about to lead.
         Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => return None,
         Ok(()) | Err(_) => {}
     }
@@ -66,21 +65,21 @@ fn ask_for_table(interface: u32) -> Option<GidTable> {
         if question.asked.len() >= ASKED {
             break;
         }
-        // A process that has gone meanwhile, or another user's, has nothing to say.
+        // Fails for a process that has ended meanwhile, or another user's.
         let _ = question.ask(&Name::slot(slot));
     }
     question.answer(PATIENCE)
 }
 
 /// Processes that have been asked for the GID table of an interface.
-struct Question {
+struct GidQuestion {
     interface: u32,
     request: [u8; REQUEST],
     user: User,
     asked: Vec<EngineFd>,
 }
 
-impl Question {
+impl GidQuestion {
     fn new(interface: u32, user: User) -> Self {
         let mut request = [0; REQUEST];
         request[..frame::HEADER].copy_from_slice(&frame::header(KIND_GIDS));
@@ -91,9 +90,9 @@ impl Question {
     /// Asks the holder of a name.
     ///
     /// # Errors
-    /// Nobody holds it, or its holder is very busy.
+    /// It has no holder, or its holder is very busy.
     fn ask(&mut self, name: &Name) -> io::Result<()> {
-        let socket = dial(name, self.user)?;
+        let socket = self.user.dial(name)?;
         frame::send(socket.raw(), &mut self.request, &[])?;
         self.asked.push(socket);
         Ok(())

@@ -1,6 +1,5 @@
 //! Making the 64 sockets of a local address, and finding out who else has made them.
 
-use super::SocketGroup;
 use super::error::{Error, Holder};
 use ferroce_netdev::{UdpSocket, udp_sockets};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
@@ -14,7 +13,10 @@ const PREPARING: &str = "preparing a socket for UDP port 4791";
 /// Makes a socket for RoCEv2 packets, of IPv6 or IPv4, that isn't bound yet.
 pub type OpenSocket = fn(v6: bool) -> io::Result<EngineFd>;
 
-/// Tries to make the group of sockets that `open` makes. `Ok(None)`: somebody holds the port, perhaps one of ours.
+/// The sockets of a local address, by steering value.
+pub type SocketGroup = [EngineFd; GROUP_SIZE];
+
+/// Tries to make the group of sockets that `open` makes. `Ok(None)`: another process holds the port, perhaps one of ours.
 ///
 /// The program is attached before the first bind: that makes creation exclusive (a second such bind fails with
 /// EADDRINUSE), while the other 63 join as plain members.
@@ -39,8 +41,8 @@ pub(super) fn create(address: HostAddr, open: OpenSocket) -> Result<Option<Box<S
     Ok(boxed(sockets))
 }
 
-/// The group where the kernel refuses to steer (qemu-user): one socket, 64 times. Which of the host's processes reads a packet is chance
-/// then, and who reads another's passes it on. A socket that doesn't share the port makes creation exclusive, too.
+/// The group where the kernel refuses to steer (qemu-user): one socket, 64 times. Any of the host's processes
+/// may then read a packet, and passes on another's. A socket that doesn't share the port makes creation exclusive, too.
 fn create_unsteered(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
     let socket = open(address.is_ipv6()).map_err(Error::system(PREPARING))?;
     if !bind(&socket, address)? {
@@ -49,11 +51,11 @@ fn create_unsteered(address: HostAddr, open: OpenSocket) -> Result<Option<Box<So
     let others = (1..GROUP_SIZE).map(|_| sys::duplicate_engine(socket.raw()));
     let mut sockets = others.collect::<io::Result<Vec<_>>>().map_err(Error::system(PREPARING))?;
     sockets.push(socket);
-    tracing::debug!(%address, "the kernel can't steer packets to their processes: who reads another's passes it on");
+    tracing::debug!(%address, "the kernel can't steer packets to their processes: a process that reads another's packet passes it on");
     Ok(boxed(sockets))
 }
 
-/// `Ok(false)`: somebody holds the port.
+/// `Ok(false)`: another process holds the port.
 fn bind(socket: &EngineFd, address: HostAddr) -> Result<bool, Error> {
     match sys::bind(socket.raw(), &InetAddress::new(address.with_port(ROCE_V2_PORT))) {
         Ok(()) => Ok(true),
@@ -117,6 +119,11 @@ pub(super) fn holder(address: HostAddr) -> Holder {
     let kernel_rxe =
         uid.is_none_or(|u| u == 0) && sys::read_file(c"/sys/module/rdma_rxe/initstate", 16).is_ok();
     Holder { uid, kernel_rxe, ..Holder::default() }
+}
+
+/// Whether some process here has UDP port 4791 at this address, as far as can be seen.
+pub fn is_held(address: HostAddr) -> bool {
+    holder(address).uid.is_some()
 }
 
 /// The user of the socket to which the kernel gives the port's packets: one at this address before one at all addresses. A

@@ -3,22 +3,23 @@
 //! A guest sends from sockets of its own, as every process does. It has no socket that receives: processes of the holder pass
 //! on what comes for a guest's slot, to the slot's name. A guest takes that only from the user that has the port now; the
 //! kernel reports the users of both. One process of the holder, the *attendant*, is asked to read the sockets to which packets
-//! for this process come. When nobody has the port any more the guest takes it.
+//! for this process come. When no process has the port any more, the guest takes it.
 
+use super::epoll::GUESTS_TIMER;
 use super::forward;
+use super::group::{self, OpenSocket, SocketGroup};
 use super::names::{self, Name};
-use super::notice::{Kind, Notice};
-use super::{GUESTS_TIMER, Host, group, handover, shuffled, watch};
-use crate::group::OpenSocket;
-use ferroce_os::sync::{Mutex, class};
-use ferroce_os::sys::{self, EngineFd};
+use super::notice::{Notice, NoticeKind};
+use super::process::{GuestAddress, Host};
+use super::slots::shuffled;
+use super::{handover, watch};
+use ferroce_os::sys;
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_types::{HostAddr, first_qpn, steering_of};
 use ferroce_wire::cm::GSI_QPN;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Between two requests to an attendant.
@@ -28,57 +29,26 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
-/// Who is asked at a time.
+/// Processes that are asked at a time.
 const CROWD: usize = 8;
 /// What those of a crowd have to answer.
 const HEDGE: Duration = Duration::from_millis(5);
 /// What the processes of this user have to answer, one of which has the port.
 const OWN_PATIENCE: Duration = Duration::from_millis(20);
-/// Between two looks at who has the port, where packets come from somebody else.
+/// Between two lookups of the port's holder, while packets come from another user.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// After so many intervals without an answer the program gets an event.
 const SILENCE: u32 = 8;
 
-/// The addresses of which this process is a guest.
-#[derive(Default)]
-pub(super) struct Guests {
-    addresses: Mutex<class::Guests, BTreeMap<HostAddr, Guest>>,
-    timer: Mutex<class::GuestsTimer, Option<EngineFd>>,
-    /// There are any.
-    some: AtomicBool,
-}
-
-/// What is known of an address whose port another user has.
-struct Guest {
-    open: OpenSocket,
-    /// Who has the port.
-    holder: u32,
-    /// When that was looked at.
-    looked: Instant,
-    /// A slot of the attendant.
-    attendant: Option<u16>,
-    /// It has answered since it was asked.
-    answered: bool,
-    /// Intervals without an answer.
-    silence: u32,
-}
-
 /// The process that has a slot, if it is one of user `holder`.
 fn peer_at(slot: u16, holder: u32) -> Option<libc::ucred> {
-    let connection = handover::connect(&Name::slot(slot)).ok()?;
+    let connection = Name::slot(slot).connect().ok()?;
     sys::peer_credentials(connection.raw()).ok().filter(|peer| peer.uid == holder)
 }
 
 /// A process of user `holder` that has a slot can be seen, and isn't stopped.
 fn is_running(slot: u16, holder: u32) -> bool {
     peer_at(slot, holder).is_some_and(|peer| peer.pid != 0 && !watch::is_stopped(peer.pid))
-}
-
-impl Guests {
-    /// Packets may come from other users' processes.
-    pub(super) fn are_some(&self) -> bool {
-        self.some.load(Ordering::Relaxed)
-    }
 }
 
 impl Host {
@@ -92,7 +62,8 @@ impl Host {
             return false;
         }
         let begun = Instant::now();
-        let guest = Guest { open, holder, looked: begun, attendant: None, answered: false, silence: 0 };
+        let guest =
+            GuestAddress { open, holder, looked: begun, attendant: None, answered: false, silence: 0 };
         self.guests.addresses.lock().insert(address, guest);
         self.guests.some.store(true, Ordering::Relaxed);
         let mut crowds = candidates.chunks(CROWD);
@@ -133,7 +104,7 @@ impl Host {
             return;
         }
         let connections = self.possible_attendants(holder).into_iter();
-        let mut connections = connections.filter_map(|slot| handover::connect(&Name::slot(slot)).ok());
+        let mut connections = connections.filter_map(|slot| Name::slot(slot).connect().ok());
         if !connections.next().is_some_and(|connection| self.trust.includes(connection.raw())) {
             SAID.call_once(|| {
                 tracing::warn!(
@@ -158,7 +129,7 @@ impl Host {
         let mut timer = self.guests.timer.lock();
         if timer.is_none()
             && let Ok(new) = sys::periodic_timer(INTERVAL)
-            && self.watch(new.raw(), GUESTS_TIMER).is_ok()
+            && self.epoll.watch(new.raw(), GUESTS_TIMER).is_ok()
         {
             *timer = Some(new);
         }
@@ -193,7 +164,7 @@ impl Host {
 
     /// Asks who has a slot to read what comes for this process.
     fn ask(&self, address: HostAddr, slot: u16, steerings: u64) -> io::Result<()> {
-        self.send_notice(slot, |own| Notice { kind: Kind::Ask, address, slot: own, steerings })
+        self.send_notice(slot, |own| Notice { kind: NoticeKind::Ask, address, slot: own, steerings })
     }
 
     fn send_notice(&self, to: u16, notice: impl FnOnce(u16) -> Notice) -> io::Result<()> {
@@ -212,14 +183,15 @@ impl Host {
     pub(super) fn take_notice(&self, sender: Option<u32>, bytes: &[u8]) -> bool {
         let Some(Notice { kind, address, slot, steerings }) = Notice::parse(bytes) else { return false };
         match kind {
-            Kind::Ask => {
-                if self.attend(address, steerings) {
-                    // Who is gone, or has too much to read, asks again.
-                    let have = |own| Notice { kind: Kind::Have, address, slot: own, steerings };
+            NoticeKind::Ask => {
+                if let Some(group) = self.group(address) {
+                    self.attendance.attend(address, &group, steerings, &self.epoll);
+                    // Fails for a guest that has ended, or that has too much to read and asks again.
+                    let have = |own| Notice { kind: NoticeKind::Have, address, slot: own, steerings };
                     let _ = self.send_notice(slot, have);
                 }
             }
-            Kind::Have => {
+            NoticeKind::Have => {
                 let mut guests = self.guests.addresses.lock();
                 let Some(guest) = guests.get_mut(&address).filter(|guest| Some(guest.holder) == sender)
                 else {
@@ -250,7 +222,7 @@ impl Host {
             static BRAKE: OncePerSecond = OncePerSecond::new();
             self.stats().refused.fetch_add(1, Ordering::Relaxed);
             if BRAKE.allows_now() {
-                tracing::debug!(?sender, %destination, "packets refused: who passed them on doesn't have the address's port");
+                tracing::debug!(?sender, %destination, "packets refused: the process that passed them on doesn't have the address's port");
             }
         }
         believed
@@ -291,7 +263,7 @@ impl Host {
         }
     }
 
-    /// Asks the attendants anew. Where one has gone, looks for another; where nobody has the port, takes it.
+    /// Asks the attendants anew. Where one has gone, looks for another; where no process has the port, takes it.
     pub(super) fn ask_attendants(&self) {
         if let Some(timer) = &*self.guests.timer.lock() {
             timer.end_period();
@@ -315,7 +287,7 @@ impl Host {
 
     /// The attendant doesn't answer: it is gone, or stopped, or very busy.
     fn replace_attendant(&self, address: HostAddr) {
-        // Who joins just now does this itself.
+        // A thread that joins just now does this itself.
         let Some(_joining) = self.joining.try_lock() else { return };
         let Some(open) = self.guests.addresses.lock().get(&address).map(|guest| guest.open) else { return };
         if let Ok(Some(group)) = group::create(address, open) {
@@ -345,12 +317,12 @@ impl Host {
             );
         }
         for slot in self.possible_attendants(holder).into_iter().take(CROWD) {
-            // Who is gone meanwhile attends to nobody.
+            // Fails for a process that has ended meanwhile.
             let _ = self.ask(address, slot, 0);
         }
     }
 
-    fn stop_being_guest(&self, address: HostAddr, group: Box<super::SocketGroup>) {
+    fn stop_being_guest(&self, address: HostAddr, group: Box<SocketGroup>) {
         self.groups.write().insert(address, group.into());
         self.leave(address);
         self.changed.store(true, Ordering::Release);

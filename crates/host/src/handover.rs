@@ -4,9 +4,10 @@
 //! the other is one of their user ([`User::check_peer`]). Frozen, like the names.
 
 use super::error::Error;
+use super::group::SocketGroup;
 use super::names::Name;
 use super::user::User;
-use super::{SocketGroup, frame, group, watch};
+use super::{frame, group, watch};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::HostAddr;
 use std::io;
@@ -78,8 +79,8 @@ pub(super) enum SocketSearch {
 }
 
 /// Asks the holders of `names` for the sockets of `address`, one, then three, then seven … of them, until one has
-/// them: who doesn't answer within [`HEDGE`] (stopped, say) delays nobody, and a crowd isn't asked for what one can
-/// give. After the last has been asked, `patience` remains for answers.
+/// them. A process that doesn't answer within [`HEDGE`] (because it is stopped) causes no further delay, and usually one process
+/// is asked. After the last has been asked, `patience` remains for answers.
 ///
 /// `idle` is called every few milliseconds: it serves requests that come to this process meanwhile, so that two joiners
 /// can't wait for each other.
@@ -157,22 +158,8 @@ fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Reply, Error>
     Ok(so_far)
 }
 
-/// A connection to the holder of a name, if it is a process of this user.
-pub(super) fn dial(name: &Name, user: User) -> io::Result<EngineFd> {
-    let socket = connect(name)?;
-    user.check_peer(socket.raw())?;
-    Ok(socket)
-}
-
-/// A connection to the holder of a name, of whichever user.
-pub(super) fn connect(name: &Name) -> io::Result<EngineFd> {
-    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
-    sys::connect(socket.raw(), name.address())?;
-    Ok(socket)
-}
-
 fn request(name: &Name, address: HostAddr, user: User) -> io::Result<EngineFd> {
-    let socket = dial(name, user)?;
+    let socket = user.dial(name)?;
     frame::send(socket.raw(), &mut message(KIND, address), &[])?;
     Ok(socket)
 }

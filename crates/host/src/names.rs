@@ -3,7 +3,7 @@
 //! A name is exclusive per socket type and network namespace, and it is free again once its last descriptor is closed. Any
 //! user can bind any free name, so a name alone proves nothing. A process believes
 //! - a *common name*, which carries no user: one process has it, so it makes a slot or a port exclusive among all users;
-//! - any other name only if the kernel says that a process of the expected user listens there ([`User::check_peer`]).
+//! - any other name only if a process of the expected user listens there, by the kernel's report ([`User::check_peer`]).
 //!
 //! [`User::check_peer`]: super::user::User::check_peer
 
@@ -35,7 +35,7 @@ impl Name {
         &self.0
     }
 
-    /// Its holder is asked first by processes that join. The kernel says of which user the holder is.
+    /// Its holder is asked first by processes that join. The kernel reports the holder's user.
     pub(super) fn leader(uid: u32) -> Self {
         Self::new(&format!("ferroce-{VERSION}-u{uid}-leader"))
     }
@@ -71,6 +71,13 @@ impl Name {
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// A connection to its holder, of whichever user.
+    pub(super) fn connect(&self) -> io::Result<EngineFd> {
+        let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
+        sys::connect(socket.raw(), self.address())?;
+        Ok(socket)
     }
 
     /// Binds a SEQPACKET listener to the name; `Ok(None)` when it is taken.
@@ -156,7 +163,7 @@ fn row(line: &str) -> Option<AbstractSocket> {
     is_right.then(|| AbstractSocket { name: name.to_owned(), seqpacket, inode: None, uid: None })
 }
 
-/// Ports at addresses, as their names say them, of all users; the number of a port alone is none. `None` where the names
+/// Ports at addresses, as in their names, of all users; the number of a port alone is none. `None` where the names
 /// can't be read.
 pub(super) fn taken_ports() -> Option<Vec<String>> {
     let prefix = port_prefix();

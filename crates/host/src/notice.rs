@@ -11,7 +11,7 @@ const LENGTH: usize = 4 + 4 + 20 + 4 + 8;
 /// A notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Notice {
-    pub(super) kind: Kind,
+    pub(super) kind: NoticeKind,
     pub(super) address: HostAddr,
     /// Of the sender, which takes the answer.
     pub(super) slot: u16,
@@ -20,7 +20,7 @@ pub(super) struct Notice {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum NoticeKind {
     /// Has the process the sockets of the address? If so, let it read these.
     Ask = 1,
     /// It has, and does.
@@ -44,8 +44,8 @@ impl Notice {
         let bytes: &[u8; LENGTH] =
             bytes.try_into().ok().filter(|bytes: &&[u8; LENGTH]| bytes[..4] == MAGIC)?;
         let kind = match bytes[4] {
-            1 => Kind::Ask,
-            2 => Kind::Have,
+            1 => NoticeKind::Ask,
+            2 => NoticeKind::Have,
             _ => return None,
         };
         let scope = u32::from_ne_bytes(*bytes[24..].first_chunk()?);
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn notices_round_trip_and_others_are_refused() {
         let address = HostAddr::new("fe80::1".parse().unwrap(), 9);
-        let notice = Notice { kind: Kind::Ask, address, slot: 4094, steerings: 1 << 63 | 1 };
+        let notice = Notice { kind: NoticeKind::Ask, address, slot: 4094, steerings: 1 << 63 | 1 };
         let bytes = notice.emit();
         assert_eq!(Notice::parse(&bytes), Some(notice));
         assert_eq!(Notice::parse(&bytes[1..]), None);

@@ -1,11 +1,11 @@
-//! Who answers which requests of the host's other processes.
+//! The services that answer requests of the host's other processes.
 //!
 //! One SEQPACKET connection per request. A request names its kind; a [`Service`] that is registered for the kind gets the
-//! connection with it, and a request that no service knows is refused. What strangers can do is bounded here: who isn't of
-//! this user isn't heard, but for root and for users who are trusted where a service answers them. Nobody is waited for: who has
-//! connected and not asked yet, perhaps because the scheduler took the processor away in between, is heard when the request comes. Who says
-//! nothing is cut off when too many connect after it.
+//! connection with it, and a request that no service knows is refused. Connections of other users are closed, except those of root, and of
+//! trusted users where a service answers them. No connection is waited for: a client may lose its processor between connecting and
+//! asking, and is served when its request arrives. The client that has been silent for longest is cut off when too many connect after it.
 
+use super::epoll::Epoll;
 use super::frame;
 use super::trust::Trust;
 use super::user::{self, User};
@@ -56,18 +56,18 @@ pub struct Services {
 /// A service, and the kind of request that it answers.
 type Registered = (u8, Arc<dyn Service>);
 
-/// Who may ask, where it shows that a silent client has spoken, and what answers requests that no service is registered for.
+/// The users that are served, the `epoll` of silent clients, and the answer to requests without a registered service.
 pub(super) struct Reception<'a> {
     pub(super) user: User,
     pub(super) trust: &'a Trust,
     /// Silent clients are in there, each with [`Reception::spoken`].
-    pub(super) epoll: RawFd,
+    pub(super) epoll: &'a Epoll,
     pub(super) spoken: u64,
     pub(super) rest: &'a dyn Fn(&EngineFd, &[u8]) -> io::Result<()>,
 }
 
 impl Services {
-    /// From now on `service` answers the requests of this kind, which nobody has answered before.
+    /// From now on `service` answers the requests of this kind, which has no service yet.
     pub fn register(&self, kind: u8, service: Arc<dyn Service>) {
         let mut services = self.registered.write();
         debug_assert!(services.iter().all(|(known, _)| *known != kind), "two services of kind {kind}");
@@ -78,7 +78,7 @@ impl Services {
         self.registered.read().iter().find(|(known, _)| *known == kind).map(|(_, service)| service.clone())
     }
 
-    /// Takes the connections that wait at a listener, at most 16. Who has asked already is answered.
+    /// Takes the connections that wait at a listener, at most 16. A request that has arrived already is answered.
     pub(super) fn serve(&self, listener: RawFd, reception: &Reception<'_>) {
         for _ in 0..TURN {
             let connection = match sys::accept(listener) {
@@ -149,20 +149,19 @@ impl Services {
             spoken
         };
         for connection in spoken {
-            // Whoever serves it may keep it. A connection that has ended meanwhile is in there no more.
-            let _ = sys::epoll_control(reception.epoll, libc::EPOLL_CTL_DEL, connection.raw(), 0, 0);
+            // The service may keep the connection. Fails for one that has ended meanwhile.
+            let _ = reception.epoll.unwatch(connection.raw());
             self.answer(connection, reception);
         }
     }
 
     fn keep(&self, connection: EngineFd, reception: &Reception<'_>) {
-        let (epoll, fd) = (reception.epoll, connection.raw());
+        let fd = connection.raw();
         let mut silent = self.silent.lock();
         let oldest = if silent.len() < MOST_SILENT { None } else { silent.pop_front() };
-        // In the list first: who speaks at once is found there.
+        // In the list first: a request that arrives at once is found there.
         silent.push_back(connection);
-        let watched =
-            sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, reception.spoken);
+        let watched = reception.epoll.watch(fd, reception.spoken);
         let unwatched = if watched.is_err() { silent.pop_back() } else { None };
         drop(silent);
         drop((oldest, unwatched));
@@ -238,16 +237,16 @@ mod tests {
 
         const KIND: u8 = 77;
         let user = User::current();
-        // A user nobody has, so that nothing real is disturbed.
+        // The number of no user, so that no process is disturbed.
         let name = Name::leader(3_000_000_000 + std::process::id() % 1000);
         let listener = name.listen().unwrap().expect("a free name");
         let (services, counting) = (Services::default(), Arc::new(Counting::default()));
         services.register(KIND, counting.clone());
-        let epoll = sys::epoll_create().unwrap();
+        let epoll = Epoll::new().unwrap();
         let reception = Reception {
             user,
             trust: &Trust::default(),
-            epoll: epoll.raw(),
+            epoll: &epoll,
             spoken: 0,
             rest: &|connection, message| {
                 handover::answer(connection, message, &mut |_| handover::OwnSockets::Nothing)
@@ -263,15 +262,15 @@ mod tests {
             frame::kind_of(&answer[..length])
         };
         for (kind, answer) in [(KIND, frame::GRANTED), (KIND + 1, frame::REFUSED)] {
-            let client = handover::dial(&name, user).unwrap();
+            let client = user.dial(&name).unwrap();
             speak(&client, kind);
             services.serve(listener.raw(), &reception);
             assert_eq!(answer_to(&client), Some(answer));
         }
         assert_eq!(counting.0.load(Ordering::Relaxed), 1);
 
-        // Who asks later is heard later, and waited for by nobody.
-        let clients = [(); 2].map(|()| handover::dial(&name, user).unwrap());
+        // A client that asks later is served later, and no thread waits for it.
+        let clients = [(); 2].map(|()| user.dial(&name).unwrap());
         let before = std::time::Instant::now();
         services.serve(listener.raw(), &reception);
         services.serve_silent(&reception);
@@ -283,8 +282,8 @@ mod tests {
         assert_eq!(answer_to(&clients[1]), Some(frame::GRANTED));
         assert!(!sys::wait_for(epoll.raw(), libc::POLLIN, Duration::ZERO));
 
-        // Whoever has said nothing for longest is cut off for one more.
-        let others: Vec<_> = (0..MOST_SILENT).map(|_| handover::dial(&name, user).unwrap()).collect();
+        // The client that has been silent for longest is cut off for one more.
+        let others: Vec<_> = (0..MOST_SILENT).map(|_| user.dial(&name).unwrap()).collect();
         for _ in 0..=MOST_SILENT / TURN {
             services.serve(listener.raw(), &reception);
         }

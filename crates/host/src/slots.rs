@@ -4,7 +4,6 @@ use super::error::Error;
 use super::foreign_holders::foreign_holders;
 use super::forward::expect_credentials;
 use super::names::{Name, USABLE, taken_slots};
-use super::shuffled;
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{GROUP_SIZE, SLOTS, slot_of};
 use ferroce_wire::cm::GSI_QPN;
@@ -63,9 +62,9 @@ fn claim_at_once(uid: u32, crowd: &Crowd) -> Result<OwnSlot, Error> {
     Err(Error::NoFreeSlot(foreign_holders()))
 }
 
-/// Who uses which steering class.
+/// How many processes use each steering class.
 struct Crowd {
-    /// The slots that somebody has, in order.
+    /// The slots that have an owner, in order.
     taken: Vec<u16>,
     /// How many slots of each class other processes have.
     others: [u16; GROUP_SIZE],
@@ -121,6 +120,13 @@ fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     expect_credentials(&inbox).map_err(Error::system("SO_PASSCRED"))?;
     sys::large_buffer(inbox.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     Ok(Some(OwnSlot { number, inbox, listener, listed }))
+}
+
+/// A place in a random order.
+pub(super) fn shuffled(seed: u64, slot: u16) -> u64 {
+    let mut x = (seed ^ u64::from(slot)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 32)
 }
 
 #[cfg(test)]

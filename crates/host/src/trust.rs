@@ -3,8 +3,8 @@
 //! Two processes of different users share memory when each trusts the other's user. Nothing else of what processes of one user do for
 //! each other is done for users who are trusted: no sockets, no lists of what a process does.
 //!
-//! Users who have no number in this process's user namespace are one to it. As long as they aren't trusted as one, this process is
-//! no guest of theirs either.
+//! Users who have no number in this process's user namespace are one to it. As long as they aren't trusted as one, this process
+//! isn't a guest of theirs either.
 
 use super::user::{self, NO_NUMBER};
 use ferroce_os::sys;
@@ -29,7 +29,7 @@ impl Trust {
         self.users.is_empty() && self.groups.is_empty() && !self.unmapped
     }
 
-    /// Whether a number tells which user it is, or it doesn't matter which.
+    /// Whether a number stands for one user, or all users with the number are trusted.
     pub(super) fn knows(&self, uid: u32) -> bool {
         self.unmapped || user::is_told_by(uid)
     }

@@ -1,17 +1,18 @@
-//! Who is a process of the same user.
+//! Whether a process is one of the same user.
 //!
 //! The kernel names a peer's user by a number of this process's user namespace. A user who has no number there is named
 //! by the overflow user id (65534 as a rule), and so are all the others who have none. Where this process's own number is
 //! that one, and some users have no number, the number proves nothing.
 
-use ferroce_os::sys;
+use super::names::Name;
+use ferroce_os::sys::{self, EngineFd};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::RawFd;
 
 /// Users of a namespace in which each has a number: the initial one, or one that maps them all.
 const ALL_USERS: u64 = 0xffff_ffff;
-/// `DEFAULT_OVERFLOWUID` of the kernel, where /proc doesn't say.
+/// `DEFAULT_OVERFLOWUID` of the kernel, where /proc doesn't contain it.
 pub(super) const NO_NUMBER: u32 = 65534;
 
 /// The user of this process, whose processes share a host.
@@ -52,7 +53,7 @@ impl User {
     /// Whether the process at the other end of a connection is one of this user.
     ///
     /// # Errors
-    /// EPERM when it isn't, or can't be told.
+    /// EPERM when it isn't, or when that can't be determined.
     pub(super) fn check_peer(self, connection: RawFd) -> io::Result<()> {
         let peer = sys::peer_credentials(connection)?;
         if peer.uid == self.uid && (!self.shared || may_inspect(connection)?) {
@@ -61,7 +62,14 @@ impl User {
         Err(io::Error::from_raw_os_error(libc::EPERM))
     }
 
-    /// Whether a datagram's sender is this user, by the number that the kernel attached: an ambiguous one is nobody.
+    /// A connection to the holder of a name, if it is a process of this user.
+    pub(super) fn dial(self, name: &Name) -> io::Result<EngineFd> {
+        let socket = name.connect()?;
+        self.check_peer(socket.raw())?;
+        Ok(socket)
+    }
+
+    /// Whether a datagram's sender is this user, by the number that the kernel attached: false for an ambiguous one.
     pub(super) fn has_sent(self, sender: Option<u32>) -> bool {
         !self.shared && sender == Some(self.uid)
     }
@@ -87,7 +95,7 @@ pub(super) fn is_root(connection: RawFd) -> bool {
 /// The kernel lets this process read the link of another's user namespace if all user ids of both are the same, not as
 /// numbers of a namespace but as the kernel knows them, and both are of one user namespace (PTRACE_MODE_READ, ptrace(2)).
 /// The process descriptor (Linux 6.5) names the process before and after, so that no other one has got its number
-/// meanwhile; where there is none, nobody is believed.
+/// meanwhile; without one, the result is false.
 fn may_inspect(connection: RawFd) -> io::Result<bool> {
     let process = sys::peer_pidfd(connection)?;
     let before = sys::process_of(process.raw())?;

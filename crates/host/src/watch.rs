@@ -1,12 +1,12 @@
 //! Asking the host's processes what they are doing.
 //!
-//! Whom a user asks are the processes of that user; root asks everybody's. A process answers by handing over a sealed memfd,
-//! so neither side ever waits for the other, and what was handed over is read, never mapped. Who doesn't answer is told apart:
-//! a stopped process never will.
+//! Whom a user asks are the processes of that user; root asks all processes. A process answers by handing over a sealed memfd,
+//! so neither side ever waits for the other, and what was handed over is read, never mapped. A stopped process, which never
+//! answers, is reported as such.
 
+use super::frame;
 use super::names::{Name, slots_of, taken_slots};
 use super::user::User;
-use super::{frame, handover};
 use ferroce_os::sys::{self, EngineFd};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -33,7 +33,7 @@ pub struct Watched<T> {
     pub pid: Option<u32>,
     /// Slots of the QPN space whose names it holds; of a process of another PID namespace one of them.
     pub slots: Vec<u16>,
-    /// What it has told.
+    /// Its answer.
     pub told: Told<T>,
 }
 
@@ -55,7 +55,7 @@ pub enum Told<T = Vec<u8>> {
 /// A connection to the holder of a slot, if this process's user may watch it, and the holder's user and process.
 pub(super) fn reach(slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
     let (name, user) = (Name::slot(slot), User::current());
-    let connection = if user.uid() == 0 { handover::connect(&name)? } else { handover::dial(&name, user)? };
+    let connection = if user.uid() == 0 { name.connect()? } else { user.dial(&name)? };
     let peer = sys::peer_credentials(connection.raw())?;
     Ok((connection, peer))
 }
@@ -73,7 +73,7 @@ pub fn ask_all<T>(
 ) -> Option<Vec<Watched<T>>> {
     let own = User::current().uid();
     let slots = if own == 0 { taken_slots()? } else { slots_of(own)? };
-    let mut question = Question { wish, longest, patience, read: &mut read };
+    let mut question = WatchQuestion { wish, longest, patience, read: &mut read };
     let mut found = BTreeMap::new();
     let mut all = Vec::new();
     for (slot, owner) in slots {
@@ -112,14 +112,14 @@ struct Asked<T> {
 }
 
 /// What all are asked.
-struct Question<'a, T> {
+struct WatchQuestion<'a, T> {
     wish: u8,
     longest: usize,
     patience: Duration,
     read: &'a mut dyn FnMut(u32, Vec<u8>) -> Option<T>,
 }
 
-impl<T> Question<'_, T> {
+impl<T> WatchQuestion<'_, T> {
     /// Asks the holder of a slot: a connection to it, and its user and process.
     fn put(&self, slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
         let (connection, peer) = reach(slot)?;
@@ -196,8 +196,8 @@ impl<T> Asked<T> {
     }
 }
 
-/// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that nobody can make shorter, and is
-/// read by a call that neither blocks nor faults, whoever has made it.
+/// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that can't be made shorter, and is
+/// read by a call that neither blocks nor faults, whichever process has made it.
 pub(super) fn receive(connection: i32, longest: usize) -> Told {
     let mut answer = [0; LONGEST_ANSWER];
     let Ok((length, fds)) = frame::receive(connection, &mut answer) else { return Told::Gone };
@@ -276,7 +276,8 @@ mod tests {
         let account = memory(5, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW);
         frame::send(watched.raw(), &mut frame::header(frame::GRANTED), &[account.raw()]).unwrap();
         let mut read = |_, account: Vec<u8>| Some(account.len());
-        let mut question = Question { wish: 0, longest: 4096, patience: Duration::ZERO, read: &mut read };
+        let mut question =
+            WatchQuestion { wish: 0, longest: 4096, patience: Duration::ZERO, read: &mut read };
         let asked = Asked { uid: 1, pid: 0, slots: vec![7], connection: Some(watcher), told: Told::Silence };
         assert_eq!(question.answers(vec![asked])[0].told, Told::Account(5));
     }

@@ -7,11 +7,11 @@ use std::fmt::Debug;
 ///
 /// Atomics on such a region are refused, since a copy there and back isn't atomic.
 pub trait Backing: Debug + Send + Sync {
-    /// Runs `f` with the address of a copy of the `len` bytes at `addr`, and copies them back if `write` says that `f` writes.
+    /// Runs `f` with the address of a copy of the `len` bytes at `addr`, and copies them back if `write` is true.
     /// `f` is called once at most; the region's gate is held.
     ///
     /// # Errors
-    /// [`Fault`] when `f` says so, or when the memory isn't there any more.
+    /// [`Fault`] when `f` returns it, or when the memory isn't there any more.
     fn accessed(
         &self,
         addr: u64,

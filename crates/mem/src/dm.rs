@@ -3,15 +3,15 @@
 //! The adapter is this process, so its memory is a memfd, mapped where the rest of the adapter finds it like any other
 //! registered memory. Another process can map it as well, and a fork's child goes on to share it.
 
-use super::Owner;
+use super::mapping::{MappedFile, NAME, SEALS};
+use super::owner::{ListedObject, Owner};
 use ferroce_access::{Fault, copy};
 use ferroce_os::sys::{self, KeptFd};
 use ferroce_types::{Error, Result, Users, invalid};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Bytes of device memory that a process may have at once.
 pub const MAX_DM: u64 = 64 << 20;
@@ -19,11 +19,6 @@ pub const MAX_DM: u64 = 64 << 20;
 const MAX_ALIGN: u32 = 30;
 /// What offsets and lengths of copies are multiples of.
 const COPY_ALIGN: u64 = 4;
-/// The name of the memfds, which tells that they are device memory.
-pub(super) const NAME: &std::ffi::CStr = c"ferroce-dm";
-/// The seals of the memfds.
-pub(super) const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-
 /// Bytes allocated in this process.
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
@@ -33,66 +28,12 @@ pub struct Dm {
     owner: Arc<dyn Owner>,
     /// Kept over a fork: the child has the memory too.
     fd: KeptFd,
-    base: Mapping,
+    base: MappedFile,
     len: u64,
     /// What this process's total counts; 0 for memory of another process.
     counted: u64,
     users: Users,
     handle: u32,
-}
-
-/// Address space of the adapter, given back when it is dropped.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    reserved: NonNull<u8>,
-    reserved_len: usize,
-    at: NonNull<u8>,
-}
-
-// SAFETY: an address range; whoever touches the bytes answers for it.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps the first `len` bytes of a file at a multiple of `align` bytes.
-    ///
-    /// # Errors
-    /// That of `mmap(2)`.
-    pub(super) fn new(fd: RawFd, len: usize, align: usize, writable: bool) -> io::Result<Self> {
-        let page = sys::page_size() as usize;
-        let reserved_len = len.max(1).next_multiple_of(page) + if align > page { align } else { 0 };
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-        let (none, flags) =
-            (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        // SAFETY: a new mapping at an address of the kernel's choice, and a second one inside it.
-        unsafe {
-            let reserved = libc::mmap(none, reserved_len, libc::PROT_NONE, flags, -1, 0);
-            if reserved == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            let at = reserved.byte_add(reserved.addr().next_multiple_of(align.max(1)) - reserved.addr());
-            let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-            if libc::mmap(at, len, protection, shared, fd, 0) == libc::MAP_FAILED {
-                let error = io::Error::last_os_error();
-                libc::munmap(reserved, reserved_len);
-                return Err(error);
-            }
-            let (reserved, at) = (NonNull::new_unchecked(reserved.cast()), NonNull::new_unchecked(at.cast()));
-            Ok(Self { reserved, reserved_len, at })
-        }
-    }
-
-    /// Where the file's bytes are.
-    pub(super) fn addr(&self) -> u64 {
-        self.at.as_ptr() as u64
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        sys::unmap(self.reserved, self.reserved_len);
-    }
 }
 
 impl Dm {
@@ -116,8 +57,9 @@ impl Dm {
         }
         make(len, log_align)
             .map(|(fd, base)| {
-                Arc::new_cyclic(|this| {
-                    let handle = owner.add_dm(this.clone(), fd.as_raw_fd(), len);
+                Arc::new_cyclic(|this: &Weak<Self>| {
+                    let handle = owner.add(this.clone());
+                    owner.list(handle, ListedObject::Dm { fd: fd.as_raw_fd(), len });
                     let (owner, users) = (owner.clone(), Users::default());
                     Self { owner, fd, base, len, counted, users, handle }
                 })
@@ -130,7 +72,7 @@ impl Dm {
     /// The memory `handle` of another process, which keeps its descriptor at `path`.
     ///
     /// # Errors
-    /// It can't be opened or mapped, or it is no device memory of `len` bytes.
+    /// It can't be opened or mapped, or isn't device memory of `len` bytes.
     pub fn of_another<O: Owner>(owner: &Arc<O>, path: &str, len: u64, handle: u32) -> Result<Arc<Self>> {
         let (fd, base) = open(path, len)?;
         let (owner, users) = (owner.clone(), Users::default());
@@ -185,8 +127,8 @@ impl Dm {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: inside the mapping, says `range`; no reference to device memory exists.
-        unsafe { copy::read_to_shared(from, self.base.at.as_ptr().add(at), len as usize) }
+        // SAFETY: `range` has checked that it is inside the mapping; no reference to device memory exists.
+        unsafe { copy::read_to_shared(from, self.base.at().as_ptr().add(at), len as usize) }
             .map_err(unreachable_host)
     }
 
@@ -200,7 +142,7 @@ impl Dm {
             return Ok(());
         }
         // SAFETY: as in `copy_in`.
-        unsafe { copy::write_from_shared(to, self.base.at.as_ptr().add(at), len as usize) }
+        unsafe { copy::write_from_shared(to, self.base.at().as_ptr().add(at), len as usize) }
             .map_err(unreachable_host)
     }
 
@@ -250,18 +192,18 @@ fn unreachable_host(_: Fault) -> Error {
 }
 
 /// A sealed memfd of `len` bytes, mapped.
-fn make(len: u64, log_align: u32) -> Result<(KeptFd, Mapping)> {
+fn make(len: u64, log_align: u32) -> Result<(KeptFd, MappedFile)> {
     let no_memory = |error: io::Error| Error::NoMemory(format!("{len} bytes of device memory: {error}"));
     let whole = (len as usize).next_multiple_of(sys::page_size() as usize);
     let fd = sys::memfd(NAME, whole).map_err(no_memory)?;
     sys::add_seals(fd.raw(), SEALS | libc::F_SEAL_SEAL).map_err(no_memory)?;
     let own = sys::duplicate(fd.raw()).map_err(no_memory)?;
-    let base = Mapping::new(own.as_raw_fd(), whole, 1 << log_align, true).map_err(no_memory)?;
+    let base = MappedFile::new(own.as_raw_fd(), whole, 1 << log_align, true).map_err(no_memory)?;
     Ok((own, base))
 }
 
 /// That of another process, mapped.
-fn open(path: &str, len: u64) -> Result<(KeptFd, Mapping)> {
+fn open(path: &str, len: u64) -> Result<(KeptFd, MappedFile)> {
     let os = |error| Error::os("opening the device memory of another process")(error);
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(os)?;
     let fd = KeptFd::from(OwnedFd::from(file));
@@ -270,7 +212,7 @@ fn open(path: &str, len: u64) -> Result<(KeptFd, Mapping)> {
     if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || Some(size) != whole {
         return invalid!("{path} isn't device memory of {len} bytes");
     }
-    let base = Mapping::new(fd.as_raw_fd(), size as usize, 1, true).map_err(os)?;
+    let base = MappedFile::new(fd.as_raw_fd(), size as usize, 1, true).map_err(os)?;
     Ok((fd, base))
 }
 

@@ -1,7 +1,7 @@
-//! dma-bufs (ibv_reg_dmabuf_mr(3)): memory of other devices and drivers behind a descriptor, mapped here, with the
-//! kernel told before and after each access of the CPU.
+//! dma-bufs (ibv_reg_dmabuf_mr(3)): memory of other devices and drivers behind a descriptor, mapped here. An
+//! ioctl before and after each access of the CPU keeps caches coherent.
 
-use super::dm::{self, Mapping};
+use super::mapping::{MappedFile, NAME, SEALS};
 use ferroce_os::sys::{self, KeptFd};
 use ferroce_types::{Error, Result, invalid};
 use std::io;
@@ -31,7 +31,7 @@ struct UdmabufCreate {
 #[derive(Debug)]
 pub(super) struct DmaBuf {
     fd: KeptFd,
-    mapping: Mapping,
+    mapping: MappedFile,
     /// Where in the mapping the range begins.
     offset: u64,
     /// The kernel wants to know of accesses.
@@ -42,8 +42,8 @@ impl DmaBuf {
     /// Maps `len` bytes from `offset` on of the dma-buf `fd`.
     ///
     /// # Errors
-    /// EBADF for a number that is no descriptor, EINVAL for one that is no dma-buf or for a range outside of it, and
-    /// what mmap(2) says.
+    /// EBADF for a number that isn't a descriptor, EINVAL for one that isn't a dma-buf's or for a range outside of it, and
+    /// those of mmap(2).
     pub(super) fn map(fd: RawFd, offset: u64, len: u64, writable: bool) -> Result<Self> {
         let os = Error::os("mapping a dma-buf");
         let fd = match sys::duplicate(fd) {
@@ -58,7 +58,7 @@ impl DmaBuf {
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
             return invalid!("{offset}+{len} is outside of a dma-buf of {size} bytes");
         }
-        let mapping = Mapping::new(fd.as_raw_fd(), (offset + len) as usize, 1, writable).map_err(os)?;
+        let mapping = MappedFile::new(fd.as_raw_fd(), (offset + len) as usize, 1, writable).map_err(os)?;
         Ok(Self { fd, mapping, offset, synced })
     }
 
@@ -106,9 +106,9 @@ fn is_dma_buf(fd: RawFd) -> bool {
 /// Is the file behind `fd` device memory of this adapter, exported without a dma-buf?
 fn is_device_memory(fd: RawFd) -> bool {
     let name = std::fs::read_link(format!("/proc/thread-self/fd/{fd}"));
-    let wanted = format!("/memfd:{} (deleted)", dm::NAME.to_string_lossy());
+    let wanted = format!("/memfd:{} (deleted)", NAME.to_string_lossy());
     name.is_ok_and(|name| name.as_os_str() == wanted.as_str())
-        && sys::seals(fd).is_ok_and(|seals| seals & dm::SEALS == dm::SEALS)
+        && sys::seals(fd).is_ok_and(|seals| seals & SEALS == SEALS)
 }
 
 /// A dma-buf of the first `len` bytes of a sealed memfd.
@@ -124,6 +124,6 @@ pub(super) fn of_memfd(memfd: &OwnedFd, len: u64) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and owned by nobody else.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

@@ -1,8 +1,8 @@
 //! An owner for tests, which lists nothing.
 
-use crate::{Dm, ListedMr, Mr, Owner, Pd, QueueKind};
+use crate::{ListedObject, Owner, QueueKind};
 use ferroce_types::AsyncEvent;
-use std::os::fd::RawFd;
+use std::any::Any;
 use std::sync::Weak;
 
 #[derive(Debug)]
@@ -13,19 +13,11 @@ impl Owner for Nobody {
         "none"
     }
 
-    fn add_pd(&self, _pd: Weak<Pd>) -> u32 {
+    fn add(&self, _object: Weak<dyn Any + Send + Sync>) -> u32 {
         1
     }
 
-    fn add_dm(&self, _dm: Weak<Dm>, _fd: RawFd, _len: u64) -> u32 {
-        1
-    }
-
-    fn add_mr(&self, _mr: Weak<Mr>) -> u32 {
-        1
-    }
-
-    fn list_mr(&self, _handle: u32, _region: ListedMr) {}
+    fn list(&self, _handle: u32, _object: ListedObject) {}
 
     fn remove(&self, _handle: u32) {}
 

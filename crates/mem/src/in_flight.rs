@@ -1,21 +1,19 @@
 //! The program's memory that requests under way name, for `ferroce run --check=memory`: what the adapter places there is noted, so
-//! that what is different when a request has ended was written by somebody else.
+//! that any other difference at the end of a request was written by the program.
 //!
 //! A copy is kept of each range, which costs what the range has in bytes, at most [`LOOKED_AT`]; requests that name the same
 //! range share one.
 
-use super::keys::KeyTable;
 use ferroce_access::{Fault, copy, poison};
 use ferroce_os::fork::{self, InChild};
 use ferroce_os::sync::{Mutex, class};
-use ferroce_proto::Sge;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes of an element of a list that are looked at, from the first on.
-const LOOKED_AT: u32 = 64 * 1024;
+pub(crate) const LOOKED_AT: u32 = 64 * 1024;
 
 /// What a range has in it, but for what the program writes.
 #[derive(Debug)]
@@ -67,24 +65,8 @@ impl Shadow {
 }
 
 impl InFlight {
-    /// Begins to look at the memory of a request of domain `pd`, which is to be sent or `filled`; what can't be read isn't looked at.
-    #[must_use]
-    pub fn begin(pd: u32, sges: &[Sge], filled: bool) -> Vec<Self> {
-        let begin = |sge: &Sge| {
-            let part = Sge { length: sge.length.min(LOOKED_AT), ..*sge };
-            let mut begun = None;
-            let begin = |addr| {
-                begun = Self::at(addr, part.length as usize, filled);
-                Ok(())
-            };
-            // A key that is wrong ends the request soon.
-            let found = KeyTable::global().local(pd, &part, false, begin);
-            begun.filter(|_| found.is_ok())
-        };
-        sges.iter().filter(|sge| sge.length > 0).filter_map(begin).collect()
-    }
-
-    fn at(addr: u64, length: usize, filled: bool) -> Option<Self> {
+    /// Begins to look at `length` bytes at `addr`; `None` if they can't be read.
+    pub(crate) fn at(addr: u64, length: usize, filled: bool) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         USED.store(true, Ordering::Relaxed);
         let at = (addr, length);
@@ -161,7 +143,7 @@ pub(crate) fn forget(addr: u64, length: u64) {
 
 /// In the child of a fork no adapter writes to what its parent's requests name: the child may touch it.
 pub fn forget_requests_after_fork(_: &InChild) {
-    // Who has it locked is the thread that forks, in a signal's handler: the child's memory is left as it is then.
+    // Locked only if the forking thread is in a signal's handler and has the lock: the child's memory is then left as it is.
     let Some(mut shadows) = SHADOWS.try_lock() else { return };
     // The parent's requests don't find a shadow by it any more; the shadow goes with the next of the child's requests there.
     let serial = u64::MAX - u64::from(fork::generation());
@@ -189,7 +171,7 @@ fn overlapping(
 /// # Errors
 /// As [`copy::write`].
 pub fn place(addr: u64, bytes: &[u8]) -> Result<(), Fault> {
-    // Whoever compares meanwhile would see half of it.
+    // A comparison meanwhile would see half of the bytes.
     let mut shadows = SHADOWS.lock();
     copy::write(addr, bytes)?;
     note(&mut shadows, addr, bytes);

@@ -1,92 +1,34 @@
 //! The table of keys, of regions and windows alike.
 //!
 //! A key is an index into the table (24 bits) and a tag (8 bits) that changes at each reuse of the index, and whenever a
-//! window is bound. Indices are reused in the order in which they were freed, and [`RESTING`] of them stay free, so that a stale key
+//! window is bound. Indices are reused in the order in which they were freed, and some of them stay free, so that a stale key
 //! names new memory late.
 
-use super::listing::RegionListing;
-use super::mr::Mr;
+use super::in_flight::{InFlight, LOOKED_AT};
+use super::indices::{KeySlot, KeySlots, MAX_MR, MAX_MW, REMEMBERED};
+use super::listing::{RegionListing, listing, set_listing};
+use super::mr::{Mr, Use};
 use super::mw::Mw;
-use super::owner::{Owner, is_same};
-use super::pd::Pd;
-use super::shortcut::Shortcuts;
-use crate::mr::Use;
+use super::rights::{Denied, KeyUser};
+use super::shortcut::SHORTCUTS;
 use ferroce_access::Fault;
 use ferroce_explain::KeyFault;
 use ferroce_os::clock;
 use ferroce_os::sync::{InUse, RwLock, class};
-use ferroce_proto::{Instant, RemoteAccess, RemoteError, Sge};
+use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-
-/// Regions there may be at once.
-pub const MAX_MR: usize = 1 << 20;
-/// Windows there may be at once.
-pub const MAX_MW: usize = 1 << 20;
 
 /// Bytes of the longest access that takes no lock.
 const SHORT: u32 = 64 * 1024;
 
-/// Free indices that aren't reused. A key comes again 256 × this number registrations after its region's deregistration, at the earliest.
-const RESTING: usize = 512;
-
-/// Keys that were given back and are remembered, to tell who uses one that it was a key once.
-const REMEMBERED: usize = 256;
-
-/// The user of a key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeyUser {
-    /// The protection domain's number.
-    pub pd: u32,
-    /// The QP's, unlike that of any other QP of the process's life.
-    pub qp: u64,
-}
-
-/// Key, protection domain, range or rights don't allow what was asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Denied;
-
 /// All regions and windows of the process, by key.
+#[derive(Debug)]
 pub struct KeyTable {
-    slots: RwLock<class::Keys, KeySlots>,
-    shortcuts: Shortcuts,
-    listing: ListedIn,
+    slots: RwLock<class::Keys, KeySlots<Keyed>>,
     /// Regions that come get an rkey that isn't their lkey.
     two_keys: AtomicBool,
-}
-
-/// Where other processes find the regions; empty until there is a list.
-struct ListedIn(OnceLock<&'static dyn RegionListing>);
-
-impl std::fmt::Debug for KeyTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KeyTable").field("slots", &self.slots).field("listing", &self.listing).finish()
-    }
-}
-
-impl std::fmt::Debug for ListedIn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", if self.0.get().is_some() { "listed" } else { "not listed" })
-    }
-}
-
-#[derive(Debug)]
-struct KeySlots {
-    all: Vec<KeySlot>,
-    /// The one that has been free for the longest time first.
-    free: VecDeque<u32>,
-    regions: usize,
-    windows: usize,
-    /// Keys that were given back, the last one at the end, and when.
-    returned: VecDeque<(u32, Instant)>,
-}
-
-#[derive(Debug)]
-struct KeySlot {
-    tag: u8,
-    held: Option<Keyed>,
 }
 
 /// What an index stands for.
@@ -96,12 +38,7 @@ pub(super) enum Keyed {
     Window(Arc<Mw>),
 }
 
-static TABLE: KeyTable = KeyTable {
-    slots: RwLock::new(KeySlots::new()),
-    shortcuts: Shortcuts::new(),
-    listing: ListedIn(OnceLock::new()),
-    two_keys: AtomicBool::new(false),
-};
+static TABLE: KeyTable = KeyTable { slots: RwLock::new(KeySlots::new()), two_keys: AtomicBool::new(false) };
 
 impl KeyTable {
     /// The process's table.
@@ -152,21 +89,10 @@ impl KeyTable {
         Ok(mw)
     }
 
-    /// Regions as data paths find them.
-    #[inline]
-    pub(super) fn shortcuts(&self) -> &Shortcuts {
-        &self.shortcuts
-    }
-
-    /// Where other processes find the regions, if there is a list.
-    pub(super) fn listing(&self) -> Option<&'static dyn RegionListing> {
-        self.listing.0.get().copied()
-    }
-
     /// Lists regions in `listing` from here on, and those that exist already. It is called again, with the same list, when the
     /// list is empty because it was made anew (in the child of a fork).
     pub fn list_in(&self, listing: &'static dyn RegionListing) {
-        self.listing.0.get_or_init(|| listing);
+        set_listing(listing);
         for slot in &self.slots.read().all {
             if let Some(Keyed::Region(mr)) = &slot.held {
                 mr.publish();
@@ -179,40 +105,16 @@ impl KeyTable {
     pub fn regions(&self, most: usize) -> (Vec<Arc<Mr>>, usize) {
         let slots = self.slots.read();
         // Once each, by the lkey.
-        let region = |(index, slot): (usize, &KeySlot)| match &slot.held {
+        let region = |(index, slot): (usize, &KeySlot<Keyed>)| match &slot.held {
             Some(Keyed::Region(mr)) if mr.key() >> 8 == index as u32 + 1 => Some(mr.clone()),
             _ => None,
         };
         (slots.all.iter().enumerate().filter_map(region).take(most).collect(), slots.regions)
     }
 
-    /// Ends the windows and regions of `owner`, which is closed while they exist; says how many they were.
-    pub fn end_with_owner(&self, owner: &dyn Owner) -> (usize, usize) {
-        let all: Vec<Keyed> = self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect();
-        let is_its = |pd: &Pd| is_same(&**pd.owner(), owner);
-        let (mut windows, mut regions) = (0, 0);
-        // A region with a window on it can't end.
-        for held in &all {
-            if let Keyed::Window(mw) = held
-                && is_its(mw.pd())
-            {
-                windows += 1;
-                if let Err(why) = mw.dealloc() {
-                    tracing::warn!(%why, "a window of a closed device is still allocated");
-                }
-            }
-        }
-        for held in &all {
-            if let Keyed::Region(mr) = held
-                && mr.pd().is_some_and(|pd| is_its(&pd))
-            {
-                regions += 1;
-                if let Err(why) = mr.deregister() {
-                    tracing::warn!(%why, "a region of a closed device is still registered");
-                }
-            }
-        }
-        (windows, regions)
+    /// All regions and windows. A region with two keys is there twice.
+    pub(super) fn all(&self) -> Vec<Keyed> {
+        self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect()
     }
 
     /// Frees the indices of a region.
@@ -229,11 +131,11 @@ impl KeyTable {
     }
 
     /// Frees the index of `key`; the next key there is another. `count` counts what has ended.
-    fn remove_as(&self, key: u32, count: impl FnOnce(&mut KeySlots)) {
+    fn remove_as(&self, key: u32, count: impl FnOnce(&mut KeySlots<Keyed>)) {
         let index = (key >> 8) - 1;
         let mut slots = self.slots.write();
-        // A list that was just made may have it meanwhile; nobody knows of that list yet.
-        if let Some(listing) = self.listing() {
+        // A new list may contain the key already; no process reads that list yet.
+        if let Some(listing) = listing() {
             listing.withdraw(key);
         }
         let slot = &mut slots.all[index as usize];
@@ -271,7 +173,7 @@ impl KeyTable {
     /// lost without `f`.)
     ///
     /// # Errors
-    /// [`Denied`] when the local key, its domain, range or rights don't allow it, or when `f` says so.
+    /// [`Denied`] when the local key, its domain, range or rights don't allow it, or when `f` returns a fault.
     #[inline]
     pub fn local(
         &self,
@@ -282,7 +184,7 @@ impl KeyTable {
     ) -> std::result::Result<(), Denied> {
         if sge.length <= SHORT
             && let Some(in_use) = InUse::enter(sge.lkey)
-            && let Some(addr) = self.shortcuts.find(&in_use, pd, sge, write)
+            && let Some(addr) = SHORTCUTS.find(&in_use, pd, sge, write)
         {
             return f(addr).map_err(|Fault| Denied);
         }
@@ -411,23 +313,50 @@ impl KeyTable {
     }
 }
 
-impl KeySlots {
-    const fn new() -> Self {
-        Self { all: Vec::new(), free: VecDeque::new(), regions: 0, windows: 0, returned: VecDeque::new() }
+impl KeyTable {
+    /// Carries out a bind that `by` has posted.
+    ///
+    /// # Errors
+    /// [`Denied`] when window, region, domain, rights or range don't allow it.
+    pub fn bind(&self, by: KeyUser, bind: &BindMw) -> std::result::Result<(), Denied> {
+        let bound = match self.at(bind.rkey) {
+            Some(Keyed::Window(mw)) => mw.bind(by, bind, |lkey| self.region(lkey)),
+            _ => Err("the window is deallocated"),
+        };
+        bound.map_err(|why| {
+            tracing::debug!(rkey = bind.rkey, why, "a window isn't bound");
+            Denied
+        })
     }
 
-    /// A free place with its next key. The caller fills it.
-    fn take(&mut self) -> (usize, u32) {
-        let rested = if self.free.len() > RESTING { self.free.pop_front() } else { None };
-        let index = rested.unwrap_or_else(|| {
-            self.all.push(KeySlot { tag: 0, held: None });
-            self.all.len() as u32 - 1
-        });
-        let slot = &mut self.all[index as usize];
-        slot.tag = slot.tag.wrapping_add(1);
-        // Index 0 would give keys that look like small integers; keys start at 0x101.
-        let key = (index + 1) << 8 | u32::from(slot.tag);
-        (index as usize, key)
+    /// Invalidates the key of a type 2 window that `by` has bound.
+    ///
+    /// # Errors
+    /// [`Denied`] for any other key.
+    pub fn invalidate(&self, by: KeyUser, rkey: u32) -> std::result::Result<(), Denied> {
+        match self.at(rkey) {
+            Some(Keyed::Window(mw)) if mw.invalidate(by, rkey) => Ok(()),
+            _ => Err(Denied),
+        }
+    }
+}
+
+impl InFlight {
+    /// Begins to look at the memory of a request of domain `pd`, which is to be sent or `filled`; what can't be read isn't looked at.
+    #[must_use]
+    pub fn begin(pd: u32, sges: &[Sge], filled: bool) -> Vec<Self> {
+        let begin = |sge: &Sge| {
+            let part = Sge { length: sge.length.min(LOOKED_AT), ..*sge };
+            let mut begun = None;
+            let begin = |addr| {
+                begun = Self::at(addr, part.length as usize, filled);
+                Ok(())
+            };
+            // A key that is wrong ends the request soon.
+            let found = KeyTable::global().local(pd, &part, false, begin);
+            begun.filter(|_| found.is_ok())
+        };
+        sges.iter().filter(|sge| sge.length > 0).filter_map(begin).collect()
     }
 }
 
@@ -437,7 +366,6 @@ mod tests {
     use crate::{KeyTable, KeyUser, Mr, MrAccess, MrInit, Mw, MwKind, Pd};
     use ferroce_explain::KeyFault;
     use ferroce_proto::{Placement, RemoteAccess, RemoteError, Sge};
-    use std::collections::HashSet;
     use std::sync::Arc;
 
     /// More than what is looked up without the gate.
@@ -553,25 +481,5 @@ mod tests {
         assert!(!is_there(regions[0].key()) && !is_there(windows[0].rkey()));
         assert!(is_there(regions[1].key()) && is_there(windows[1].rkey()));
         assert_eq!(table.end_with_owner(&*owners[1]), (1, 1));
-    }
-
-    #[test]
-    fn a_stale_key_names_new_memory_late_and_indices_are_few() {
-        const LATE: usize = 256 * super::RESTING;
-        let mut slots = super::KeySlots::new();
-        // Others that stay, as a program has them.
-        let others: HashSet<_> = (0..8).map(|_| slots.take().0).collect();
-        let (index, stale) = slots.take();
-        slots.free.push_back(index as u32);
-        let mut indices = HashSet::new();
-        let is_stale = |_: &usize| {
-            let (index, key) = slots.take();
-            slots.free.push_back(index as u32);
-            indices.insert(index);
-            key == stale
-        };
-        let again = (1..).find(is_stale).expect("a number that comes again");
-        assert!(again >= LATE, "after {again} registrations");
-        assert!(indices.len() <= 2 * super::RESTING && indices.is_disjoint(&others));
     }
 }

@@ -1,7 +1,10 @@
 //! Where processes of the host look up the regions that they reach without packets.
 
-use super::MrInit;
+use super::rights::MrInit;
 use ferroce_types::Result;
+use std::sync::OnceLock;
+
+static LISTING: OnceLock<&'static dyn RegionListing> = OnceLock::new();
 
 /// A list of regions by key that other processes read. The table of keys keeps it up to date; the list decides which
 /// regions it has room for.
@@ -22,4 +25,14 @@ pub trait RegionListing: Sync {
 
     /// As [`RegionListing::revoke`], where no other process can be accessing the region: it doesn't wait.
     fn withdraw(&self, key: u32);
+}
+
+/// The list of this process; `None` before [`set_listing`].
+pub(crate) fn listing() -> Option<&'static dyn RegionListing> {
+    LISTING.get().copied()
+}
+
+/// Makes `listing` the list of this process, unless it has one.
+pub(crate) fn set_listing(listing: &'static dyn RegionListing) {
+    LISTING.get_or_init(|| listing);
 }

@@ -5,10 +5,10 @@
 //! away and wait until they are the last to have it: when they have succeeded, nothing touches memory through the window as it was.
 //! Other processes don't find windows in this one's directory: they send packets.
 
-use super::keys::{Denied, KeyTable, KeyUser, Keyed};
 use super::last_user::wait_for_last;
-use super::{Mr, Pd};
-use crate::mr::Use;
+use super::mr::{Mr, Use};
+use super::pd::Pd;
+use super::rights::KeyUser;
 use ferroce_access::Fault;
 use ferroce_explain::{KeyFault, Rights};
 use ferroce_os::fork::{OwnTurn, Turn};
@@ -16,7 +16,6 @@ use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
 use ferroce_types::{Error, Result, invalid};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a window is bound and unbound (enum ibv_mw_type).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,24 +30,24 @@ pub enum MwKind {
 #[derive(Debug)]
 pub struct Mw {
     /// Never used again, so that a request can't meet another window in its place.
-    number: u64,
-    kind: MwKind,
-    pd: Arc<Pd>,
+    pub(crate) number: u64,
+    pub(crate) kind: MwKind,
+    pub(crate) pd: Arc<Pd>,
     /// Of a bind, an invalidation or the end.
-    changing: Turn,
+    pub(crate) changing: Turn,
     /// Locked for a moment only: accesses keep what they find there.
-    gate: RwLock<class::WindowGate, WindowState>,
+    pub(crate) gate: RwLock<class::WindowGate, WindowState>,
 }
 
 #[derive(Debug)]
-struct WindowState {
-    rkey: u32,
-    bound: Option<Arc<Bound>>,
-    freed: bool,
+pub(crate) struct WindowState {
+    pub(crate) rkey: u32,
+    pub(crate) bound: Option<Arc<Bound>>,
+    pub(crate) freed: bool,
 }
 
 #[derive(Debug)]
-struct Bound {
+pub(crate) struct Bound {
     region: Arc<Mr>,
     /// First byte, in the region's address space.
     va: u64,
@@ -70,27 +69,12 @@ impl Drop for Bound {
 ///
 /// # Errors
 /// The bond, and [`Error::Busy`], when a thread uses it for longer than a second.
-fn end(bound: Option<Arc<Bound>>) -> std::result::Result<(), (Arc<Bound>, Error)> {
+pub(crate) fn end(bound: Option<Arc<Bound>>) -> std::result::Result<(), (Arc<Bound>, Error)> {
     let Some(mut bound) = bound else { return Ok(()) };
     wait_for_last(&mut bound).map_err(|busy| (bound, busy))
 }
 
 impl Mw {
-    /// A window of `pd` that isn't bound.
-    ///
-    /// # Errors
-    /// [`Error::NoMemory`] when there are as many as can be.
-    pub fn alloc(pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Self>> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mw = KeyTable::global().insert_window(|rkey| {
-            let state = WindowState { rkey, bound: None, freed: false };
-            Arc::new(Self { number, kind, pd: pd.clone(), changing: Turn::free(), gate: RwLock::new(state) })
-        })?;
-        pd.hold();
-        Ok(mw)
-    }
-
     /// How it is bound.
     #[must_use]
     pub fn kind(&self) -> MwKind {
@@ -107,12 +91,12 @@ impl Mw {
         self.gate.read().rkey
     }
 
-    /// What a send request for a bind says: `length` bytes at `va` of `region` under a key with the low 8 bits of `rkey`.
-    /// The other bits are the window's whatever the program says, which adapters don't look at either.
+    /// The send request for a bind: `length` bytes at `va` of `region` under a key with the low 8 bits of `rkey`.
+    /// The other bits are the window's; the program's are ignored, as by adapters.
     ///
     /// # Errors
     /// [`Error::Invalid`] for bytes of no region; [`Error::Permission`] for a region of another domain than a window of
-    /// type 1 (one of type 2 isn't bound, which its completion tells).
+    /// type 1 (for one of type 2 the bind completes with an error).
     pub fn bind_request(
         &self,
         rkey: u32,
@@ -134,42 +118,24 @@ impl Mw {
         Ok(BindMw { window: self.number, rkey, lkey, va, length, access, zero_based })
     }
 
-    /// Unbinds it and gives its key back (ibv_dealloc_mw(3)). When this returns, nothing touches memory through it.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] when a thread is in the middle of an access and doesn't end it within a second: the window stays.
-    pub fn dealloc(&self) -> Result<()> {
-        let _changing = self.begin_change()?;
-        let mut gate = self.gate.write();
-        if gate.freed {
-            return Ok(());
-        }
-        gate.freed = true;
-        let (rkey, before) = (gate.rkey, gate.bound.take());
-        drop(gate);
-        if let Err((bound, busy)) = end(before) {
-            let mut gate = self.gate.write();
-            (gate.freed, gate.bound) = (false, Some(bound));
-            return Err(busy);
-        }
-        KeyTable::global().remove_window(rkey);
-        self.pd.release();
-        Ok(())
-    }
-
     /// # Errors
     /// [`Error::Busy`] while another thread is at it.
-    fn begin_change(&self) -> Result<OwnTurn<'_>> {
+    pub(crate) fn begin_change(&self) -> Result<OwnTurn<'_>> {
         self.changing
             .take()
             .ok_or_else(|| Error::Busy("another thread changes the window, or ends it".into()))
     }
 
-    /// Carries out a bind.
+    /// Carries out a bind. `region` finds a region by its lkey.
     ///
     /// # Errors
     /// What forbids it.
-    fn bind(&self, by: KeyUser, bind: &BindMw, table: &KeyTable) -> std::result::Result<(), &'static str> {
+    pub(crate) fn bind(
+        &self,
+        by: KeyUser,
+        bind: &BindMw,
+        region: impl FnOnce(u32) -> Option<Arc<Mr>>,
+    ) -> std::result::Result<(), &'static str> {
         let Ok(_changing) = self.begin_change() else { return Err("another thread changes the window") };
         let mut gate = self.gate.write();
         if gate.freed || self.number != bind.window {
@@ -187,7 +153,7 @@ impl Mw {
         let bound = if bind.length == 0 {
             None
         } else {
-            let Some(region) = table.region(bind.lkey) else {
+            let Some(region) = region(bind.lkey) else {
                 return Err("the memory region is deregistered");
             };
             region.hold_window(&self.pd, bind)?;
@@ -216,7 +182,7 @@ impl Mw {
 
     /// Ends a type 2 window's bond, if `rkey` is its key and `by` the QP that bound it. That QP alone uses the bond, so this waits for no
     /// access.
-    fn invalidate(&self, by: KeyUser, rkey: u32) -> bool {
+    pub(crate) fn invalidate(&self, by: KeyUser, rkey: u32) -> bool {
         let Ok(_changing) = self.begin_change() else { return false };
         let mut gate = self.gate.write();
         let own = gate.bound.as_ref().is_some_and(|bound| bound.qp == Some(by.qp));
@@ -234,7 +200,7 @@ impl Mw {
         }
     }
 
-    /// As [`KeyTable::remote`].
+    /// As [`KeyTable::remote`](crate::KeyTable::remote).
     pub(super) fn remote<R>(
         &self,
         by: KeyUser,
@@ -299,34 +265,6 @@ impl Mw {
         match offset.filter(inside) {
             Some(offset) => bound.region.fault(by.pd, (bound.va + offset, len), Use::Window),
             None => Some(KeyFault::Outside { region: (bound.base, bound.length) }),
-        }
-    }
-}
-
-impl KeyTable {
-    /// Carries out a bind that `by` has posted.
-    ///
-    /// # Errors
-    /// [`Denied`] when window, region, domain, rights or range don't allow it.
-    pub fn bind(&self, by: KeyUser, bind: &BindMw) -> std::result::Result<(), Denied> {
-        let bound = match self.at(bind.rkey) {
-            Some(Keyed::Window(mw)) => mw.bind(by, bind, self),
-            _ => Err("the window is deallocated"),
-        };
-        bound.map_err(|why| {
-            tracing::debug!(rkey = bind.rkey, why, "a window isn't bound");
-            Denied
-        })
-    }
-
-    /// Invalidates the key of a type 2 window that `by` has bound.
-    ///
-    /// # Errors
-    /// [`Denied`] for any other key.
-    pub fn invalidate(&self, by: KeyUser, rkey: u32) -> std::result::Result<(), Denied> {
-        match self.at(rkey) {
-            Some(Keyed::Window(mw)) if mw.invalidate(by, rkey) => Ok(()),
-            _ => Err(Denied),
         }
     }
 }

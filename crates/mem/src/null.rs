@@ -25,7 +25,7 @@ pub(super) fn zeros() -> Result<u64> {
     }
     let winner = *ZEROS.get_or_init(|| at as u64);
     if winner != at as u64 {
-        // SAFETY: made above, and nobody knows of it: another thread was faster.
+        // SAFETY: made above, and unused: another thread was faster.
         unsafe { libc::munmap(at, LEN) };
     }
     Ok(winner)

@@ -1,8 +1,8 @@
 //! On-demand paging (ibv_advise_mr(3)). A copy faults pages in as it goes: what is left to do is to bring them in
 //! before they are needed.
 
-use super::Pd;
 use super::keys::{KeyTable, Keyed};
+use super::pd::Pd;
 use ferroce_access::mapped;
 use ferroce_os::sys;
 use ferroce_proto::Sge;

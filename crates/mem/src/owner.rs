@@ -1,6 +1,7 @@
 //! Whose objects are: what protection domains, regions and queues need of the device context that they belong to.
 
-use super::{Dm, Mr, MrInit, Pd, QueueKind};
+use super::queue_memory::QueueKind;
+use super::rights::MrInit;
 use ferroce_types::AsyncEvent;
 use std::any::Any;
 use std::fmt::Debug;
@@ -13,19 +14,13 @@ pub trait Owner: Any + Debug + Send + Sync {
     /// The name of the device.
     fn device_name(&self) -> &str;
 
-    /// Gives a protection domain the handle by which others import it.
-    fn add_pd(&self, pd: Weak<Pd>) -> u32;
+    /// Gives an object the handle by which others import it. Other processes don't see it before [`Owner::list`].
+    fn add(&self, object: Weak<dyn Any + Send + Sync>) -> u32;
 
-    /// Gives device memory of `len` bytes behind the descriptor `fd` the handle by which others import it.
-    fn add_dm(&self, dm: Weak<Dm>, fd: RawFd, len: u64) -> u32;
+    /// Lists the object of `handle`, or its changes, for other processes.
+    fn list(&self, handle: u32, object: ListedObject);
 
-    /// Gives a region the handle by which others import it. Other processes don't see it before [`Owner::list_mr`].
-    fn add_mr(&self, mr: Weak<Mr>) -> u32;
-
-    /// Tells other processes what the region of `handle` is, or has become.
-    fn list_mr(&self, handle: u32, region: ListedMr);
-
-    /// Ends a handle: from here on nobody imports the object.
+    /// Ends a handle: from here on the object can't be imported.
     fn remove(&self, handle: u32);
 
     /// Raises an asynchronous event. It may be called under the lock of a queue.
@@ -38,15 +33,27 @@ pub trait Owner: Any + Debug + Send + Sync {
     fn count(&self, kind: QueueKind, exists: bool);
 }
 
-/// What others learn of a region that they may import.
+/// An object as other processes find it, to import it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ListedMr {
-    /// The handle of its protection domain.
-    pub pd: u32,
-    /// The handle of the device memory that it is on; 0: it is on plain memory.
-    pub dm: u32,
-    /// Range and rights. The address of a region on device memory is the offset there.
-    pub init: MrInit,
+pub enum ListedObject {
+    /// A protection domain.
+    Pd,
+    /// Device memory of `len` bytes behind the descriptor `fd`.
+    Dm {
+        /// The descriptor.
+        fd: RawFd,
+        /// Bytes.
+        len: u64,
+    },
+    /// A region.
+    Mr {
+        /// The handle of its protection domain.
+        pd: u32,
+        /// The handle of the device memory that it is on; 0: it is on plain memory.
+        dm: u32,
+        /// Range and rights. The address of a region on device memory is the offset there.
+        init: MrInit,
+    },
 }
 
 /// Do both belong to the same open device?

@@ -1,6 +1,7 @@
 //! Protection domains.
 
-use super::{Owner, QueueMemory};
+use super::owner::{ListedObject, Owner};
+use super::queue_memory::QueueMemory;
 use ferroce_types::{Quota, QuotaPlace, Result, Users};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -39,9 +40,13 @@ impl Pd {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let held = DOMAINS.take()?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new_cyclic(|this| {
+        Ok(Arc::new_cyclic(|this: &Weak<Self>| {
             let home = handle.is_none().then(|| Arc::downgrade(&owner));
-            let handle = handle.unwrap_or_else(|| owner.add_pd(this.clone()));
+            let handle = handle.unwrap_or_else(|| {
+                let handle = owner.add(this.clone());
+                owner.list(handle, ListedObject::Pd);
+                handle
+            });
             let users = Arc::default();
             Self { id, owner, users, handle, home, base: None, queues: None, _held: held }
         }))
@@ -88,7 +93,7 @@ impl Pd {
         }))
     }
 
-    /// Where the queues of its objects lie, if the program has a say in it.
+    /// Where the queues of its objects lie, if the program chooses it.
     #[must_use]
     pub fn queues(&self) -> Option<&Arc<dyn QueueMemory>> {
         self.queues.as_ref()

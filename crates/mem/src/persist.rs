@@ -34,7 +34,7 @@ fn covers(maps: &[u8], addr: u64, end: u64, suits: impl Fn(&Path, u64) -> bool) 
     false
 }
 
-struct Line<'a> {
+struct MapsLine<'a> {
     start: u64,
     end: u64,
     shared: bool,
@@ -42,13 +42,13 @@ struct Line<'a> {
     path: &'a Path,
 }
 
-fn parse(line: &[u8]) -> Option<Line<'_>> {
+fn parse(line: &[u8]) -> Option<MapsLine<'_>> {
     let mut words = line.splitn(6, |&b| b == b' ');
     let (start, end) = std::str::from_utf8(words.next()?).ok()?.split_once('-')?;
     let shared = words.next()?.get(3) == Some(&b's');
     let inode = std::str::from_utf8(words.nth(2)?).ok()?.parse().ok()?;
     let path = words.next().unwrap_or_default().trim_ascii_start();
-    Some(Line {
+    Some(MapsLine {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         shared,

@@ -3,7 +3,8 @@
 //! An entry is a copy of the region's registration for plain accesses. It is written before the registration is known, and emptied by the
 //! thread that changes or ends it, which then waits for the threads that use this very region.
 
-use super::mr::{MrInit, translate_in};
+use super::indices::{MAX_MR, MAX_MW};
+use super::rights::{MrInit, translate_in};
 use ferroce_os::sync::{InUse, wait_for_users};
 use ferroce_proto::Sge;
 use ferroce_types::{Error, Result};
@@ -13,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Entries that are allocated at once.
 const IN_CHUNK: usize = 1024;
 /// As many chunks as there may be indices of keys.
-const CHUNKS: usize = (super::keys::MAX_MR + super::keys::MAX_MW) / IN_CHUNK;
+const CHUNKS: usize = (MAX_MR + MAX_MW) / IN_CHUNK;
 
 /// A region.
 #[derive(Default)]
 #[repr(align(64))]
-struct Entry {
+struct ShortcutEntry {
     /// [`name_of`] its protection domain and key; 0: nothing.
     name: AtomicU64,
     addr: AtomicU64,
@@ -28,31 +29,30 @@ struct Entry {
     writable: AtomicU64,
 }
 
-type Chunk = OnceLock<Box<[Entry]>>;
+type Chunk = OnceLock<Box<[ShortcutEntry]>>;
 
 /// All of them, by the index of the key.
 pub(crate) struct Shortcuts([Chunk; CHUNKS]);
+
+/// Those of this process.
+pub(crate) static SHORTCUTS: Shortcuts = Shortcuts([const { OnceLock::new() }; CHUNKS]);
 
 const fn name_of(pd: u32, key: u32) -> u64 {
     (pd as u64) << 32 | key as u64
 }
 
 impl Shortcuts {
-    pub(crate) const fn new() -> Self {
-        Self([const { OnceLock::new() }; CHUNKS])
-    }
-
     #[inline]
-    fn entry(&self, key: u32) -> Option<&Entry> {
+    fn entry(&self, key: u32) -> Option<&ShortcutEntry> {
         let index = (key >> 8).checked_sub(1)? as usize;
         self.0.get(index / IN_CHUNK)?.get()?.get(index % IN_CHUNK)
     }
 
-    /// The region with this key is as `init` says, and belongs to the domain `pd`. It has no entry.
+    /// Enters a region with this key and this `init`, of the domain `pd`. It has no entry yet.
     pub(crate) fn publish(&self, key: u32, pd: u32, init: &MrInit) {
         let Some(index) = (key >> 8).checked_sub(1) else { return };
         if let Some(chunk) = self.0.get(index as usize / IN_CHUNK) {
-            chunk.get_or_init(|| (0..IN_CHUNK).map(|_| Entry::default()).collect());
+            chunk.get_or_init(|| (0..IN_CHUNK).map(|_| ShortcutEntry::default()).collect());
         }
         if let Some(entry) = self.entry(key) {
             entry.addr.store(init.addr, Ordering::Relaxed);

@@ -51,8 +51,8 @@ pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, devices
 pub use ending::{come_back_to_network, has_network, leave_network};
 pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
-    AllocatorAnswer, Dm, InFlight, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold,
-    Prefetch, QueueKind, QueueMemory,
+    AllocatorAnswer, Dm, InFlight, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch,
+    QueueKind, QueueMemory,
 };
 pub use ferroce_queues::late;
 pub use ferroce_queues::{

@@ -2,12 +2,11 @@
 
 use crate::Context;
 use crate::adapter;
-use ferroce_mem::{Dm, ListedMr, Mr, Owner, Pd, QueueKind};
+use ferroce_mem::{Dm, ListedObject, Owner, Pd, QueueKind};
 use ferroce_proto::Instant;
 use ferroce_queues::{CompChannel, Cq, EventTimer, Srq};
 use ferroce_types::AsyncEvent;
 use std::any::Any;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -16,20 +15,12 @@ impl Owner for Context {
         &self.device().info().name
     }
 
-    fn add_pd(&self, pd: Weak<Pd>) -> u32 {
-        self.handles().add_pd(pd)
+    fn add(&self, object: Weak<dyn Any + Send + Sync>) -> u32 {
+        self.handles().add(object)
     }
 
-    fn add_dm(&self, dm: Weak<Dm>, fd: RawFd, len: u64) -> u32 {
-        self.handles().add_dm(dm, fd, len)
-    }
-
-    fn add_mr(&self, mr: Weak<Mr>) -> u32 {
-        self.handles().add_mr(mr)
-    }
-
-    fn list_mr(&self, handle: u32, region: ListedMr) {
-        self.handles().list_mr(handle, region);
+    fn list(&self, handle: u32, object: ListedObject) {
+        self.handles().list(handle, object);
     }
 
     fn remove(&self, handle: u32) {

@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::AT_FDCWD;
 
-use crate::path::{Found, by_path};
+use crate::path::by_path;
 use crate::real::real;
-use crate::tree::{Last, Node};
+use crate::tree::{Found, Last, Node};
 
 fn permits(found: &Found<'_>, wanted: c_int) -> Result<c_int, c_int> {
     let granted = match found.node {

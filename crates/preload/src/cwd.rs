@@ -1,21 +1,17 @@
-//! chdir(2) into our directories, and getcwd(3) there.
+//! The working directory, when it is one of ours.
 //!
 //! The kernel keeps the working directory of a process and hands it on over `fork` and `exec`, so one of ours needs a
 //! directory of the kernel's that stands for it. It is made where every user may, with the entry's path in its name and a
 //! number that no other user can guess, entered, and removed at once: nameless and empty it lives as long as a process works in it. Paths relative to it are
 //! answered before the kernel sees them, for `..` would lead to where it was made.
 
-use std::ffi::{CStr, CString, c_char, c_int};
-use std::ptr;
+use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::AT_FDCWD;
 
 use crate::fds;
-use crate::link_names::give_path;
-use crate::path::by_path;
-use crate::real::{errno, real, sheltered};
-use crate::tree::Last;
+use crate::real::errno;
 
 /// What the name of such a directory begins with; a number and the entry's path follow.
 const MARK: &str = "ferroce:";
@@ -38,7 +34,7 @@ pub fn ours() -> Option<Vec<u8>> {
 }
 
 /// It is another one now, or will be looked at for nothing.
-fn forget() {
+pub fn forget() {
     let changed = |known: u32| Some((known & !STATES).wrapping_add(STATES + 1) | UNKNOWN);
     // Every value is changed.
     let _ = KNOWN.fetch_update(Ordering::AcqRel, Ordering::Relaxed, changed);
@@ -65,7 +61,8 @@ fn look() -> Option<Vec<u8>> {
     found
 }
 
-fn enter(path: &[u8]) -> Result<c_int, c_int> {
+/// Goes to the directory that stands for an entry.
+pub fn enter(path: &[u8]) -> Result<c_int, c_int> {
     let text: Vec<u8> = path.iter().map(|&byte| if byte == b'/' { SLASH } else { byte }).collect();
     let number = number();
     let mut result = Err(libc::ENOENT);
@@ -80,7 +77,7 @@ fn enter(path: &[u8]) -> Result<c_int, c_int> {
     result
 }
 
-/// What tells directories of one entry apart: another user who knew it could make the directory first.
+/// A unique suffix for each directory: another user who knew it could make the directory first.
 fn number() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut random = [0_u8; 8];
@@ -100,70 +97,6 @@ fn enter_by(name: &CStr) -> Result<c_int, c_int> {
     // SAFETY: as above. It was made here and is empty.
     unsafe { libc::syscall(libc::SYS_unlinkat, AT_FDCWD, name.as_ptr(), libc::AT_REMOVEDIR) };
     entered
-}
-
-#[unsafe(export_name = "ferroce_p_chdir")]
-unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
-    let result = by_path(
-        AT_FDCWD,
-        path,
-        Last::Follow,
-        |path| real!(c"chdir", fn(*const c_char) -> c_int, (path)),
-        |found| found.node.entries().ok_or(libc::ENOTDIR).and_then(|_| enter(found.path)),
-    );
-    forget();
-    result
-}
-
-#[unsafe(export_name = "ferroce_p_fchdir")]
-unsafe extern "C-unwind" fn fchdir(fd: c_int) -> c_int {
-    let ours = sheltered(|| match fds::entry(fd).filter(|entry| entry.is_directory) {
-        Some(entry) => enter(&entry.path).map(Some),
-        None => Ok(None),
-    });
-    let result = match ours {
-        Some(Ok(Some(done))) => done,
-        Some(Err(_)) => -1,
-        _ => real!(c"fchdir", fn(c_int) -> c_int, (fd)),
-    };
-    forget();
-    result
-}
-
-/// What getcwd(3) gives in one of our directories; `None`: the process works elsewhere.
-fn give(to: *mut c_char, room: usize) -> Option<*mut c_char> {
-    let path = ours()?;
-    let given = sheltered(|| {
-        if room == 0 && !to.is_null() {
-            return Err(libc::EINVAL);
-        }
-        give_path(&path, to, room, libc::ERANGE)
-    });
-    Some(given.and_then(Result::ok).unwrap_or(ptr::null_mut()))
-}
-
-#[unsafe(export_name = "ferroce_p_getcwd")]
-unsafe extern "C-unwind" fn getcwd(to: *mut c_char, room: usize) -> *mut c_char {
-    match give(to, room) {
-        Some(given) => given,
-        None => real!(c"getcwd", fn(*mut c_char, usize) -> *mut c_char, (to, room)),
-    }
-}
-
-#[unsafe(export_name = "ferroce_p___getcwd_chk")]
-unsafe extern "C-unwind" fn getcwd_chk(to: *mut c_char, room: usize, size: usize) -> *mut c_char {
-    match give(to, room.min(size)) {
-        Some(given) => given,
-        None => real!(c"__getcwd_chk", fn(*mut c_char, usize, usize) -> *mut c_char, (to, room, size)),
-    }
-}
-
-#[unsafe(export_name = "ferroce_p_get_current_dir_name")]
-unsafe extern "C-unwind" fn get_current_dir_name() -> *mut c_char {
-    match give(ptr::null_mut(), 0) {
-        Some(given) => given,
-        None => real!(c"get_current_dir_name", fn() -> *mut c_char, ()),
-    }
 }
 
 #[cfg(test)]

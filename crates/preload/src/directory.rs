@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use libc::{AT_FDCWD, DIR, DT_CHR, DT_DIR, DT_LNK, DT_REG, dirent};
 
-use crate::path::{Found, by_path};
+use crate::path::by_path;
 use crate::real::{Failure, errno, real, set_errno, sheltered};
 use crate::stat::inode;
-use crate::tree::{Last, Node, Place};
+use crate::tree::{Found, Last, Node, Place};
 use crate::{fds, snapshot};
 
 // The names with and without 64 differ in nothing here.

@@ -3,12 +3,11 @@
 use std::ffi::{CStr, CString, c_int};
 
 use crate::counted;
-use crate::path::Found;
-use crate::tree::Node;
+use crate::tree::{Found, Node};
 
 /// What the name of a memfd of ours begins with; the entry's path follows.
 const MARK: &[u8] = b"ferroce:";
-/// The modes of our memfds: sticky regular files, for which nobody has a use. The first half of how they are known.
+/// The modes of our memfds: sticky regular files, which have no other use. Mode and name identify them.
 const DIRECTORY_MODE: libc::mode_t = 0o1444;
 const ATTRIBUTE_MODE: libc::mode_t = 0o1440;
 /// `MFD_NOEXEC_SEAL` (Linux 6.3).
@@ -44,8 +43,8 @@ fn check(result: libc::c_long) -> Result<c_int, c_int> {
     if result < 0 { Err(crate::real::errno()) } else { Ok(result as c_int) }
 }
 
-/// A descriptor whose reading is EINVAL, as that of an attribute without a value: an epoll has nothing to read. What fstat(2)
-/// says of it isn't what stat(2) says of the entry.
+/// A descriptor whose reading is EINVAL, as that of an attribute without a value: an epoll has nothing to read. Its fstat(2)
+/// differs from the stat(2) of the entry.
 fn unreadable(flags: c_int) -> Result<c_int, c_int> {
     let close_on_exec = if flags & libc::O_CLOEXEC != 0 { libc::EPOLL_CLOEXEC } else { 0 };
     // SAFETY: takes no pointer.
@@ -75,14 +74,14 @@ fn memfd(path: &[u8], text: &[u8], mode: libc::mode_t, flags: c_int) -> Result<c
         // SAFETY: the same.
         .and_then(|_| check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, seals) }));
     if let Err(error) = filled {
-        // SAFETY: our own descriptor, which nobody else knows.
+        // SAFETY: a new descriptor of our own.
         unsafe { libc::syscall(libc::SYS_close, fd) };
         return Err(error);
     }
     Ok(fd)
 }
 
-/// Whether what fstat(2) says of a descriptor leaves the possibility that it is one of ours.
+/// Whether a descriptor may be one of ours, by its fstat(2).
 #[inline]
 pub fn may_be_ours(mode: libc::mode_t, is_linked: bool) -> bool {
     matches!(mode ^ libc::S_IFREG, DIRECTORY_MODE | ATTRIBUTE_MODE) && !is_linked
@@ -113,22 +112,8 @@ pub fn entry(fd: c_int) -> Option<Entry> {
     })
 }
 
-/// The path of the directory that relative paths begin at: one of ours, or one of the system's.
-pub fn base(fd: c_int) -> Option<Vec<u8>> {
-    if fd == libc::AT_FDCWD {
-        if let Some(path) = crate::cwd::ours() {
-            return Some(path);
-        }
-        return Some(std::env::current_dir().ok()?.into_os_string().into_encoded_bytes());
-    }
-    match entry(fd) {
-        Some(entry) => entry.is_directory.then_some(entry.path),
-        None => path_of(fd),
-    }
-}
-
 /// What /proc calls the file behind a descriptor.
-fn path_of(fd: c_int) -> Option<Vec<u8>> {
+pub fn path_of(fd: c_int) -> Option<Vec<u8>> {
     link_text(&CString::new(format!("/proc/self/fd/{fd}")).ok()?)
 }
 

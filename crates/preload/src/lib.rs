@@ -19,6 +19,7 @@
 //! A counter is what the processes that use the device have counted, which are asked when it is opened (`counted`).
 
 mod access;
+mod chdir;
 mod close;
 pub mod counted;
 mod cwd;

@@ -5,9 +5,9 @@ use std::ptr;
 
 use libc::AT_FDCWD;
 
-use crate::path::{Found, by_path};
+use crate::path::by_path;
 use crate::real::real;
-use crate::tree::{Last, Node};
+use crate::tree::{Found, Last, Node};
 
 fn copy_target(found: &Found<'_>, to: *mut c_char, room: usize) -> Result<isize, c_int> {
     let Node::Link(target) = found.node else { return Err(libc::EINVAL) };
@@ -110,7 +110,7 @@ pub fn give_path(path: &[u8], to: *mut c_char, room: usize, too_long: c_int) -> 
     if length > room {
         return Err(too_long);
     }
-    // SAFETY: by the man page the buffer has PATH_MAX bytes, or as many as the compiler says.
+    // SAFETY: by the man page the buffer has PATH_MAX bytes, or as many as the compiler passes.
     unsafe { ptr::copy_nonoverlapping(path.as_ptr(), to, length) };
     Ok(to)
 }

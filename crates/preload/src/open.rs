@@ -9,9 +9,9 @@ use std::ffi::{CStr, c_char, c_int};
 use libc::{AT_FDCWD, FILE, mode_t};
 
 use crate::fds;
-use crate::path::{Found, by_path, may_be_ours};
+use crate::path::{by_path, may_be_ours};
 use crate::real::{Failure, real};
-use crate::tree::Last;
+use crate::tree::{Found, Last};
 
 fn last(flags: c_int) -> Last {
     if flags & libc::O_NOFOLLOW != 0 { Last::Keep } else { Last::Follow }

@@ -4,16 +4,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
 use crate::real::{Failure, errno, set_errno, sheltered};
-use crate::tree::{Last, Node, Place, Tree};
+use crate::tree::{Found, Last, Place, Tree};
 use crate::{cwd, fds, snapshot};
-
-/// An entry of the tree that a call is about.
-pub struct Found<'a> {
-    /// Its path without links.
-    pub path: &'a [u8],
-    /// The entry.
-    pub node: &'a Node,
-}
 
 /// Whether the path may lead into the tree: it begins with `/sys/` or `/dev/` and names one of our directories.
 #[inline]
@@ -52,7 +44,7 @@ fn names_directory(path: &[u8]) -> bool {
     has(b"infiniband") || has(b"ferroce")
 }
 
-/// Whether a relative path that the system has refused may lead into the tree: our directories are no directories to
+/// Whether a relative path that the system has refused may lead into the tree: our directories aren't directories to
 /// the kernel, and those in which they lie don't have them.
 #[cold]
 fn may_be_below(base: c_int, path: *const c_char) -> bool {
@@ -125,7 +117,7 @@ fn below<R: Failure>(
     let relative = unsafe { CStr::from_ptr(path) }.to_bytes();
     let mut is_ours = true;
     let outcome = sheltered(|| {
-        let path = fds::base(base).map(|base| [&base[..], b"/", relative].concat());
+        let path = self::base(base).map(|base| [&base[..], b"/", relative].concat());
         match path.filter(|path| path.starts_with(b"/") && names_ours(path)) {
             Some(path) => walk(&path, last, real, ours),
             None => {
@@ -135,6 +127,20 @@ fn below<R: Failure>(
         }
     });
     finish(outcome).filter(|_| is_ours)
+}
+
+/// The path of the directory that relative paths begin at: one of ours, or one of the system's.
+fn base(fd: c_int) -> Option<Vec<u8>> {
+    if fd == libc::AT_FDCWD {
+        if let Some(path) = cwd::ours() {
+            return Some(path);
+        }
+        return Some(std::env::current_dir().ok()?.into_os_string().into_encoded_bytes());
+    }
+    match fds::entry(fd) {
+        Some(entry) => entry.is_directory.then_some(entry.path),
+        None => fds::path_of(fd),
+    }
 }
 
 fn finish<R: Failure>(outcome: Option<Result<R, c_int>>) -> Option<R> {

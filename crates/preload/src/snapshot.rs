@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::tree::{Host, Tree};
+use crate::tree::{Tree, TreeSource};
 
 /// A program that walks the tree reads some hundred files; the kernel's GID tables follow address changes no faster.
 const FRESH: Duration = Duration::from_millis(20);
@@ -24,7 +24,7 @@ pub fn now() -> Arc<Tree> {
     }
     // Without devices where they can't be read or FERROCE_DEVICES is wrong: the library says why when it is asked.
     let devices = ferroce_netdev::discover().unwrap_or_default();
-    let tree = Arc::new(Tree::from(&Host::with(devices)));
+    let tree = Arc::new(Tree::from(&TreeSource::with(devices)));
     if let Some(latest) = &mut latest {
         **latest = Some((Instant::now(), tree.clone()));
     }

@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG, mode_t, stat, statx};
 
-use crate::path::{Found, by_path};
+use crate::path::by_path;
 use crate::real::{real, sheltered};
-use crate::tree::{Last, Node, Place};
+use crate::tree::{Found, Last, Node, Place};
 use crate::{fds, snapshot};
 
 // The names with and without 64 differ in nothing here.

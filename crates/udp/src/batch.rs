@@ -2,37 +2,12 @@
 
 use super::endpoint::Dest;
 use super::send;
+use super::train::{Flushed, MAX_TRAIN, Train};
 use ferroce_wire::{EmitError, Headers, ICRC_LEN};
 
-/// Segments the kernel takes in a train (Linux 6.1; later ones take 128).
-pub(super) const MAX_SEGMENTS: u16 = 64;
-/// Bytes in a train, a little below what a UDP length can say.
-pub(super) const MAX_TRAIN: usize = 65_000;
 /// Trains in a batch.
 const MAX_TRAINS: usize = 64;
 const DEFAULT_STAGING: usize = 256 << 10;
-
-/// Packets of equal size to one destination, the last perhaps shorter; they lie one after the other in the buffer.
-pub(super) struct Train {
-    pub(super) dest: Dest,
-    pub(super) start: usize,
-    pub(super) len: usize,
-    /// Bytes of each packet but the last.
-    pub(super) segment: usize,
-    pub(super) count: u16,
-}
-
-impl Train {
-    /// Whether a packet of this length may follow.
-    fn takes(&self, dest: &Dest, len: usize) -> bool {
-        // A multiple: no shorter packet has ended the train yet.
-        self.len == self.segment * usize::from(self.count)
-            && len <= self.segment
-            && self.count < MAX_SEGMENTS
-            && self.len + len <= MAX_TRAIN
-            && self.dest.same_train(dest)
-    }
-}
 
 /// Why a packet wasn't appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,15 +21,6 @@ pub enum PushError<E> {
     /// No UDP datagram holds this many bytes.
     #[error("{0} bytes are too many for a packet")]
     TooLong(usize),
-}
-
-/// What became of a batch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Flushed {
-    /// Packets the kernel took.
-    pub sent: usize,
-    /// Packets it didn't; lost, as on a wire.
-    pub dropped: usize,
 }
 
 /// Packets on their way out. Nothing leaves before [`flush`](Self::flush), or before there is no more room.
@@ -157,7 +123,7 @@ impl TxBatch {
         headers.emit(packet).map_err(PushError::Headers)?;
         fill(&mut packet[header_len..header_len + payload_len]).map_err(PushError::Fill)?;
         packet[header_len + payload_len..][..pad].fill(0);
-        write_icrc(packet, dest, id);
+        dest.write_icrc(packet, id);
 
         if let Some(train) = last {
             train.count += 1;
@@ -205,14 +171,4 @@ impl TxBatch {
 pub fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
     let len = packet.len();
     send::send(packet, &[Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }], &mut None)
-}
-
-/// Writes the ICRC at the end of a packet, for the IPv4 identification that it will have.
-pub(super) fn write_icrc(packet: &mut [u8], dest: &Dest, id: u16) {
-    let len = packet.len();
-    if let Some((covered, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-        let mut crc = dest.flow.start(len, id);
-        crc.bth(covered);
-        *icrc = crc.finish();
-    }
 }

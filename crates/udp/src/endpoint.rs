@@ -7,8 +7,8 @@ use ferroce_netdev as net;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
 use ferroce_types::{Unreachable, is_adapter_port};
-use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
+use ferroce_wire::{ICRC_LEN, ROCE_V2_PORT};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Hop limit of packets whose address vector doesn't say otherwise.
+/// Hop limit of packets whose address vector has none.
 pub(super) const DEFAULT_TTL: u8 = 64;
 
 /// Of the kernel's in6.h.
 const IPV6_AUTOFLOWLABEL: i32 = 70;
 /// How many sockets are made until one has a port that adapters don't send from.
 const PORTS_TRIED: usize = 16;
-/// Bytes that a sending socket keeps of what the network says of its packets; the kernel doubles it.
+/// Bytes of ICMP messages that a sending socket keeps; the kernel doubles it.
 const RETURNED: i32 = 4096;
-/// Takes nothing of a datagram. What the network says isn't asked of it.
+/// Accepts no datagram. ICMP messages don't pass this filter.
 const NOTHING: [libc::sock_filter; 1] =
     [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
 /// Place of the sender to multicast groups, behind those of the steering values.
@@ -41,7 +41,7 @@ pub struct Endpoint {
     /// The sockets are left to other processes.
     is_away: AtomicBool,
     senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
-    /// What the network has said of what was sent from here.
+    /// The ICMP messages for packets that were sent from here.
     heard: Mutex<class::HeardOfPackets, Heard>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Endpoint {
 struct Sender {
     socket: EngineFd,
     port: u16,
-    /// What its packets say unless they are told otherwise, one by one.
+    /// TOS and TTL of its packets, unless a message sets others.
     tos: u8,
     ttl: u8,
 }
@@ -79,7 +79,7 @@ pub struct Dest {
     pub(super) flow_label: u32,
     /// Index into the pool of senders.
     pub(super) sender: u8,
-    /// The packets have to say that TOS or TTL differ from the sender's.
+    /// TOS or TTL differ from the sender's, and each message sets them.
     pub(super) marked: (bool, bool),
     pub(super) flow: Flow,
 }
@@ -140,17 +140,22 @@ impl Dest {
         Self { flow_label, ..self }
     }
 
-    /// The packets say nothing that the sender's don't say anyway.
+    /// The packets need no control message: TOS, TTL and flow label are the sender's.
     pub(super) fn is_plain(&self) -> bool {
         self.marked == (false, false) && self.flow_label == 0
     }
 
-    /// Writes a packet's ICRC, for the IPv4 identification that it will have.
+    /// Writes the ICRC at the end of a packet, for the IPv4 identification that it will have.
     pub fn write_icrc(&self, packet: &mut [u8], id: u16) {
-        super::batch::write_icrc(packet, self, id);
+        let len = packet.len();
+        if let Some((covered, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+            let mut crc = self.flow.start(len, id);
+            crc.bth(covered);
+            *icrc = crc.finish();
+        }
     }
 
-    /// What the network has said, in the last time, of packets to the peer's address. Nothing may be decided by it.
+    /// The last ICMP message, `within` this time, for packets to the peer's address. It is a hint only: any host can send one.
     #[must_use]
     pub fn unreachable(&self, within: Duration) -> Option<Unreachable> {
         self.endpoint.take_returned(self.sender);

@@ -30,13 +30,14 @@ mod returned;
 mod send;
 mod stats;
 pub mod tap;
+mod train;
 
-pub use batch::{Flushed, PushError, TxBatch};
-pub use batch::{OutgoingTap, send_alone};
+pub use batch::{OutgoingTap, PushError, TxBatch, send_alone};
 pub use endpoint::{Dest, Endpoint};
 pub use multicast::GroupSocket;
 pub use receive::RecvOutcome;
 pub use receive::receiving_socket;
 pub use stats::Stats;
+pub use train::Flushed;
 
 pub use ferroce_types::{Datagram, GROUP_SIZE, HostAddr, steering_of};

@@ -1,7 +1,7 @@
-//! Handing a batch to the kernel: `sendmmsg`, and what to do when it says no.
+//! Handing a batch to the kernel: `sendmmsg`, and what to do when it refuses.
 
-use super::batch::{Flushed, Train, write_icrc};
 use super::endpoint::{Dest, Endpoint};
+use super::train::{Flushed, Train};
 use ferroce_os::sys::{self, Outgoing, SendBatch, control};
 use ferroce_os::throttle::OncePerSecond;
 use smallvec::SmallVec;
@@ -80,7 +80,7 @@ impl Tries {
     /// error before.
     const ALONE: u8 = 2;
 
-    /// The error was returned, and the network has said something, or hasn't.
+    /// The error was returned, with or without an ICMP message since.
     #[cold]
     fn next(&mut self, has_heard: bool) -> Next {
         if has_heard {
@@ -116,7 +116,7 @@ impl Sending<'_> {
     /// The packets of a train as messages of their own. Each then has the identification 0.
     fn singles<'t>(&mut self, train: &'t Train) -> impl Iterator<Item = Unit<'t>> + use<'t> {
         for packet in self.staging[train.start..train.start + train.len].chunks_mut(train.segment) {
-            write_icrc(packet, &train.dest, 0);
+            train.dest.write_icrc(packet, 0);
         }
         (train.start..train.start + train.len).step_by(train.segment).map(|start| {
             let len = train.segment.min(train.start + train.len - start);

@@ -53,7 +53,7 @@ pub const HOUSE: &[Storey] = &[
             "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
         ),
         room("pcapng", "RoCEv2 packets in capture files: blocks, IP and UDP headers, the bytes of a packet."),
-        one(
+        room(
             "cm",
             "The communication manager as a state machine without I/O: connections, lookups, their timers.",
         ),
@@ -78,7 +78,7 @@ pub const HOUSE: &[Storey] = &[
         "Memory that may be gone when it is touched: the program's, a peer's, what processes share; a fault is an error.",
     )],
     &[
-        one(
+        room(
             "mem",
             "The memory that programs register: domains, keys, regions, windows, and the access to it.",
         ),
@@ -93,7 +93,7 @@ pub const HOUSE: &[Storey] = &[
             "queues",
             "What programs post to and poll: completion queues, receive queues, events, counters.",
         ),
-        one(
+        room(
             "host",
             "The processes of one host: slots, names, what they hand over and forward to one another.",
         ),
@@ -103,14 +103,7 @@ pub const HOUSE: &[Storey] = &[
             "hostlink",
             "Two processes of one host: links in shared memory, their rings, bells and directories.",
         ),
-        Crate {
-            name: "udp",
-            what: "Packets between hosts: sockets, trains, steering, capture and faults.",
-            together: &[Together {
-                rooms: &["batch", "endpoint", "send"],
-                why: "A train of packets is made for the socket of an endpoint, which sends it.",
-            }],
-        },
+        room("udp", "Packets between hosts: sockets, trains, steering, capture and faults."),
     ],
     &[
         Crate {
@@ -126,7 +119,7 @@ pub const HOUSE: &[Storey] = &[
         },
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
-    &[one(
+    &[room(
         "connect",
         "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
     )],
@@ -135,14 +128,7 @@ pub const HOUSE: &[Storey] = &[
         room("ferroce", "The public Rust API: verbs without `unsafe`, and the simulation for tests."),
         room("rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
         room("rsocket-preload", "What lets programs of sockets use rsockets."),
-        Crate {
-            name: "preload",
-            what: "What programs see of the device in /sys and /dev.",
-            together: &[Together {
-                rooms: &["cwd", "fds", "link_names", "path"],
-                why: "A path begins at a descriptor or at the working directory, and either may be an entry found by its path.",
-            }],
-        },
+        room("preload", "What programs see of the device in /sys and /dev."),
     ],
     &[room(
         "capi-rdmacm",

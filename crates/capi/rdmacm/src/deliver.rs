@@ -7,7 +7,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use ferroce_connect::{
-    Incoming, IncomingLookup, RejectReason, Reply, Route, SidrReply, SidrRequest, SidrStatus,
+    CmEvent, ConnectionEvent, Incoming, RejectReason, Reply, Request, Route, SidrReply, SidrRequest,
+    SidrStatus,
 };
 use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_global_route, ibv_sa_path_rec};
 use ferroce_ibverbs::call::{Outcome, Refusal};
@@ -89,13 +90,15 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             block.set(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
         }
         // SAFETY: the caller's promise.
-        IdNews::Request(incoming) => unsafe { requested(block, id, *incoming)? },
+        IdNews::Cm(CmEvent::Request(incoming)) => unsafe { requested(block, id, incoming)? },
         // SAFETY: the caller's promise.
-        IdNews::Lookup(incoming) => unsafe { looked_up(block, id, *incoming)? },
+        IdNews::Cm(CmEvent::Lookup(incoming)) => unsafe { looked_up(block, id, incoming)? },
         // SAFETY: the caller's promise.
-        IdNews::Response(reply) => unsafe { responded(block, shared, id, &reply) },
-        IdNews::Established => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
-        IdNews::Rejected(reject) => {
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Reply(reply))) => unsafe {
+            responded(block, shared, id, &reply)
+        },
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Established)) => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Rejected(reject))) => {
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
@@ -106,12 +109,12 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             block.set(RDMA_CM_EVENT_REJECTED, reject.reason.0.into());
             block.set_conn(no_param(), &reject.private_data);
         }
-        IdNews::Unreachable => {
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Unreachable)) => {
             // SAFETY: the caller's promise.
             unsafe { explained::unreachable(id) };
             block.set(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
         }
-        IdNews::Disconnected { timed_out } => {
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Disconnected { timed_out })) => {
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
@@ -123,8 +126,8 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             }
             block.set(RDMA_CM_EVENT_DISCONNECTED, if timed_out { -libc::ETIMEDOUT } else { 0 });
         }
-        IdNews::TimewaitExit => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
-        IdNews::Answer(reply) => answered(block, shared, &reply),
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::TimewaitExit)) => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
+        IdNews::Cm(CmEvent::Of(ConnectionEvent::Answer(reply))) => answered(block, shared, &reply),
         IdNews::DeviceRemoval => block.set(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
         IdNews::AddrChange => block.set(RDMA_CM_EVENT_ADDR_CHANGE, 0),
         IdNews::Joined(joined) => {
@@ -253,18 +256,14 @@ fn place_of(header: &ferroce_connect::IpHeader, listener: &Id, route: Route, mtu
 
 /// # Safety
 /// `listener` is an id.
-unsafe fn requested(block: &mut EventBlock, listener: *mut rdma_cm_id, incoming: Incoming) -> Outcome<()> {
-    let Incoming { connection, request, header, local, remote } = incoming;
+unsafe fn requested(
+    block: &mut EventBlock,
+    listener: *mut rdma_cm_id,
+    incoming: Incoming<Request>,
+) -> Outcome<()> {
+    let Incoming { connection, request, header, route } = incoming;
     connection.take();
-    let path = &request.primary;
-    let route = Route {
-        from: local,
-        to: remote,
-        traffic_class: path.traffic_class,
-        hop_limit: HOP_LIMIT,
-        flow_label: path.flow_label,
-        sl: path.sl,
-    };
+    let route = Route { hop_limit: HOP_LIMIT, ..route };
     // SAFETY: the caller's promise.
     unsafe {
         let place = place_of(&header, &*IdBlock::of(listener)?, route, request.path_mtu)?;
@@ -305,12 +304,11 @@ unsafe fn requested(block: &mut EventBlock, listener: *mut rdma_cm_id, incoming:
 unsafe fn looked_up(
     block: &mut EventBlock,
     listener: *mut rdma_cm_id,
-    incoming: IncomingLookup,
+    incoming: Incoming<SidrRequest>,
 ) -> Outcome<()> {
-    let IncomingLookup { connection, request, header, local, remote } = incoming;
+    let Incoming { connection, request, header, route } = incoming;
     connection.take();
-    let route =
-        Route { from: local, to: remote, traffic_class: 0, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 };
+    let route = Route { hop_limit: HOP_LIMIT, ..route };
     // SAFETY: the caller's promise.
     unsafe {
         let place = place_of(&header, &*IdBlock::of(listener)?, route, 0)?;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferroce_connect::{Connect, Connection, Ece, IpHeader, Lookup, QpParams, ServiceId, Sink};
+use ferroce_connect::{CmEvent, Connect, Connection, Ece, IpHeader, Lookup, QpParams, ServiceId, Sink};
 use ferroce_ibverbs::call::Outcome;
 
-use crate::news::IdNews;
 use crate::place::PeerRoute;
 
 /// The one partition.
@@ -46,5 +45,5 @@ pub(crate) struct Early {
     pub(crate) wanted: WantedConnection,
     pub(crate) until: Instant,
     /// The refusal of the last attempt: the program's, unless there is another attempt.
-    pub(crate) refused: Option<IdNews>,
+    pub(crate) refused: Option<CmEvent>,
 }

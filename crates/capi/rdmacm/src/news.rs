@@ -1,29 +1,18 @@
-//! What has happened to an id, until the program fetches the event.
+//! The events of an id that the program hasn't fetched.
 
 use std::ffi::c_int;
 
-use ferroce_connect::{Incoming, IncomingLookup, Reject, Reply, SidrReply};
+use ferroce_connect::CmEvent;
 
 use crate::group::Joined;
 
-/// What has happened to an id.
+/// An event of an id.
 pub(crate) enum IdNews {
     AddrResolved,
     AddrError(c_int),
     RouteResolved,
-    /// A peer wants a connection.
-    Request(Box<Incoming>),
-    /// A peer looks up a datagram service.
-    Lookup(Box<IncomingLookup>),
-    Response(Box<Reply>),
-    Established,
-    Rejected(Box<Reject>),
-    Unreachable,
-    Disconnected {
-        timed_out: bool,
-    },
-    TimewaitExit,
-    Answer(Box<SidrReply>),
+    /// An event of the communication manager.
+    Cm(CmEvent),
     DeviceRemoval,
     AddrChange,
     Joined(Joined),

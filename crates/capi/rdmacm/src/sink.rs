@@ -1,9 +1,10 @@
-//! The receiver of an id's events from the communication manager: it makes news of them, and repeats a request that came too early.
+//! The receiver of an id's events from the communication manager: it queues them, and repeats a request that came too early.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ferroce_connect::{Event, RejectReason, SidrStatus, Sink};
+use ferroce_connect::{CmEvent, ConnectionEvent, RejectReason, SidrStatus, Sink};
 
 use crate::agreed::Agreed;
 use crate::explained;
@@ -20,56 +21,50 @@ pub(crate) fn sink(id: &Arc<Id>) -> Arc<dyn Sink> {
 struct IdSink(Weak<Id>);
 
 impl Sink for IdSink {
-    fn event(&self, event: Event) {
+    fn event(&self, event: CmEvent) {
         if let Some(id) = self.0.upgrade() {
             receive(&id, event);
         }
     }
+
+    fn port_closed(&self, peer: SocketAddr, rest: Duration) {
+        explained::port_closed(peer, rest);
+    }
 }
 
 /// An event of the port or the connection of `id`.
-fn receive(id: &Arc<Id>, event: Event) {
-    let news = match event {
-        Event::Request(incoming) => IdNews::Request(Box::new(incoming)),
-        Event::Lookup(incoming) => IdNews::Lookup(Box::new(incoming)),
-        Event::Reply(reply) => {
+fn receive(id: &Arc<Id>, event: CmEvent) {
+    let has_no_owner = match &event {
+        CmEvent::Of(ConnectionEvent::Rejected(reject)) => reject.reason == RejectReason::INVALID_SERVICE_ID,
+        CmEvent::Of(ConnectionEvent::Answer(reply)) => reply.status == SidrStatus::UNSUPPORTED,
+        _ => false,
+    };
+    let Some(event) = unless_asked_again(id, has_no_owner, event) else { return };
+    match &event {
+        CmEvent::Of(ConnectionEvent::Reply(reply)) => {
             let mut state = id.state.lock();
             state.agreed = match std::mem::replace(&mut state.agreed, Agreed::Nothing) {
                 Agreed::Asked(own) => Agreed::Answered(own, reply.clone()),
                 other => other,
             };
-            drop(state);
-            IdNews::Response(reply)
         }
-        Event::Established => IdNews::Established,
-        Event::Rejected(reject) => {
-            let has_no_owner = reject.reason == RejectReason::INVALID_SERVICE_ID;
-            let Some(news) = unless_asked_again(id, has_no_owner, IdNews::Rejected(reject)) else { return };
-            id.state.lock().agreed = Agreed::Over;
-            news
-        }
-        Event::PortClosed { peer, rest } => return explained::port_closed(peer, rest),
-        Event::Unreachable => {
-            id.state.lock().agreed = Agreed::Over;
-            IdNews::Unreachable
-        }
-        Event::Disconnected { timed_out } => {
-            id.state.lock().agreed = Agreed::Over;
-            IdNews::Disconnected { timed_out }
-        }
-        Event::TimewaitExit => IdNews::TimewaitExit,
-        Event::Answer(reply) => {
-            let has_no_owner = reply.status == SidrStatus::UNSUPPORTED;
-            let Some(news) = unless_asked_again(id, has_no_owner, IdNews::Answer(reply)) else { return };
-            news
-        }
-    };
-    id.push(news);
+        CmEvent::Of(
+            ConnectionEvent::Rejected(_)
+            | ConnectionEvent::Unreachable
+            | ConnectionEvent::Disconnected { .. },
+        ) => id.state.lock().agreed = Agreed::Over,
+        CmEvent::Of(
+            ConnectionEvent::Established | ConnectionEvent::TimewaitExit | ConnectionEvent::Answer(_),
+        )
+        | CmEvent::Request(_)
+        | CmEvent::Lookup(_) => {}
+    }
+    id.push(IdNews::Cm(event));
 }
 
 /// The answer to a request. `None`: the port has no owner, and the request is repeated since it may have come too early. The answer is kept
 /// for the case that the program ends the id before.
-fn unless_asked_again(id: &Arc<Id>, has_no_owner: bool, answer: IdNews) -> Option<IdNews> {
+fn unless_asked_again(id: &Arc<Id>, has_no_owner: bool, answer: CmEvent) -> Option<CmEvent> {
     if !has_no_owner {
         return Some(answer);
     }
@@ -92,7 +87,7 @@ pub(crate) fn give_up(id: &Arc<Id>) -> bool {
     let early = id.state.lock().early.take();
     let refusal = early.and_then(|early| early.refused);
     let was_refused = refusal.is_some();
-    refusal.into_iter().for_each(|refusal| id.push(refusal));
+    refusal.into_iter().for_each(|refusal| id.push(IdNews::Cm(refusal)));
     was_refused
 }
 
@@ -122,7 +117,7 @@ impl Task for Again {
         drop(before);
         if let Err(refusal) = asked {
             tracing::warn!("a request can't be made again: {}", refusal.why);
-            id.push(IdNews::Unreachable);
+            id.push(IdNews::Cm(CmEvent::Of(ConnectionEvent::Unreachable)));
         }
         true
     }

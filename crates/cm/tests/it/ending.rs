@@ -1,16 +1,16 @@
 //! Connections end.
 
 use super::pair::{Fate, Pair, lose_all, lose_first, ms};
-use ferroce_cm::{Handle, Happening};
+use ferroce_cm::{ConnectionEvent, Handle};
 use std::time::Duration;
 
-const ENDED: Happening = Happening::Disconnected { timed_out: false };
+const ENDED: ConnectionEvent = ConnectionEvent::Disconnected { timed_out: false };
 
 /// Both sides are in time-wait, and leave it.
 fn wait_and_forget(pair: &mut Pair, handles: [Handle; 2]) {
     pair.run(ms(2100));
     for (side, handle) in handles.into_iter().enumerate() {
-        pair.expect(side, handle, |h| *h == Happening::TimewaitExit);
+        pair.expect(side, handle, |h| *h == ConnectionEvent::TimewaitExit);
         pair.destroy(side, handle);
         assert_eq!(pair.cms[side].count(), 0);
     }
@@ -52,7 +52,7 @@ fn who_asks_for_the_end_was_ready_before() {
         // Its RTU is lost, or overtaken by the DREQ.
         pair.disconnect(0, mine);
         pair.run(ms(100));
-        pair.expect(1, theirs, |h| *h == Happening::Established);
+        pair.expect(1, theirs, |h| *h == ConnectionEvent::Established);
         pair.expect(1, theirs, |h| *h == ENDED);
         pair.expect_silence();
         pair.disconnect(1, theirs);
@@ -75,7 +75,7 @@ fn who_takes_its_reply_back_ends_what_the_peer_takes_for_established() {
         pair.run(ms(10));
         pair.destroy(1, theirs);
         pair.run(ms(10));
-        pair.expect(0, mine, |h| matches!(h, Happening::Rejected(_)));
+        pair.expect(0, mine, |h| matches!(h, ConnectionEvent::Rejected(_)));
         pair.destroy(0, mine);
         pair.run(ms(20_000));
         pair.expect_silence();
@@ -102,10 +102,10 @@ fn a_silent_peer_is_given_up() {
     pair.judge = lose_all(&["DREQ"]);
     pair.disconnect(0, mine);
     pair.run(Duration::from_secs(99));
-    pair.expect(0, mine, |h| *h == Happening::Disconnected { timed_out: true });
+    pair.expect(0, mine, |h| *h == ConnectionEvent::Disconnected { timed_out: true });
     assert_eq!(pair.times(0, "DREQ"), (0..16).map(|n| n * 6144).collect::<Vec<_>>());
     pair.run(ms(2100));
-    pair.expect(0, mine, |h| *h == Happening::TimewaitExit);
+    pair.expect(0, mine, |h| *h == ConnectionEvent::TimewaitExit);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn what_a_dead_peer_would_have_said_is_told() {
     gone(&mut pair, 0, theirs);
     pair.expect(0, mine, |h| *h == ENDED);
     pair.run(ms(2100));
-    pair.expect(0, mine, |h| *h == Happening::TimewaitExit);
+    pair.expect(0, mine, |h| *h == ConnectionEvent::TimewaitExit);
     // Accepted.
     let mut pair = Pair::listening();
     pair.judge = lose_all(&["REP"]);
@@ -176,7 +176,7 @@ fn what_a_dead_peer_would_have_said_is_told() {
     let theirs = pair.request();
     pair.accept(theirs);
     gone(&mut pair, 1, mine);
-    pair.expect(1, theirs, |h| matches!(h, Happening::Rejected(_)));
+    pair.expect(1, theirs, |h| matches!(h, ConnectionEvent::Rejected(_)));
     // Asked only.
     let mine = pair.connect(0x12);
     pair.run(ms(10));
@@ -235,7 +235,7 @@ fn a_request_to_a_process_that_may_be_gone_is_sent_again_soon_and_not_counted() 
     // All repetitions follow.
     pair.run(Duration::from_secs(99));
     assert_eq!(pair.times(0, "REQ").len(), 2 + 15);
-    pair.expect(0, mine, |h| *h == Happening::Unreachable);
+    pair.expect(0, mine, |h| *h == ConnectionEvent::Unreachable);
 }
 
 #[test]
@@ -252,13 +252,13 @@ fn a_process_that_ends_says_so_on_all_its_connections() {
     told.sort_by_key(|event| matches!(event, ferroce_cm::Event::Of(of, _) if *of == another));
     let ferroce_cm::Event::Of(of, happening) = &told[0] else { panic!("{told:?}") };
     assert_eq!((of, happening), (&mine, &ENDED));
-    let ferroce_cm::Event::Of(of, Happening::Rejected(reject)) = &told[1] else { panic!("{told:?}") };
+    let ferroce_cm::Event::Of(of, ConnectionEvent::Rejected(reject)) = &told[1] else { panic!("{told:?}") };
     assert_eq!((of, reject.reason), (&another, ferroce_wire::cm::RejectReason::CONSUMER));
     assert!(pair.cms[0].is_over(another) && !pair.cms[0].is_over(mine));
-    // Nobody listens any more.
+    // There is no listener any more.
     let late = pair.connect(0x13);
     pair.run(ms(10));
-    pair.expect(0, late, |h| matches!(h, Happening::Rejected(r) if r.reason.0 == 8));
+    pair.expect(0, late, |h| matches!(h, ConnectionEvent::Rejected(r) if r.reason.0 == 8));
     pair.disconnect(0, mine);
     pair.run(ms(10));
     assert_eq!(pair.cms[1].count(), 0);

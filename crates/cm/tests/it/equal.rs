@@ -1,7 +1,7 @@
 //! Equal calls have equal messages and events, in the same order: a simulation depends on it.
 
 use super::pair::{Fate, Pair, answer, ms};
-use ferroce_cm::{Event, Handle, Happening};
+use ferroce_cm::{ConnectionEvent, Event, Handle};
 use ferroce_tests::random::Random;
 
 /// Connections that are made and ended at random, a peer that is gone, and requests that are repeated: all messages and events.
@@ -53,7 +53,7 @@ fn history(seed: u64) -> String {
                         pair.cms[1].take(handle);
                         let _ = pair.cms[1].accept(pair.now, handle, &answer());
                     }
-                    Event::Of(handle, Happening::Reply(_)) => {
+                    Event::Of(handle, ConnectionEvent::Reply(_)) => {
                         let _ = pair.cms[0].establish(handle);
                     }
                     _ => {}

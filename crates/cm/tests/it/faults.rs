@@ -1,7 +1,7 @@
-//! Whatever the wire loses, repeats and reorders, each connection ends with what the documentation says.
+//! Whatever the wire loses, repeats and reorders, each connection ends as documented.
 
 use super::pair::{Fate, Pair, ms};
-use ferroce_cm::{Event, Handle, Happening};
+use ferroce_cm::{ConnectionEvent, Event, Handle};
 use ferroce_wire::cm::Rejected;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-/// What a user has been told of a connection.
+/// The events of a connection that a user has got.
 #[derive(Default, Debug)]
 struct Told {
     begun: u32,
@@ -44,39 +44,39 @@ impl Programs {
         match event {
             Event::Request { handle, .. } => {
                 assert_eq!(side, 1);
-                assert!(self.told[1].insert(handle, Told::default()).is_none(), "told twice of {handle:?}");
+                assert!(self.told[1].insert(handle, Told::default()).is_none(), "two events of {handle:?}");
                 pair.cms[1].take(handle);
                 // The peer may have gone.
                 let _ = pair.cms[1].accept(pair.now, handle, &super::pair::answer());
             }
-            Event::Lookup { .. } => panic!("nobody looks anything up"),
+            Event::Lookup { .. } => panic!("there is no lookup"),
             Event::Of(handle, happening) => {
                 let told = self.told[side].get_mut(&handle).expect("a connection");
                 match happening {
-                    Happening::Reply(_) => {
+                    ConnectionEvent::Reply(_) => {
                         assert_eq!((told.begun, told.ended), (0, 0));
                         told.begun += 1;
                         pair.cms[0].establish(handle).expect("established");
                     }
-                    Happening::Established => {
+                    ConnectionEvent::Established => {
                         assert_eq!((told.begun, told.ended), (0, 0));
                         told.begun += 1;
                     }
-                    Happening::Rejected(reject) => {
+                    ConnectionEvent::Rejected(reject) => {
                         assert!(told.begun == 0 || reject.rejected != Rejected::Request);
                         told.ended += 1;
                     }
-                    Happening::Unreachable => told.ended += 1,
-                    Happening::Disconnected { .. } => {
+                    ConnectionEvent::Unreachable => told.ended += 1,
+                    ConnectionEvent::Disconnected { .. } => {
                         assert_eq!(told.ended, 0);
                         told.ended += 1;
                         let _ = pair.cms[side].disconnect(pair.now, handle);
                     }
-                    Happening::TimewaitExit => {
+                    ConnectionEvent::TimewaitExit => {
                         assert_eq!((told.ended, told.left), (1, 0));
                         told.left += 1;
                     }
-                    Happening::Answer(_) => panic!("nobody looks anything up"),
+                    ConnectionEvent::Answer(_) => panic!("there is no lookup"),
                 }
                 assert!(told.ended <= 1, "{told:?}");
             }
@@ -115,7 +115,7 @@ proptest! {
             programs.run(ms(pause));
         }
         programs.run(Duration::from_secs(150));
-        // Somebody asks for the end, or goes without a word.
+        // One side asks for the end, or goes without a word.
         for (at, handle) in mine.iter().enumerate() {
             let now = programs.pair.now;
             match ending[at] {

@@ -1,7 +1,7 @@
 //! Datagram services are looked up.
 
 use super::pair::{PORT, Pair, ip, lose_all, lose_first, ms, route};
-use ferroce_cm::{Answer, Error, Event, Handle, Happening, Listen, Lookup};
+use ferroce_cm::{Answer, ConnectionEvent, Error, Event, Handle, Listen, Lookup};
 use ferroce_wire::cm::{Ece, IpHeader, PortSpace, ServiceId, SidrReply, SidrStatus};
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn a_lookup_is_answered() {
     pair.cms[1].answer(theirs, &answer()).expect("answered");
     pair.run(ms(10));
     pair.expect(0, mine, |h| {
-        let Happening::Answer(reply) = h else { return false };
+        let ConnectionEvent::Answer(reply) = h else { return false };
         (reply.status, reply.qpn, reply.qkey) == (SidrStatus::SUCCESS, 0x33, 0x0123_4567)
             && reply.private_data.starts_with(b"here\0")
     });
@@ -83,7 +83,7 @@ fn lost_lookups_and_answers_come_again() {
     let theirs = incoming(&mut pair);
     pair.cms[1].answer(theirs, &answer()).expect("answered");
     pair.run(ms(10));
-    pair.expect(0, mine, |h| matches!(h, Happening::Answer(_)));
+    pair.expect(0, mine, |h| matches!(h, ConnectionEvent::Answer(_)));
 }
 
 #[test]
@@ -95,7 +95,9 @@ fn a_lookup_that_waits_is_kept_once() {
     pair.expect_silence();
     pair.destroy(1, theirs);
     pair.run(ms(10));
-    let Some(Event::Of(_, Happening::Answer(reply))) = pair.events[0].pop() else { panic!("no answer") };
+    let Some(Event::Of(_, ConnectionEvent::Answer(reply))) = pair.events[0].pop() else {
+        panic!("no answer")
+    };
     assert_eq!(reply.status, SidrStatus::REJECT);
 }
 
@@ -103,12 +105,12 @@ fn a_lookup_that_waits_is_kept_once() {
 fn nobody_is_there() {
     let mut pair = Pair::new();
     let mine = lookup(&mut pair);
-    pair.expect(0, mine, |h| matches!(h, Happening::Answer(r) if r.status == SidrStatus::UNSUPPORTED));
+    pair.expect(0, mine, |h| matches!(h, ConnectionEvent::Answer(r) if r.status == SidrStatus::UNSUPPORTED));
     let mut pair = listening();
     pair.judge = lose_all(&["SIDR_REQ"]);
     let mine = lookup(&mut pair);
     pair.run(Duration::from_secs(66));
-    pair.expect(0, mine, |h| *h == Happening::Unreachable);
+    pair.expect(0, mine, |h| *h == ConnectionEvent::Unreachable);
     assert_eq!(pair.times(0, "SIDR_REQ"), (0..16).map(|n| n * 4096).collect::<Vec<_>>());
 }
 

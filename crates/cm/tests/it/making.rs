@@ -1,7 +1,7 @@
 //! Connections are made, or not.
 
 use super::pair::{Fate, Pair, answer, config, guid, ip, listen, lose_all, lose_first, ms, wanted};
-use ferroce_cm::{Cm, Connect, Error, Event, Handle, Happening};
+use ferroce_cm::{Cm, Connect, ConnectionEvent, Error, Event, Handle};
 use ferroce_wire::cm::{
     ConnectPath, IpHeader, Message, PortSpace, Reject, RejectReason, Rejected, ServiceId, Transport,
 };
@@ -61,7 +61,7 @@ fn a_connection_is_made_by_three_messages() {
     pair.accept(theirs);
     pair.run(ms(10));
     pair.expect(0, mine, |h| {
-        let Happening::Reply(reply) = h else { return false };
+        let ConnectionEvent::Reply(reply) = h else { return false };
         assert_eq!((reply.qpn, reply.starting_psn, reply.ca_guid), (0x22, 0x4321, guid(1)));
         assert_eq!(&reply.private_data[..7], b"welcome");
         true
@@ -69,7 +69,7 @@ fn a_connection_is_made_by_three_messages() {
     pair.expect_silence();
     pair.establish(mine);
     pair.run(ms(10));
-    pair.expect(1, theirs, |h| *h == Happening::Established);
+    pair.expect(1, theirs, |h| *h == ConnectionEvent::Established);
     assert_eq!(pair.traffic(), [(0, "REQ"), (1, "REP"), (0, "RTU")]);
     let transactions: Vec<u64> = pair.sent.iter().map(|(.., mad)| mad.transaction).collect();
     assert!(transactions.iter().all(|t| *t == transactions[0]), "{transactions:?}");
@@ -87,10 +87,10 @@ fn a_request_without_answer_is_sent_16_times_in_98_seconds() {
     pair.run(Duration::from_secs(98));
     pair.expect_silence();
     pair.run(Duration::from_secs(1));
-    pair.expect(0, mine, |h| *h == Happening::Unreachable);
+    pair.expect(0, mine, |h| *h == ConnectionEvent::Unreachable);
     let times = pair.times(0, "REQ");
     assert_eq!(times, (0..16).map(|n| n * 6144).collect::<Vec<_>>());
-    // Who may have got one is told.
+    // A peer that may have got a REQ gets a REJ.
     assert_eq!(pair.traffic()[16..], [(0, "REJ")]);
     pair.destroy(0, mine);
     assert_eq!(pair.cms[0].count(), 0);
@@ -120,10 +120,10 @@ fn lost_messages_come_again() {
         let theirs = pair.request();
         pair.accept(theirs);
         pair.run(ms(if what == "REP" { 4200 } else { 10 }));
-        pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+        pair.expect(0, mine, |h| matches!(h, ConnectionEvent::Reply(_)));
         pair.establish(mine);
         pair.run(ms(4200));
-        pair.expect(1, theirs, |h| *h == Happening::Established);
+        pair.expect(1, theirs, |h| *h == ConnectionEvent::Established);
         pair.run(ms(100_000));
         pair.expect_silence();
     }
@@ -139,10 +139,14 @@ fn a_reply_without_answer_is_given_up_as_the_request_says() {
     pair.sent.clear();
     pair.accept(theirs);
     pair.run(Duration::from_secs(66));
-    pair.expect(1, theirs, |h| *h == Happening::Unreachable);
+    pair.expect(1, theirs, |h| *h == ConnectionEvent::Unreachable);
     assert_eq!(pair.times(1, "REP"), (0..16).map(|n| n * 4096).collect::<Vec<_>>());
-    // The side that asked hasn't waited in vain: it is told.
-    assert!(matches!(pair.events[0][..], [Event::Of(_, Happening::Rejected(_))]), "{:?}", pair.events[0]);
+    // The side that asked gets a REJ, and doesn't wait in vain.
+    assert!(
+        matches!(pair.events[0][..], [Event::Of(_, ConnectionEvent::Rejected(_))]),
+        "{:?}",
+        pair.events[0]
+    );
 }
 
 #[test]
@@ -156,10 +160,10 @@ fn repetitions_change_nothing() {
     assert_eq!(pair.traffic(), [(0, "REQ"), (1, "MRA")]);
     pair.accept(theirs);
     pair.run(ms(10));
-    pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+    pair.expect(0, mine, |h| matches!(h, ConnectionEvent::Reply(_)));
     pair.establish(mine);
     pair.run(ms(10));
-    pair.expect(1, theirs, |h| *h == Happening::Established);
+    pair.expect(1, theirs, |h| *h == ConnectionEvent::Established);
     pair.expect_silence();
 }
 
@@ -172,7 +176,7 @@ fn who_has_accepted_may_reject_until_the_peer_is_ready() {
     pair.expect(
         0,
         mine,
-        |h| matches!(h, Happening::Rejected(reject) if reject.private_data.starts_with(b"no")),
+        |h| matches!(h, ConnectionEvent::Rejected(reject) if reject.private_data.starts_with(b"no")),
     );
     pair.run(ms(20_000));
     pair.expect_silence();
@@ -186,7 +190,7 @@ fn who_is_not_wanted_is_rejected() {
         pair.run(ms(10));
         assert_eq!(pair.cms[1].count(), 0);
         match pair.events[0].pop() {
-            Some(Event::Of(_, Happening::Rejected(reject))) => reject.reason,
+            Some(Event::Of(_, ConnectionEvent::Rejected(reject))) => reject.reason,
             other => panic!("{other:?}"),
         }
     };
@@ -217,7 +221,7 @@ fn the_program_rejects_with_its_data() {
     pair.cms[1].reject(theirs, RejectReason::CONSUMER, b"no").expect("rejected");
     pair.run(ms(10));
     pair.expect(0, mine, |h| {
-        let Happening::Rejected(reject) = h else { return false };
+        let ConnectionEvent::Rejected(reject) = h else { return false };
         reject.reason == RejectReason::CONSUMER && reject.private_data.starts_with(b"no\0")
     });
     let late = pair.cms[1].accept(pair.now, theirs, &answer());
@@ -235,7 +239,7 @@ fn a_reply_can_be_rejected() {
     let [mine, theirs] = pair.answered();
     pair.cms[0].reject(mine, RejectReason::CONSUMER, b"").expect("rejected");
     pair.run(ms(10));
-    pair.expect(1, theirs, |h| matches!(h, Happening::Rejected(r) if r.rejected == Rejected::Reply));
+    pair.expect(1, theirs, |h| matches!(h, ConnectionEvent::Rejected(r) if r.rejected == Rejected::Reply));
     pair.run(ms(100_000));
     pair.expect_silence();
 }
@@ -250,7 +254,7 @@ fn a_request_that_is_given_up_can_not_be_accepted() {
     pair.run(ms(10));
     pair.expect_silence();
     assert!(pair.cms[1].accept(pair.now, theirs, &answer()).is_err());
-    // If the news is lost, who is accepted says so.
+    // If the REJ is lost, the REP is rejected.
     let mut pair = Pair::listening();
     pair.judge = lose_all(&["REJ"]);
     let mine = pair.connect(0x11);
@@ -263,7 +267,7 @@ fn a_request_that_is_given_up_can_not_be_accepted() {
     pair.expect(
         1,
         theirs,
-        |h| matches!(h, Happening::Rejected(r) if r.reason == RejectReason::INVALID_COMM_ID),
+        |h| matches!(h, ConnectionEvent::Rejected(r) if r.reason == RejectReason::INVALID_COMM_ID),
     );
 }
 
@@ -296,9 +300,9 @@ fn a_qpn_that_comes_again_ends_the_old_connection() {
     pair.expect(
         0,
         mine,
-        |h| matches!(h, Happening::Rejected(r) if r.reason == RejectReason::STALE_CONNECTION),
+        |h| matches!(h, ConnectionEvent::Rejected(r) if r.reason == RejectReason::STALE_CONNECTION),
     );
-    pair.expect(1, theirs, |h| *h == Happening::Disconnected { timed_out: false });
+    pair.expect(1, theirs, |h| *h == ConnectionEvent::Disconnected { timed_out: false });
     assert_eq!(pair.traffic(), [(0, "REQ"), (1, "REJ"), (1, "DREQ"), (0, "DREP")]);
     // The next one is new.
     pair.connect(0x11);
@@ -317,12 +321,12 @@ fn data_may_say_that_the_peer_is_ready() {
     assert!(matches!(state(&mut pair, theirs), Err(Error::State { .. })));
     pair.accept(theirs);
     pair.run(ms(10));
-    pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+    pair.expect(0, mine, |h| matches!(h, ConnectionEvent::Reply(_)));
     pair.establish(mine);
     assert_eq!(state(&mut pair, theirs), Ok(()));
     assert_eq!(state(&mut pair, theirs), Err(Error::Established));
     pair.pump();
-    pair.expect(1, theirs, |h| *h == Happening::Established);
+    pair.expect(1, theirs, |h| *h == ConnectionEvent::Established);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Two communication managers and the wire between them. Time jumps to whatever is next.
 
 use ferroce_cm::{
-    Accept, Cm, Config, Connect, Event, Handle, Happening, Listen, ListenerId, QpParams, Route, Transmit,
+    Accept, AddressedMad, Cm, Config, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams,
+    Route,
 };
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{Ece, IpHeader, Mad, PortSpace, Request, ServiceId, Transport};
@@ -56,11 +57,11 @@ pub type Judge = Box<dyn FnMut(&Mad) -> Fate>;
 pub struct Pair {
     pub now: Duration,
     pub cms: [Cm; 2],
-    /// What each side has been told, oldest first.
+    /// The events of each side, oldest first.
     pub events: [Vec<Event>; 2],
     /// All MADs that were sent, with when and by whom.
     pub sent: Vec<(Duration, usize, Mad)>,
-    wire: Vec<(Duration, u64, usize, Transmit)>,
+    wire: Vec<(Duration, u64, usize, AddressedMad)>,
     number: u64,
     pub judge: Judge,
 }
@@ -130,7 +131,7 @@ impl Pair {
         let theirs = self.request();
         self.accept(theirs);
         self.run(ms(10));
-        self.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+        self.expect(0, mine, |h| matches!(h, ConnectionEvent::Reply(_)));
         [mine, theirs]
     }
 
@@ -139,7 +140,7 @@ impl Pair {
         let [mine, theirs] = self.answered();
         self.establish(mine);
         self.run(ms(10));
-        self.expect(1, theirs, |h| *h == Happening::Established);
+        self.expect(1, theirs, |h| *h == ConnectionEvent::Established);
         self.sent.clear();
         [mine, theirs]
     }
@@ -162,7 +163,7 @@ impl Pair {
 
     /// Takes the next event of a side.
     #[track_caller]
-    pub fn expect(&mut self, side: usize, handle: Handle, is_it: impl Fn(&Happening) -> bool) {
+    pub fn expect(&mut self, side: usize, handle: Handle, is_it: impl Fn(&ConnectionEvent) -> bool) {
         assert!(!self.events[side].is_empty(), "no event of side {side}");
         match self.events[side].remove(0) {
             Event::Of(of, happening) => {
@@ -189,12 +190,12 @@ impl Pair {
         self.sent.iter().filter(is_it).map(|(at, ..)| (*at - begin).as_millis()).collect()
     }
 
-    /// Puts on the wire what the sides have to send, and keeps what they have to say.
+    /// Puts the sides' messages on the wire, and keeps their events.
     pub fn pump(&mut self) {
         for side in 0..2 {
             while let Some(transmit) = self.cms[side].poll_transmit() {
                 assert_eq!((transmit.from, transmit.to), (address(side), address(1 - side)));
-                let mad = Mad::parse(&transmit.mad).expect("a message");
+                let mad = Mad::parse(&transmit.mad.emit()).expect("a message");
                 self.sent.push((self.now, side, mad));
                 match (self.judge)(&mad) {
                     Fate::Arrives => self.put(side, transmit, DELAY),
@@ -212,7 +213,7 @@ impl Pair {
         }
     }
 
-    fn put(&mut self, side: usize, transmit: Transmit, delay: Duration) {
+    fn put(&mut self, side: usize, transmit: AddressedMad, delay: Duration) {
         self.number += 1;
         self.wire.push((self.now + delay, self.number, side, transmit));
     }
@@ -237,7 +238,7 @@ impl Pair {
         let now = self.now;
         match next.filter(|_| arrival == Some(at)) {
             Some(next) => {
-                let (_, _, side, Transmit { from, to, mad, .. }) = self.wire.remove(next);
+                let (_, _, side, AddressedMad { from, to, mad, .. }) = self.wire.remove(next);
                 self.cms[1 - side].handle(now, from, to, &mad);
             }
             None => self.cms.iter_mut().for_each(|cm| cm.handle_timeout(now)),

@@ -108,7 +108,7 @@ fn who_is_rejected_is_told_why() {
         assert_eq!(server.ask("reject s no"), "ok");
         assert_eq!(server.ask("accept s 1 late"), "errno 22");
         assert_eq!(client.event(), "rejected c 28 no");
-        // Nobody listens there.
+        // No process listens there.
         assert_eq!(client.ask(&format!("connect d {CLIENT} 127.0.0.1:7175 4098 hello")), "ok");
         assert_eq!(client.event(), "rejected d 8");
         // The listener's user has gone before it has looked.
@@ -172,7 +172,7 @@ fn two_hosts_connect_over_the_network() {
             assert_eq!(client.event(), "disconnected c");
             assert_eq!(client.ask("drop c"), "ok");
         }
-        // Nobody listens there.
+        // No process listens there.
         assert_eq!(client.ask("connect d 10.9.0.2:4000 10.9.0.1:1 7 hello"), "ok");
         assert_eq!(client.event(), "rejected d 8");
     });
@@ -181,7 +181,7 @@ fn two_hosts_connect_over_the_network() {
 #[test]
 fn a_peer_that_is_killed_is_missed_at_once() {
     in_namespace("connections::a_peer_that_is_killed_is_missed_at_once", || {
-        // Connected: both sides are told as if the other had asked for the end.
+        // Connected: both sides get the event as if the other had asked for the end.
         let (mut server, mut client) = listening(SERVER);
         connected(&mut server, &mut client, CLIENT, SERVER);
         client.kill();
@@ -213,7 +213,7 @@ fn a_peer_that_is_killed_is_missed_at_once() {
         assert_eq!(server.ask("quiet 500"), "nothing");
         assert_eq!(server.ask("accept s 8193 welcome"), "errno 22");
 
-        // The asked process dies: the next request finds nobody.
+        // The asked process dies: the next request finds no listener.
         let mut client = Peer::start();
         assert_ne!(client.ask("open"), "0");
         assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
@@ -244,7 +244,7 @@ fn connections_are_made_and_ended_though_the_network_loses_messages() {
         open(&mut server, &mut client, "10.9.0.1:7174");
         assert_eq!(server.ask("bind q 10.9.0.1:7175"), "ok 10.9.0.1:7175");
         assert_eq!(server.ask("listen q 1000"), "ok");
-        // It stays to say its last words again.
+        // It stays to repeat its last message.
         let serving = std::thread::spawn(move || (server.ask("serve 1000"), server));
         assert_eq!(client.ask("burst 1000 10.9.0.2:4000 10.9.0.1:7175"), "1000 1000");
         assert_eq!(serving.join().expect("the server").0, "1000");

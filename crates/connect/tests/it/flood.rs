@@ -1,4 +1,4 @@
-//! Packets for QP 1 from somebody who means harm.
+//! Packets for QP 1 from an attacker.
 
 use super::connections::{connected, listening};
 use super::namespace::in_namespace;

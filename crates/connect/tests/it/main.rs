@@ -1,5 +1,5 @@
 //! Connections between real processes: each test runs itself again in a network and PID namespace of its own, made without
-//! privileges. Where that is refused a test says so and does nothing.
+//! privileges. Where that is refused, a test prints so and ends.
 
 mod connections;
 mod flood;

@@ -1,8 +1,8 @@
-//! A process that binds ports and makes connections, told what to do line by line.
+//! A process that binds ports and makes connections, by commands of one line each.
 
 use ferroce_connect::{
-    Accept, Answer, Bind, Connect, Connection, Ece, Event, IpHeader, Lookup, Port, PortSpace, QpParams,
-    RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
+    Accept, Answer, Bind, CmEvent, Connect, Connection, ConnectionEvent, Ece, IpHeader, Lookup, Port,
+    PortSpace, QpParams, RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
 };
 use ferroce_nic::Context;
 use ferroce_nic::udp::HostAddr;
@@ -85,10 +85,10 @@ fn text(data: &[u8]) -> String {
 }
 
 impl Sink for Ear {
-    fn event(&self, event: Event) {
+    fn event(&self, event: CmEvent) {
         let name = &self.name;
         let line = match event {
-            Event::Request(incoming) => {
+            CmEvent::Request(incoming) => {
                 let line = format!(
                     "request {} {} {}",
                     incoming.header.source.ip(),
@@ -98,26 +98,31 @@ impl Sink for Ear {
                 self.happened.requests.lock().expect("a lock").push_back(incoming.connection);
                 line
             }
-            Event::Lookup(incoming) => {
+            CmEvent::Lookup(incoming) => {
                 let line = format!("lookup {}", text(&incoming.request.private_data[36..]));
                 self.happened.requests.lock().expect("a lock").push_back(incoming.connection);
                 line
             }
-            Event::Reply(reply) => format!("reply {name} {} {}", reply.qpn, text(&reply.private_data)),
-            Event::Established => format!("established {name}"),
-            Event::Rejected(reject) => {
+            CmEvent::Of(ConnectionEvent::Reply(reply)) => {
+                format!("reply {name} {} {}", reply.qpn, text(&reply.private_data))
+            }
+            CmEvent::Of(ConnectionEvent::Established) => format!("established {name}"),
+            CmEvent::Of(ConnectionEvent::Rejected(reject)) => {
                 format!("rejected {name} {} {}", reject.reason.0, text(&reject.private_data))
             }
-            Event::PortClosed { .. } => format!("port-closed {name}"),
-            Event::Unreachable => format!("unreachable {name}"),
-            Event::Disconnected { timed_out: false } => format!("disconnected {name}"),
-            Event::Disconnected { timed_out: true } => format!("given-up {name}"),
-            Event::TimewaitExit => format!("exit {name}"),
-            Event::Answer(reply) => {
+            CmEvent::Of(ConnectionEvent::Unreachable) => format!("unreachable {name}"),
+            CmEvent::Of(ConnectionEvent::Disconnected { timed_out: false }) => format!("disconnected {name}"),
+            CmEvent::Of(ConnectionEvent::Disconnected { timed_out: true }) => format!("given-up {name}"),
+            CmEvent::Of(ConnectionEvent::TimewaitExit) => format!("exit {name}"),
+            CmEvent::Of(ConnectionEvent::Answer(reply)) => {
                 format!("answer {name} {} {} {}", reply.status.0, reply.qpn, text(&reply.private_data))
             }
         };
         self.happened.say(line);
+    }
+
+    fn port_closed(&self, _: SocketAddr, _: Duration) {
+        self.happened.say(format!("port-closed {}", self.name));
     }
 }
 

@@ -4,7 +4,7 @@ use loom::sync::MutexGuard;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::marker::PhantomData;
 
-/// parking_lot's interface over loom's lock.
+/// lock_api's interface over loom's lock.
 #[derive(Debug)]
 pub(crate) struct Mutex<C, T>(loom::sync::Mutex<T>, PhantomData<fn() -> C>);
 

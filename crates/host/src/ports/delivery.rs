@@ -1,9 +1,12 @@
 //! MADs for ports and slots of other processes of the host.
 
-use super::{Host, OwnPort, name_of, uid_of};
+use super::{name_of, uid_of};
 use crate::encoding::{RECORD_HEADER, encode};
 use crate::names::{Name, USABLE};
-use crate::{PortAddress, forward, frame, handover};
+use crate::port_address::PortAddress;
+use crate::port_table::OwnPort;
+use crate::process::Host;
+use crate::{forward, frame};
 use ferroce_os::clock;
 use ferroce_os::sys::EngineFd;
 use ferroce_types::{Datagram, HostAddr, first_qpn};
@@ -19,13 +22,13 @@ const STILL_OWN: Duration = Duration::from_secs(1);
 /// A process as MADs are sent to it: by what it has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Destination {
-    of: Place,
+    of: HolderName,
     /// The MADs came from the network: another user's process may have it.
     from_network: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Place {
+enum HolderName {
     Port(PortAddress),
     Slot(u16),
 }
@@ -45,12 +48,12 @@ pub enum Delivery {
     Nobody,
 }
 /// The user whom a sender of MADs found at a port.
-enum Reached {
+enum ReachedPort {
     /// A process of this user.
     Own(EngineFd),
     /// A process of the other user who has the port's number.
     Others(EngineFd),
-    /// Too many wait to be heard there.
+    /// Too many connections wait there.
     Busy,
     /// No process is there whose user has the port.
     Nobody,
@@ -83,13 +86,13 @@ impl Host {
         let mut nothing = Delivery::Nobody;
         for (address, v6_only) in exact.into_iter().chain(wide) {
             let port = PortAddress { space, port, address, v6_only };
-            let to = Destination { of: Place::Port(port), from_network };
+            let to = Destination { of: HolderName::Port(port), from_network };
             let reached = self.reach_port(port);
             // Any user's process may have a name at which it doesn't answer: it delays no MAD for another one.
-            let is_uncertain = matches!(reached, Reached::Busy);
+            let is_uncertain = matches!(reached, ReachedPort::Busy);
             match self.deliver_over(reached, to, mads) {
                 busy if is_uncertain => nothing = busy,
-                // Nobody: the process has given the port up just now, or none has it.
+                // The process has given the port up just now, or none has it.
                 Delivery::Nobody => {}
                 delivery => return delivery,
             }
@@ -98,21 +101,21 @@ impl Host {
     }
 
     /// A connection to the process that has a port, and proof that it has.
-    fn reach_port(&self, address: PortAddress) -> Reached {
-        let connection = match handover::connect(&name_of(address, None)) {
+    fn reach_port(&self, address: PortAddress) -> ReachedPort {
+        let connection = match name_of(address, None).connect() {
             Ok(connection) => connection,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Reached::Busy,
-            Err(_) => return Reached::Nobody,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ReachedPort::Busy,
+            Err(_) => return ReachedPort::Nobody,
         };
         if self.user.check_peer(connection.raw()).is_ok() {
-            return Reached::Own(connection);
+            return ReachedPort::Own(connection);
         }
         // Where several users have one number here, it proves nothing.
         let uid = uid_of(&connection).filter(|&uid| self.trust.knows(uid));
-        match handover::connect(&Name::port_number(address.space, address.port)) {
-            Ok(number) if uid.is_some() && uid_of(&number) == uid => Reached::Others(connection),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Reached::Busy,
-            Ok(_) | Err(_) => Reached::Nobody,
+        match Name::port_number(address.space, address.port).connect() {
+            Ok(number) if uid.is_some() && uid_of(&number) == uid => ReachedPort::Others(connection),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReachedPort::Busy,
+            Ok(_) | Err(_) => ReachedPort::Nobody,
         }
     }
 
@@ -125,7 +128,7 @@ impl Host {
         if !USABLE.contains(&slot) {
             return Delivery::Nobody;
         }
-        let to = Destination { of: Place::Slot(slot), from_network };
+        let to = Destination { of: HolderName::Slot(slot), from_network };
         let now = clock::now();
         if !from_network && own_until.load(Ordering::Relaxed) <= now.0 {
             match self.reach_slot(slot) {
@@ -142,19 +145,19 @@ impl Host {
     /// Takes MADs to the process that was [busy](Delivery::Busy), all together: few enough for one message between processes.
     pub fn deliver_to(&self, to: &Destination, mads: &[Datagram<'_>]) -> Delivery {
         match to.of {
-            Place::Port(port) => self.deliver_over(self.reach_port(port), *to, mads),
-            Place::Slot(slot) => self.deliver_to_slot(slot, mads, to.from_network),
+            HolderName::Port(port) => self.deliver_over(self.reach_port(port), *to, mads),
+            HolderName::Slot(slot) => self.deliver_to_slot(slot, mads, to.from_network),
         }
     }
 
-    fn deliver_over(&self, reached: Reached, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
+    fn deliver_over(&self, reached: ReachedPort, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
         match reached {
-            Reached::Others(_) if !to.from_network => Delivery::OtherUser,
-            Reached::Own(connection) | Reached::Others(connection) => {
+            ReachedPort::Others(_) if !to.from_network => Delivery::OtherUser,
+            ReachedPort::Own(connection) | ReachedPort::Others(connection) => {
                 self.send_mads(connection.raw(), None, to, mads)
             }
-            Reached::Busy => Delivery::Busy(to),
-            Reached::Nobody => Delivery::Nobody,
+            ReachedPort::Busy => Delivery::Busy(to),
+            ReachedPort::Nobody => Delivery::Nobody,
         }
     }
 

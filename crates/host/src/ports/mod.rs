@@ -8,16 +8,17 @@
 //! Two addresses may overlap; the process that binds the second one sees the first in the table of names, and gives its own
 //! up.
 
-mod address;
 mod delivery;
 
-pub use address::{PortAddress, PortError};
 pub use delivery::{Delivery, Destination};
 
-use super::forward::ForwardReceiver;
-use super::names::{self, Name, USABLE};
-use super::{Host, INBOX_BURST, PORT, PORT_CLIENT, PORT_REQUESTS, frame, handover, watch};
-use ferroce_os::sync::{Mutex, RwLock, class};
+use super::epoll::{PORT, PORT_CLIENT, PORT_REQUESTS};
+use super::forward::{ForwardReceiver, INBOX_BURST};
+use super::names::{self, Name};
+use super::port_address::{PortAddress, PortError};
+use super::port_table::{Client, NumberListener, OwnPort};
+use super::process::Host;
+use super::{frame, watch};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::Datagram;
 use ferroce_wire::cm::GSI_QPN;
@@ -44,18 +45,18 @@ const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(20);
 const ROUND: Duration = Duration::from_millis(1);
 /// Connections at a port over which nothing has come yet, at most: the oldest is cut off for one more.
 const MOST_CLIENTS: usize = 64;
-/// Between the address and what tells apart those that share it.
+/// Between the address and the suffix of a shared port.
 const SHARED: char = '~';
 
 /// A port as the table of names has it.
-struct Listed {
+struct ListedPort {
     address: PortAddress,
-    /// Of one that may be shared: what tells it from the others.
+    /// The suffix of one that may be shared.
     share: Option<String>,
 }
 
 /// The ports that the table of names shows.
-fn listed() -> Vec<Listed> {
+fn listed() -> Vec<ListedPort> {
     let Some(names) = names::taken_ports() else {
         tracing::debug!("the table of names can't be read: ports whose addresses overlap aren't noticed");
         return Vec::new();
@@ -65,7 +66,7 @@ fn listed() -> Vec<Listed> {
             Some((address, share)) => (address, Some(share.to_owned())),
             None => (name.as_str(), None),
         };
-        Some(Listed { address: address.parse().ok()?, share })
+        Some(ListedPort { address: address.parse().ok()?, share })
     };
     names.into_iter().filter_map(parse).collect()
 }
@@ -77,83 +78,13 @@ fn name_of(address: PortAddress, share: Option<&str>) -> Name {
     }
 }
 
-/// The ports of this process.
-#[derive(Default)]
-pub(super) struct Ports {
-    /// Those that MADs come to, and the listeners that only requests come to.
-    all: RwLock<class::HostPorts, Known>,
-    clients: Mutex<class::PortClients, VecDeque<Client>>,
-    /// Per slot: until when it is taken for one of this user's processes.
-    own_until: OwnUntil,
-}
-
-struct OwnUntil(Box<[AtomicU64]>);
-
-impl Default for OwnUntil {
-    fn default() -> Self {
-        Self((0..=*USABLE.end()).map(|_| AtomicU64::default()).collect())
-    }
-}
-
-#[derive(Default)]
-struct Known {
-    ports: Vec<Arc<OwnPort>>,
-    requested: Vec<Weak<Requested>>,
-}
-
-impl Known {
-    /// One that no port has, and no listener for requests.
-    fn free_id(&self) -> Result<u16, PortError> {
-        let used = |id: u16| {
-            self.ports.iter().any(|port| port.id == id)
-                || self.requested.iter().any(|one| one.upgrade().is_some_and(|one| one.id == id))
-        };
-        (0..=u16::MAX)
-            .find(|&id| !used(id))
-            .ok_or_else(|| PortError::System(io::ErrorKind::OutOfMemory.into()))
-    }
-}
-
-/// A connection to a port over which nothing has come yet.
-struct Client {
-    connection: EngineFd,
-    uid: u32,
-    /// It is a process of this user.
-    is_own: bool,
-}
-
-/// A listener that this process has and that requests come to: that of a port's number, or of a port that is shared.
-#[derive(Debug)]
-struct Requested {
-    id: u16,
-    /// The port space and the port, of a number's listener.
-    number: Option<(u16, u16)>,
-    listener: EngineFd,
-    epoll: RawFd,
-}
-
-impl Drop for Requested {
-    fn drop(&mut self) {
-        // Other processes may have the listener too, so closing it doesn't take it out. Fails where the program has closed it.
-        let _ = sys::epoll_control(self.epoll, libc::EPOLL_CTL_DEL, self.listener.raw(), 0, 0);
-    }
-}
-
-/// A port of this process, and the socket at which MADs for it come.
-#[derive(Debug)]
-struct OwnPort {
-    id: u16,
-    address: PortAddress,
-    listener: EngineFd,
-}
-
 /// A port that this process has until this is dropped.
 #[derive(Debug)]
 pub struct HeldPort {
     // Before the number: while another user could have that, no name of the port may be this process's.
     kind: Held,
     #[expect(dead_code, reason = "it holds the number")]
-    number: Arc<Requested>,
+    number: Arc<NumberListener>,
     address: PortAddress,
     host: Arc<Host>,
 }
@@ -169,7 +100,7 @@ enum Held {
 /// The listener and the name of one that shares a port.
 #[derive(Debug)]
 struct Share {
-    listener: Arc<Requested>,
+    listener: Arc<NumberListener>,
     name: String,
 }
 
@@ -232,7 +163,7 @@ enum NumberSearch {
 }
 
 impl Host {
-    /// Takes a port. `shared`: others that say so too may have it as well. Takes seconds only if the processes that have
+    /// Takes a port. `shared`: others that share it may have it as well. Takes seconds only if the processes that have
     /// its number don't answer.
     ///
     /// # Errors
@@ -259,7 +190,7 @@ impl Host {
 
     fn take_port_of(
         self: &Arc<Self>,
-        number: Arc<Requested>,
+        number: Arc<NumberListener>,
         address: PortAddress,
         shared: bool,
     ) -> Result<HeldPort, PortError> {
@@ -284,7 +215,7 @@ impl Host {
             return Ok(listener);
         }
         // Only processes of this user have the number, so any other user's process has nothing but this name.
-        Err(match handover::connect(&name) {
+        Err(match name.connect() {
             Ok(connection) if self.user.check_peer(connection.raw()).is_ok() => PortError::Taken,
             Ok(connection) => PortError::OtherUsers(uid_of(&connection)),
             // Full queue of connections, or a holder between two calls.
@@ -317,11 +248,11 @@ impl Host {
         &self,
         listener: EngineFd,
         number: Option<(u16, u16)>,
-    ) -> Result<Arc<Requested>, PortError> {
+    ) -> Result<Arc<NumberListener>, PortError> {
         let fd = listener.raw();
         let mut known = self.ports.all.write();
         let id = known.free_id()?;
-        let requested = Arc::new(Requested { id, number, listener, epoll: self.epoll.raw() });
+        let requested = Arc::new(NumberListener { id, number, listener, epoll: self.epoll.raw() });
         known.requested.retain(|one| one.strong_count() > 0);
         known.requested.push(Arc::downgrade(&requested));
         drop(known);
@@ -330,11 +261,13 @@ impl Host {
     }
 
     fn watch_port(&self, fd: RawFd, data: u64) -> Result<(), PortError> {
-        self.watch(fd, data).map_err(|error| PortError::System(io::Error::from_raw_os_error(error.errno())))
+        self.epoll
+            .watch(fd, data)
+            .map_err(|error| PortError::System(io::Error::from_raw_os_error(error.errno())))
     }
 
     /// The number of a port, which is this user's from now on.
-    fn number(&self, space: u16, port: u16) -> Result<Arc<Requested>, PortError> {
+    fn number(&self, space: u16, port: u16) -> Result<Arc<NumberListener>, PortError> {
         let name = Name::port_number(space, port);
         let begun = Instant::now();
         loop {
@@ -356,7 +289,7 @@ impl Host {
         }
     }
 
-    fn own_number(&self, space: u16, port: u16) -> Option<Arc<Requested>> {
+    fn own_number(&self, space: u16, port: u16) -> Option<Arc<NumberListener>> {
         let known = self.ports.all.read();
         let mut all = known.requested.iter().filter_map(Weak::upgrade);
         all.find(|one| one.number == Some((space, port)))
@@ -366,7 +299,7 @@ impl Host {
     fn ask_for_number(&self, name: &Name, space: u16, port: u16) -> Result<NumberSearch, PortError> {
         let begun = Instant::now();
         let connection = loop {
-            match handover::connect(name) {
+            match name.connect() {
                 Ok(connection) => break connection,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if begun.elapsed() >= PATIENCE_WITH_CROWD {
@@ -452,14 +385,13 @@ impl Host {
         own_share: Option<&str>,
         shared: bool,
     ) -> Result<(), PortError> {
-        let is_own = |listed: &Listed| {
+        let is_own = |listed: &ListedPort| {
             listed.address == address && listed.share.as_deref() == if shared { own_share } else { None }
                 || own_share.is_some() && listed.share.as_deref() == own_share
         };
-        let is_this_users = |listed: &Listed| {
-            handover::dial(&name_of(listed.address, listed.share.as_deref()), self.user).is_ok()
-        };
-        let may_rival = |listed: &Listed| !(is_own(listed) || shared && listed.share.is_some());
+        let is_this_users =
+            |listed: &ListedPort| self.user.dial(&name_of(listed.address, listed.share.as_deref())).is_ok();
+        let may_rival = |listed: &ListedPort| !(is_own(listed) || shared && listed.share.is_some());
         let rivals = listed().into_iter().filter(may_rival);
         let mut collisions =
             rivals.filter_map(|listed| listed.address.collision(&address).filter(|_| is_this_users(&listed)));
@@ -504,7 +436,7 @@ impl Host {
         let mut clients = self.ports.clients.lock();
         let oldest = if clients.len() < MOST_CLIENTS { None } else { clients.pop_front() };
         clients.push_back(client);
-        let unwatched = if self.watch(fd, PORT_CLIENT).is_err() { clients.pop_back() } else { None };
+        let unwatched = if self.epoll.watch(fd, PORT_CLIENT).is_err() { clients.pop_back() } else { None };
         drop(clients);
         drop((oldest, unwatched));
     }
@@ -518,7 +450,7 @@ impl Host {
         for client in heard {
             // A child of this process may have the connection too until it execs, so closing it doesn't take it out.
             let fd = client.connection.raw();
-            let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = self.epoll.unwatch(fd);
         }
         let mut clients = self.ports.clients.lock();
         silent.into_iter().rev().for_each(|client| clients.push_front(client));

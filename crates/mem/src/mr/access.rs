@@ -1,7 +1,8 @@
 //! Access to a region: which rights it needs, where the bytes are, and the registration that it keeps meanwhile.
 
-use super::{Bytes, Mr, MrInit, Registered};
-use crate::{Denied, Pd};
+use super::{Bytes, Mr, Registered};
+use crate::pd::Pd;
+use crate::rights::{Denied, MrInit, translate};
 use ferroce_access::Fault;
 use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
@@ -56,7 +57,7 @@ impl Mr {
         self.windows.release();
     }
 
-    /// As [`KeyTable::local`].
+    /// As [`KeyTable::local`](crate::KeyTable::local).
     pub(crate) fn local(
         &self,
         pd: u32,
@@ -92,7 +93,7 @@ impl Mr {
         f(&registered, addr).map_err(|Fault| Denied)
     }
 
-    /// As [`KeyTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
+    /// As [`KeyTable::remote`](crate::KeyTable::remote), for a QP of domain `pd`; by way of a window, which has the rights, with `by_window`.
     /// Without `f` it is only checked.
     pub(crate) fn remote<R>(
         &self,
@@ -135,7 +136,7 @@ impl Mr {
     /// The program address of `sge`, whose pages an access would bring in.
     ///
     /// # Errors
-    /// As [`super::Prefetch::run`].
+    /// As [`Prefetch::run`](crate::Prefetch::run).
     pub(crate) fn pageable(&self, pd: &Pd, sge: &Sge, write: bool) -> Result<u64> {
         let key = self.key;
         let gate = self.gate.read();
@@ -161,33 +162,18 @@ impl Mr {
     }
 }
 
-/// The program address of `len` bytes at `va` of a region, by its address, the address in requests and its length, if they lie
-/// inside it.
-#[inline]
-pub(crate) fn translate_in((addr, iova, length): (u64, u64, u64), va: u64, len: u64) -> Option<u64> {
-    let offset = va.checked_sub(iova)?;
-    (offset.checked_add(len)? <= length).then(|| addr + offset)
-}
-
-/// The program address of `len` bytes at `va` of the region, if they lie inside it.
-#[inline]
-pub(super) fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
-    translate_in((init.addr, init.iova, init.length), va, len)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::MrAccess;
     use super::*;
     use crate::double::Nobody;
-    use crate::{KeyTable, KeyUser, Mw, MwKind};
+    use crate::{KeyTable, KeyUser, MrAccess, Mw, MwKind};
     use ferroce_proto::Access;
     use std::time::{Duration, Instant};
 
     /// Threads that copy, each so long that there is never a moment without a copy.
     const THREADS: usize = 4;
     const COPY: Duration = Duration::from_millis(2);
-    /// A copy takes `COPY`: whoever waits longer than this waits for more than the copies that are under way.
+    /// A copy takes `COPY`: a longer wait than this is a wait for more than the copies that are under way.
     const BOUND: Duration = Duration::from_secs(5);
     const LIMIT: Duration = Duration::from_secs(15);
 
@@ -324,15 +310,5 @@ mod tests {
             mw.dealloc().unwrap();
             mr.deregister().unwrap();
         }
-    }
-
-    #[test]
-    fn ranges_outside_the_region_have_no_address() {
-        let i = MrInit { addr: 0x1000, length: 0x100, iova: 0x8000, access: MrAccess::ALL };
-        assert_eq!(translate(&i, 0x8000, 0x100), Some(0x1000));
-        assert_eq!(translate(&i, 0x80ff, 1), Some(0x10ff));
-        assert_eq!(translate(&i, 0x80ff, 2), None);
-        assert_eq!(translate(&i, 0x7fff, 1), None);
-        assert_eq!(translate(&i, u64::MAX, u64::MAX), None);
     }
 }

@@ -1,7 +1,7 @@
 //! What ibv_reg_mr(3) refuses.
 
-use super::{MAX_MR_SIZE, MrInit};
 use crate::persist;
+use crate::rights::{MAX_MR_SIZE, MrInit};
 use ferroce_access::{Mapped, mapped};
 use ferroce_types::{Error, Result, invalid};
 
@@ -9,7 +9,7 @@ use ferroce_types::{Error, Result, invalid};
 const PAGE: u64 = 4096;
 
 /// The checks of ibv_reg_mr(3). Returns whether all of the range is memory that processes can share.
-pub(super) fn check(init: &MrInit) -> Result<bool> {
+pub(crate) fn check(init: &MrInit) -> Result<bool> {
     let a = init.access;
     if (a.remote_write || a.remote_atomic) && !a.local_write {
         return invalid!("remote write or atomic access needs local write access as well");
@@ -51,8 +51,8 @@ pub(super) fn check(init: &MrInit) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MrAccess;
     use super::*;
+    use crate::MrAccess;
 
     const RW: MrAccess = MrAccess::ALL;
 

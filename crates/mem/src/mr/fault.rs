@@ -1,7 +1,7 @@
 //! Why a region doesn't let a request touch its memory: looked up after the request was refused.
 
-use super::access::translate;
-use super::{Bytes, Mr, MrAccess, Registered};
+use super::{Bytes, Mr, Registered};
+use crate::rights::{MrAccess, translate};
 use ferroce_explain::{KeyFault, Rights};
 use ferroce_proto::RemoteAccess;
 

@@ -1,28 +1,33 @@
 //! What a key stands for while it is registered: a range, rights, a domain, and what the bytes are.
 
-use super::MrInit;
+use crate::backing::Backing;
+use crate::dm::Dm;
 use crate::dmabuf::DmaBuf;
-use crate::{Backing, Dm, KeyTable, ListedMr, Owner, Pd};
+use crate::listing::listing;
+use crate::owner::{ListedObject, Owner};
+use crate::pd::Pd;
+use crate::rights::MrInit;
+use crate::shortcut::SHORTCUTS;
 use ferroce_access::Fault;
 use ferroce_os::sys;
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.
 #[derive(Debug)]
-pub(super) struct Registered {
-    pub(super) init: MrInit,
-    pub(super) pd: Arc<Pd>,
+pub(crate) struct Registered {
+    pub(crate) init: MrInit,
+    pub(crate) pd: Arc<Pd>,
     /// Kept when the range or the rights change.
-    pub(super) bytes: Arc<Bytes>,
+    pub(crate) bytes: Arc<Bytes>,
     /// Of another process.
-    pub(super) imported: bool,
+    pub(crate) imported: bool,
     /// All of it is memory that processes can share.
-    pub(super) shared: bool,
+    pub(crate) shared: bool,
 }
 
 /// What a region's bytes are, besides memory at an address.
 #[derive(Debug)]
-pub(super) enum Bytes {
+pub(crate) enum Bytes {
     Program,
     Dm {
         dm: Arc<Dm>,
@@ -37,12 +42,12 @@ pub(super) enum Bytes {
 
 impl Registered {
     /// Other processes may reach the memory at its address, as far as the rights go.
-    pub(super) fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         matches!(*self.bytes, Bytes::Program | Bytes::Dm { .. }) && !self.imported
     }
 
-    /// Tells other processes what the region is: those with a QP that reaches it, and those that may import it.
-    pub(super) fn publish(&self, key: u32, handle: u32, home: Option<&Weak<dyn Owner>>) {
+    /// Lists the region for other processes: those with a QP that reaches it, and those that may import it.
+    pub(crate) fn publish(&self, key: u32, handle: u32, home: Option<&Weak<dyn Owner>>) {
         let (dm, addr) = match &*self.bytes {
             Bytes::Dm { dm, offset } => (dm.handle(), *offset),
             _ => (0, self.init.addr),
@@ -51,27 +56,28 @@ impl Registered {
             sys::valgrind::leave_alone(self.init.addr, self.init.length);
         }
         if let Some(home) = home.and_then(Weak::upgrade).filter(|_| self.is_listed()) {
-            home.list_mr(handle, ListedMr { pd: self.pd.handle(), dm, init: MrInit { addr, ..self.init } });
+            let init = MrInit { addr, ..self.init };
+            home.list(handle, ListedObject::Mr { pd: self.pd.handle(), dm, init });
         }
         self.publish_to_data_paths(key);
         self.publish_to_peers(key);
     }
 
     /// Has requests find the region without a lock, if there is nothing to be done before and after its memory is touched.
-    pub(super) fn publish_to_data_paths(&self, key: u32) {
+    pub(crate) fn publish_to_data_paths(&self, key: u32) {
         if matches!(*self.bytes, Bytes::Program | Bytes::Dm { .. }) {
-            KeyTable::global().shortcuts().publish(key, self.pd.id(), &self.init);
+            SHORTCUTS.publish(key, self.pd.id(), &self.init);
         }
     }
 
-    pub(super) fn publish_to_peers(&self, key: u32) {
-        if let Some(listing) = KeyTable::global().listing().filter(|_| self.is_listed()) {
+    pub(crate) fn publish_to_peers(&self, key: u32) {
+        if let Some(listing) = listing().filter(|_| self.is_listed()) {
             listing.publish(key, self.pd.id(), &self.init, self.shared);
         }
     }
 
     /// Runs `f`, which touches the memory.
-    pub(super) fn accessed<R>(
+    pub(crate) fn accessed<R>(
         &self,
         addr: u64,
         len: u64,
@@ -94,7 +100,7 @@ impl Registered {
     }
 
     /// The region isn't registered any more.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         match &*self.bytes {
             Bytes::Null => return,
             Bytes::Dm { dm, .. } => dm.release(),

@@ -1,4 +1,4 @@
-//! Who of the host's processes is gone: a process that dies can't tell its peers.
+//! Notices that a process of the host has died, since a process that is killed can't notify its peers.
 //!
 //! A process keeps a connection to each process that it has connections with, and the kernel closes it when either dies. A process that
 //! is asked for one keeps the connection first, and then answers that it has it: from then on the end of the connection is the end of the

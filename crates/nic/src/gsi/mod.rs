@@ -18,7 +18,7 @@ pub(crate) use lifelines::register;
 use crate::adapter::{self, Adapter};
 use crate::ah::{Path, ResolvedAv};
 use crate::fabric::is_of_this_host;
-use ferroce_cm::{Route, answer_for_nobody};
+use ferroce_cm::{AddressedMad, Route, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
@@ -48,29 +48,9 @@ pub const COMM_ID_BITS: u32 = 20;
 /// A P_Key without its membership bit.
 const DEFAULT_PKEY: u16 = 0x7fff;
 
-/// A MAD, and between which addresses it goes.
-#[derive(Clone, Copy, Debug)]
-pub struct AddressedMad {
-    /// The sender.
-    pub from: HostAddr,
-    /// The receiver.
-    pub to: HostAddr,
-    /// Traffic class or type of service.
-    pub traffic_class: u8,
-    /// The MAD.
-    pub mad: [u8; MAD_LEN],
-}
-
-impl AddressedMad {
-    /// The way back.
-    fn answered_by(&self, mad: &Mad) -> Self {
-        Self { from: self.to, to: self.from, traffic_class: self.traffic_class, mad: mad.emit() }
-    }
-}
-
-/// Who manages the connections of a process.
+/// The manager of a process's connections.
 pub trait CommunicationManager: Send + Sync {
-    /// MADs have come, or the time has that [`Gsi::set_alarm`] was told of. One call at a time, by a thread that makes progress and
+    /// MADs have come, or the time of [`Gsi::set_alarm`] has come. One call at a time, by a thread that makes progress and
     /// holds no lock.
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
 
@@ -88,7 +68,7 @@ pub enum SentMad {
     Gone,
     /// It is for this process.
     Own,
-    /// It is for nobody of this host, who says so by this.
+    /// It has no receiver on this host: the answer.
     Answered(Box<AddressedMad>),
 }
 
@@ -98,13 +78,13 @@ pub const fn slot_of_id(comm_id: u32) -> u16 {
     slot_of(comm_id >> (COMM_ID_BITS - 12))
 }
 
-/// Whom a message is for.
+/// The receiver of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receiver {
     /// … and the destination address, as the programs know it.
     Port(ServiceId, Option<IpAddr>),
     Slot(u16),
-    /// Somebody who isn't named: whoever knows the sender's number.
+    /// Not named: the process whose connection has the sender's ID as its peer's.
     Unknown,
 }
 
@@ -125,7 +105,7 @@ impl Receiver {
                 return Self::port(m.service_id, &m.private_data);
             }
             Message::Mra(m) => m.ids.remote,
-            // Who rejects for another reason knows whom.
+            // A REJ for another reason names its receiver.
             Message::Reject(m) if m.remote_comm_id == 0 && m.reason == RejectReason::TIMEOUT => {
                 return Self::Unknown;
             }
@@ -176,7 +156,7 @@ impl Unread {
 /// What has come, in order.
 enum Waiting {
     ForManager(AddressedMad),
-    /// Who it is for doesn't exist, as is said by this.
+    /// The answer to one without a receiver.
     Answer(AddressedMad),
     /// The process that had this slot is gone: its messages come before.
     Gone(u16),
@@ -305,7 +285,7 @@ impl Adapter {
     }
 
     /// The packet of a MAD, without its ICRC.
-    fn gsi_packet(&self, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
+    fn gsi_packet(&self, mad: &Mad) -> [u8; PACKET_LEN] {
         let psn = self.gsi.psn.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
         let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, GSI_QPN, psn));
         headers.deth = Some(Deth { qkey: GSI_QKEY, src_qp: GSI_QPN });
@@ -313,7 +293,7 @@ impl Adapter {
         // There is room: the length is that of these headers.
         let begin = headers.emit(&mut packet).unwrap_or(0);
         if let Some(room) = packet.get_mut(begin..begin + MAD_LEN) {
-            room.copy_from_slice(mad);
+            room.copy_from_slice(&mad.emit());
         }
         packet
     }
@@ -353,13 +333,12 @@ impl Adapter {
         datagram: &Datagram<'_>,
         until: Option<Instant>,
     ) -> SentMad {
-        let Ok(parsed) = Mad::parse(&mad.mad) else { return SentMad::Gone };
-        let receiver = Receiver::of(&parsed.message);
+        let receiver = Receiver::of(&mad.mad.message);
         if receiver == Receiver::Unknown {
             self.ask_everybody(datagram);
         }
         let delivery = receiver.deliver(&self.host, std::slice::from_ref(datagram), false);
-        // To another user's process as to another host. Who isn't named may be one of the user that has the port.
+        // To another user's process as to another host. A receiver that isn't named may be one of the user that has the port.
         let is_unnamed = receiver == Receiver::Unknown && self.host.is_guest(mad.to);
         if delivery == Delivery::OtherUser || is_unnamed {
             self.send_mad(mad, &mut self.gsi_packet(&mad.mad), true);
@@ -372,10 +351,10 @@ impl Adapter {
                 SentMad::Gone
             }
             Delivery::Nobody => {
-                let (message, to) = (parsed.message.name(), mad.to);
+                let (message, to) = (mad.mad.message.name(), mad.to);
                 tracing::debug!(message, %to, "no process of this host has the port or connection of a message");
-                match answer_for_nobody(&parsed) {
-                    Some(answer) => SentMad::Answered(Box::new(mad.answered_by(&answer))),
+                match answer_for_nobody(&mad.mad) {
+                    Some(answer) => SentMad::Answered(Box::new(mad.answered_by(answer))),
                     None => SentMad::Gone,
                 }
             }
@@ -413,7 +392,7 @@ impl Adapter {
             if unread.from_network {
                 return self.take_mad(&unread.datagram(), Some(until));
             }
-            let Some((mad, _)) = read(&unread.datagram()) else { return };
+            let Some(mad) = read(&unread.datagram()) else { return };
             match self.send_within_host(&mad, &unread.datagram(), Some(until)) {
                 SentMad::Gone => {}
                 SentMad::Own => self.keep(Waiting::ForManager(mad)),
@@ -426,7 +405,7 @@ impl Adapter {
     }
 
     /// Passes a message on to all other processes of the host, unless another one has done that. Where too many such messages come, the
-    /// peer of a connection that isn't found hears of its end by the answer to its next repetition.
+    /// peer of a connection that isn't found learns of its end by the answer to its next repetition.
     fn ask_everybody(&self, packet: &Datagram<'_>) {
         static SEARCHES: Rate = Rate::new(SEARCH_INTERVAL, SEARCHES_AT_ONCE);
         if packet.ttl == PASSED_ON || SEARCHES.take(clock::now()).is_none() {
@@ -445,8 +424,8 @@ impl Adapter {
 
     /// As [`Adapter::mad_arrived`], of one that is kept until then, if it was kept before.
     fn take_mad(&self, datagram: &Datagram<'_>, until: Option<Instant>) {
-        let Some((mad, parsed)) = read(datagram) else { return };
-        let receiver = Receiver::of(&parsed.message);
+        let Some(mad) = read(datagram) else { return };
+        let receiver = Receiver::of(&mad.mad.message);
         if matches!(receiver, Receiver::Unknown) {
             self.ask_everybody(datagram);
         }
@@ -456,10 +435,10 @@ impl Adapter {
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
-                let (message, from, to) = (parsed.message.name(), mad.from, mad.to);
-                tracing::debug!(message, %from, %to, "nobody here has the port or connection of a message");
-                if let Some(answer) = answer_for_nobody(&parsed) {
-                    self.keep(Waiting::Answer(mad.answered_by(&answer)));
+                let (message, from, to) = (mad.mad.message.name(), mad.from, mad.to);
+                tracing::debug!(message, %from, %to, "no process here has the port or connection of a message");
+                if let Some(answer) = answer_for_nobody(&mad.mad) {
+                    self.keep(Waiting::Answer(mad.answered_by(answer)));
                 }
             }
         }
@@ -478,18 +457,17 @@ impl Adapter {
 }
 
 /// The MAD in a packet for QP 1; `None` when it isn't a message of the communication manager that has come intact.
-fn read(datagram: &Datagram<'_>) -> Option<(AddressedMad, Mad)> {
+fn read(datagram: &Datagram<'_>) -> Option<AddressedMad> {
     Adapter::identification(datagram)?;
     let packet = Packet::parse(datagram.bytes).ok()?;
     let Headers { bth, deth, .. } = packet.headers;
     let intact = bth.opcode == Opcode::UD_SEND_ONLY
         && bth.pkey & DEFAULT_PKEY == DEFAULT_PKEY
         && deth.is_some_and(|deth| deth.qkey == GSI_QKEY);
-    let mad: [u8; MAD_LEN] = packet.payload.try_into().ok().filter(|_| intact)?;
-    let parsed = Mad::parse(&mad).ok()?;
+    let mad = Mad::parse(packet.payload).ok().filter(|_| intact)?;
     let from = HostAddr::new(datagram.source.ip(), datagram.destination.scope_id());
     let (to, traffic_class) = (datagram.destination, datagram.tos);
-    Some((AddressedMad { from, to, traffic_class, mad }, parsed))
+    Some(AddressedMad { from, to, traffic_class, mad })
 }
 
 /// Writes the ICRC of a packet that stays in this host.

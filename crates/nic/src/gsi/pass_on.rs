@@ -1,8 +1,8 @@
 //! MADs for other processes of the host that have too much to read just now.
 //!
 //! The queue of a UNIX socket has room for ten messages (net.unix.max_dgram_qlen). A peer that isn't answered repeats a request after
-//! seconds, so what finds no room is kept for a while and tried again. The destination is the process's name that had no room, not what
-//! the MAD says: a sender can write many ports, addresses and communication IDs for one process. A process that takes nothing is tried
+//! seconds, so what finds no room is kept for a while and tried again. The destination is the process's name that had no room, not a
+//! field of the MAD: a sender can write many ports, addresses and communication IDs for one process. A process that takes nothing is tried
 //! less and less often.
 
 use ferroce_os::sync::{Mutex, class};
@@ -50,7 +50,7 @@ struct Queue<D, M> {
     pause: Duration,
 }
 
-/// Time of the next attempt at a destination, and a number that tells destinations of one time apart.
+/// Time of the next attempt at a destination, and a number that is unique among destinations of one time.
 type Turn = (Instant, u64);
 
 struct Queues<D, M> {

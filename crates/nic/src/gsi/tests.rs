@@ -12,20 +12,20 @@ const LIMIT: Duration = Duration::from_secs(10);
 const SLOT: u16 = 3000;
 
 #[derive(PartialEq, Eq, Debug)]
-enum Event {
+enum GsiEvent {
     /// A message from this communication ID.
     Message(u32),
     Gone(u16),
 }
 
 /// Notes what it gets, and stays with the first message until it may go on.
-struct Manager(Sender<Event>, Arc<Barrier>);
+struct NotingManager(Sender<GsiEvent>, Arc<Barrier>);
 
-impl CommunicationManager for Manager {
+impl CommunicationManager for NotingManager {
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
         for mad in mads {
-            let Message::ReadyToUse(ids) = Mad::parse(&mad.mad).unwrap().message else { continue };
-            self.0.send(Event::Message(ids.local)).unwrap();
+            let Message::ReadyToUse(ids) = mad.mad.message else { continue };
+            self.0.send(GsiEvent::Message(ids.local)).unwrap();
             if ids.local == 1 {
                 self.1.wait();
             }
@@ -37,7 +37,7 @@ impl CommunicationManager for Manager {
     }
 
     fn gone(&self, slot: u16) {
-        self.0.send(Event::Gone(slot)).unwrap();
+        self.0.send(GsiEvent::Gone(slot)).unwrap();
     }
 }
 
@@ -46,24 +46,24 @@ fn the_last_message_of_a_process_comes_before_its_end() {
     in_namespace("gsi::tests::the_last_message_of_a_process_comes_before_its_end", || {
         let (note, noted) = channel();
         let goes_on = Arc::new(Barrier::new(2));
-        let Gsi(adapter) = Gsi::start(|_| Arc::new(Manager(note, goes_on.clone()))).unwrap();
+        let Gsi(adapter) = Gsi::start(|_| Arc::new(NotingManager(note, goes_on.clone()))).unwrap();
         let here = HostAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
         let own = u32::from(*adapter.host.slots().first().unwrap()) << COMM_ID_BITS;
         let send = |local| {
             let message = Message::ReadyToUse(CommIds { local, remote: own });
-            let mad = Mad { transaction: 0, message }.emit();
+            let mad = Mad { transaction: 0, message };
             let mad = AddressedMad { from: here, to: here, traffic_class: 0, mad };
             adapter.send_mad(&mad, &mut adapter.gsi_packet(&mad.mad), true);
         };
 
         send(1);
-        assert_eq!(noted.recv_timeout(LIMIT), Ok(Event::Message(1)));
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Message(1)));
         // The thread that is in the manager reads nothing meanwhile.
         adapter.lose(SLOT);
         send(2);
         GsiSource(adapter).serve();
         goes_on.wait();
-        assert_eq!(noted.recv_timeout(LIMIT), Ok(Event::Message(2)));
-        assert_eq!(noted.recv_timeout(LIMIT), Ok(Event::Gone(SLOT)));
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Message(2)));
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Gone(SLOT)));
     });
 }

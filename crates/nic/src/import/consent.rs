@@ -38,7 +38,7 @@ pub(super) fn ask(pid: i32) {
         return;
     };
     if frame::send(connection.raw(), &mut frame::header(KIND), &[]).is_ok() {
-        // An answer or none: the kernel says what it has come to.
+        // With or without an answer: the next access finds out whether the kernel permits it.
         let _ = sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE);
     }
 }

@@ -1,7 +1,7 @@
 //! The importing side: contexts, domains, regions and device memory of another context, in this process or another.
 
 use super::ledger::{EntryKind, OthersLedger, Region};
-use super::{Handles, INDEX_BITS, Object, alive, consent, no_such};
+use super::{Handles, INDEX_BITS, consent, no_such};
 use crate::{Context, adapter, devices};
 use ferroce_access::{Fault, PeerMemory};
 use ferroce_mem::{Backing, Dm, Mr, MrAccess, MrInit, Pd};
@@ -10,6 +10,7 @@ use ferroce_os::{
     sys::{self, KeptFd},
 };
 use ferroce_types::{Error, Result, invalid};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -104,7 +105,7 @@ impl Backing for Foreign {
         }
         let mut copy = vec![0u8; len as usize];
         let here = copy.as_mut_ptr() as u64;
-        // Even what is to be written: whoever checks only, writes nothing.
+        // Also for a write: `f` that only checks writes nothing.
         if !peer.read(addr, here, copy.len()) {
             return Err(Fault);
         }
@@ -164,9 +165,11 @@ impl Context {
     }
 
     /// The object behind a handle of this context, or of the one of this process that it was imported from.
-    fn object(&self, handle: u32, what: &'static str) -> Result<Object> {
+    fn object<T: Any + Send + Sync>(&self, handle: u32, what: &'static str) -> Result<Arc<T>> {
         let object = match self.origin() {
-            Some(Origin::Here(context)) => alive(context, what)?.handles().get(handle),
+            Some(Origin::Here(context)) => {
+                context.upgrade().and_then(|context| context.handles().get(handle))
+            }
             _ => self.handles().get(handle),
         };
         object.ok_or_else(|| no_such(what))
@@ -181,25 +184,19 @@ impl Context {
         if let Some(Origin::Process(exporter)) = self.origin() {
             return exporter.pd(self, handle);
         }
-        match self.object(handle, WHAT)? {
-            Object::Pd(pd) => Pd::shared(&alive(&pd, WHAT)?, self),
-            _ => Err(no_such(WHAT)),
-        }
+        Pd::shared(&self.object(handle, WHAT)?, self)
     }
 
     /// The device memory behind a handle (ibv_import_dm(3)).
     ///
     /// # Errors
-    /// ENOENT for a handle that isn't one's; what the system says when the memory of another process can't be opened.
+    /// ENOENT for a handle that isn't one's; the errno of open(2) when the memory of another process can't be opened.
     pub fn import_dm(self: &Arc<Self>, handle: u32) -> Result<Arc<Dm>> {
         const WHAT: &str = "importing device memory";
         if let Some(Origin::Process(exporter)) = self.origin() {
             return exporter.dm(self, handle);
         }
-        match self.object(handle, WHAT)? {
-            Object::Dm(dm) => alive(&dm, WHAT),
-            _ => Err(no_such(WHAT)),
-        }
+        self.object(handle, WHAT)
     }
 
     /// The region behind a handle (ibv_import_mr(3)). That of another process gets a key of this one; it can be used while
@@ -212,10 +209,7 @@ impl Context {
     pub fn import_mr(self: &Arc<Self>, handle: u32) -> Result<Arc<Mr>> {
         const WHAT: &str = "importing a memory region";
         let Some(Origin::Process(exporter)) = self.origin() else {
-            return match self.object(handle, WHAT)? {
-                Object::Mr(mr) => alive(&mr, WHAT),
-                _ => Err(no_such(WHAT)),
-            };
+            return self.object(handle, WHAT);
         };
         let (name, words) = exporter.find(handle, EntryKind::Mr, WHAT)?;
         let Region { pd, dm, rights, addr, iova, length } = Region::of_words(words);

@@ -1,4 +1,4 @@
-//! What a context tells those who import it: a sealed memfd that its process writes and others map read-only.
+//! The list of a context's objects for processes that import it: a sealed memfd that its process writes and others map read-only.
 
 use ferroce_access::{Cookie, SharedMemory};
 use ferroce_os::sys;
@@ -19,7 +19,7 @@ const NAME_WORDS: usize = 8;
 #[repr(C)]
 struct LedgerHeader {
     magic: AtomicU64,
-    /// What tells this ledger from others.
+    /// Unique among the host's ledgers.
     id: AtomicU64,
     pid: AtomicU64,
     /// Where in the process [`COOKIE`] is, and its value.

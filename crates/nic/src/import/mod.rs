@@ -9,15 +9,16 @@ mod importer;
 mod ledger;
 
 pub(crate) use consent::register;
-use ferroce_mem::{Dm, ListedMr, Mr, MrInit, Pd};
+use ferroce_mem::{ListedObject, MrInit};
 use ferroce_os::{
     sync::{Mutex, RwLock, class},
     sys::{self, KeptFd},
 };
-use ferroce_types::{Error, Result};
+use ferroce_types::Error;
 pub(crate) use importer::Origin;
 use importer::to_bits;
 use ledger::{EntryKind, Ledger, Region};
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -45,14 +46,7 @@ struct HandleTable {
 #[derive(Debug)]
 struct HandleSlot {
     tag: u32,
-    object: Option<Object>,
-}
-
-#[derive(Debug, Clone)]
-enum Object {
-    Pd(Weak<Pd>),
-    Mr(Weak<Mr>),
-    Dm(Weak<Dm>),
+    object: Option<Weak<dyn Any + Send + Sync>>,
 }
 
 impl Handles {
@@ -74,7 +68,7 @@ impl Handles {
         self.cmd_fd.lock().as_ref().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// Nobody imports anything any more.
+    /// From here on other processes can't import objects.
     pub(crate) fn close(&self) {
         drop(self.cmd_fd.lock().take());
         drop(self.ledger.write().take());
@@ -84,7 +78,8 @@ impl Handles {
         self.ledger.read().as_ref().filter(|ledger| !ledger.is_inherited()).map(f)
     }
 
-    fn add(&self, object: Object) -> u32 {
+    /// Gives an object its handle. Other processes find it after [`Handles::list`].
+    pub(crate) fn add(&self, object: Weak<dyn Any + Send + Sync>) -> u32 {
         let mut table = self.table.lock();
         let index = table.free.pop().unwrap_or_else(|| {
             table.all.push(HandleSlot { tag: 0, object: None });
@@ -96,35 +91,20 @@ impl Handles {
         slot.tag << INDEX_BITS | index
     }
 
-    pub(crate) fn add_pd(&self, pd: Weak<Pd>) -> u32 {
-        let handle = self.add(Object::Pd(pd));
-        self.publish(handle, EntryKind::Pd, [0; 4]);
-        handle
-    }
-
-    pub(crate) fn add_dm(&self, dm: Weak<Dm>, fd: RawFd, len: u64) -> u32 {
-        let handle = self.add(Object::Dm(dm));
-        self.publish(handle, EntryKind::Dm, [fd as u64, len, 0, 0]);
-        handle
-    }
-
-    /// A region; one that others can't reach is listed by [`Handles::list_mr`] never.
-    pub(crate) fn add_mr(&self, mr: Weak<Mr>) -> u32 {
-        self.add(Object::Mr(mr))
-    }
-
-    /// Says what a region is, or has become.
-    pub(crate) fn list_mr(&self, handle: u32, region: ListedMr) {
-        let ListedMr { pd, dm, init: MrInit { addr, length, iova, access } } = region;
-        let region = Region { pd, dm, rights: to_bits(access), addr, iova, length };
-        self.publish(handle, EntryKind::Mr, region.to_words());
-    }
-
-    fn publish(&self, handle: u32, kind: EntryKind, words: [u64; 4]) {
+    /// Lists an object, or its changes, for other processes.
+    pub(crate) fn list(&self, handle: u32, object: ListedObject) {
+        let (kind, words) = match object {
+            ListedObject::Pd => (EntryKind::Pd, [0; 4]),
+            ListedObject::Dm { fd, len } => (EntryKind::Dm, [fd as u64, len, 0, 0]),
+            ListedObject::Mr { pd, dm, init: MrInit { addr, length, iova, access } } => {
+                let region = Region { pd, dm, rights: to_bits(access), addr, iova, length };
+                (EntryKind::Mr, region.to_words())
+            }
+        };
         self.with_ledger(|ledger| ledger.publish(handle & ((1 << INDEX_BITS) - 1), handle, kind, words));
     }
 
-    /// Ends a handle: nobody imports the object any more.
+    /// Ends a handle: from here on the object can't be imported.
     pub(crate) fn remove(&self, handle: u32) {
         let index = handle & ((1 << INDEX_BITS) - 1);
         let mut table = self.table.lock();
@@ -138,19 +118,17 @@ impl Handles {
         }
     }
 
-    fn get(&self, handle: u32) -> Option<Object> {
+    /// The object behind a handle, if it is a `T` and still exists.
+    fn get<T: Any + Send + Sync>(&self, handle: u32) -> Option<Arc<T>> {
         let table = self.table.lock();
         let slot = table.all.get((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
-        slot.object.clone().filter(|_| slot.tag == handle >> INDEX_BITS)
+        let object = slot.object.as_ref().filter(|_| slot.tag == handle >> INDEX_BITS)?.upgrade();
+        drop(table);
+        object?.downcast().ok()
     }
 }
 
-/// ENOENT, which the kernel says of a handle that names nothing of this kind.
+/// ENOENT, the errno of the kernel for a handle of no object of this kind.
 fn no_such(what: &'static str) -> Error {
     Error::Os { what, source: io::Error::from_raw_os_error(libc::ENOENT) }
-}
-
-/// The object behind a weak reference from a table of handles.
-fn alive<T>(weak: &Weak<T>, what: &'static str) -> Result<Arc<T>> {
-    weak.upgrade().ok_or_else(|| no_such(what))
 }

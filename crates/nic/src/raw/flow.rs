@@ -2,7 +2,7 @@
 
 use super::RawQp;
 use super::counters::Counters;
-use super::frame::Incoming;
+use super::frame::IncomingFrame;
 use super::port::Membership;
 use super::spec::{self, Match, Spec};
 use ferroce_types::{Result, invalid};
@@ -103,11 +103,11 @@ impl Flow {
         })
     }
 
-    fn matches(&self, frame: &Incoming<'_>) -> bool {
+    fn matches(&self, frame: &IncomingFrame<'_>) -> bool {
         spec::matches(&self.init.specs, &frame.headers)
     }
 
-    fn take(&self, frame: &Incoming<'_>) {
+    fn take(&self, frame: &IncomingFrame<'_>) {
         self.init.counters.iter().for_each(|counters| counters.count(frame.bytes.len()));
         if !self.init.drop {
             self.qp.receive(frame, self.init.tag);
@@ -150,7 +150,7 @@ impl Rules {
 
     /// Gives a frame to all sniffers; then to the matching rules of the first priority that has any, and of those after it
     /// as long as none of them traps; and to the default rules if it wasn't trapped. Whether any rule took it.
-    pub(super) fn distribute(&self, frame: &Incoming<'_>) -> bool {
+    pub(super) fn distribute(&self, frame: &IncomingFrame<'_>) -> bool {
         self.sniffers.iter().for_each(|flow| flow.take(frame));
         let (mut trapped, mut taken) = (None, !self.sniffers.is_empty());
         for flow in &self.normal {

@@ -8,7 +8,7 @@ pub(super) const TAG: usize = 4;
 pub(super) const TAG_AT: usize = 12;
 
 /// A frame with what is known about it.
-pub(super) struct Incoming<'a> {
+pub(super) struct IncomingFrame<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) headers: Frame,
     /// IPv4, TCP and UDP checksums are right.
@@ -17,7 +17,7 @@ pub(super) struct Incoming<'a> {
     pub(super) sender: Option<u32>,
 }
 
-impl<'a> Incoming<'a> {
+impl<'a> IncomingFrame<'a> {
     /// `None` for what is shorter than an Ethernet header. `sealed`: the checksum of TCP or UDP is known to be right.
     pub(super) fn new(bytes: &'a [u8], sealed: bool, sender: Option<u32>) -> Option<Self> {
         let headers = Frame::parse(bytes)?;

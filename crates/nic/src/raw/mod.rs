@@ -45,7 +45,7 @@ use ferroce_proto::{QpState, RecvWqe};
 use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Unacked};
 use ferroce_types::{AsyncEvent, Error, Result, Users, invalid};
-use frame::Incoming;
+use frame::IncomingFrame;
 use pace::Pace;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -252,7 +252,7 @@ impl RawQp {
     }
 
     /// Takes a frame that a flow has steered here.
-    fn receive(&self, frame: &Incoming<'_>, flow_tag: u32) {
+    fn receive(&self, frame: &IncomingFrame<'_>, flow_tag: u32) {
         if self.block_self_multicast && frame.sender == Some(self.qpn) && frame.is_multicast() {
             return;
         }

@@ -5,7 +5,7 @@
 
 use super::RawQp;
 use super::flow::{Flow, Rules};
-use super::frame::Incoming;
+use super::frame::IncomingFrame;
 use super::receive::Receiver;
 use super::send::Sender;
 use ferroce_netdev::Netdev;
@@ -218,7 +218,7 @@ impl Port {
     }
 
     /// Gives a frame that has arrived to the QPs whose flows match.
-    fn arrived(&self, frame: &Incoming<'_>) {
+    fn arrived(&self, frame: &IncomingFrame<'_>) {
         let taken = self.rules.read().distribute(frame);
         if taken && let Some(capture) = self.capture {
             capture.frame(Direction::In, frame.bytes);
@@ -233,7 +233,7 @@ impl Port {
         if self.loopback || self.rules.read().is_empty() {
             return;
         }
-        if let Some(frame) = Incoming::new(bytes, false, Some(sender)) {
+        if let Some(frame) = IncomingFrame::new(bytes, false, Some(sender)) {
             self.rules.read().distribute(&frame);
         }
     }
@@ -248,7 +248,7 @@ impl Port {
         let Some(mut receiver) = self.receiver.try_lock() else { return done };
         let receiver = receiver.get_or_insert_with(Receiver::new);
         let received = receiver.receive(self.checked_fd(), &mut |bytes, sealed| {
-            if let Some(frame) = Incoming::new(bytes, sealed, None) {
+            if let Some(frame) = IncomingFrame::new(bytes, sealed, None) {
                 self.arrived(&frame);
             }
         });

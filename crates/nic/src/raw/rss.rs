@@ -1,6 +1,6 @@
 //! Receive-side scaling: indirection tables (ibv_create_rwq_ind_table(3)) and the hash that picks an entry.
 
-use super::frame::Incoming;
+use super::frame::IncomingFrame;
 use super::wq::Wq;
 use ferroce_types::{Quota, QuotaPlace, Result, Users, invalid};
 use ferroce_wire::frame::{Layer, Network, Transport};
@@ -97,7 +97,7 @@ pub struct Rss {
 
 impl Rss {
     /// The queue for a frame. One without any of the fields goes to the first.
-    pub(super) fn pick(&self, frame: &Incoming<'_>) -> &Arc<Wq> {
+    pub(super) fn pick(&self, frame: &IncomingFrame<'_>) -> &Arc<Wq> {
         let layer = if self.fields & fields::INNER != 0 {
             frame.headers.inner.unwrap_or_default()
         } else {

@@ -1,6 +1,6 @@
 //! Receive queues for Ethernet frames: a raw QP's own, and the work queues of receive-side scaling (ibv_create_wq(3)).
 
-use super::frame::{Incoming, TAG_AT};
+use super::frame::{IncomingFrame, TAG_AT};
 use crate::adapter::{self, Adapter};
 use crate::owner::OfContext as _;
 use crate::qp::scatter;
@@ -239,7 +239,7 @@ impl Wq {
     }
 
     /// Takes a frame that a flow has steered here. Without a receive request it is dropped.
-    pub(super) fn receive(&self, frame: &Incoming<'_>, flow_tag: u32) {
+    pub(super) fn receive(&self, frame: &IncomingFrame<'_>, flow_tag: u32) {
         let mut inner = self.inner.lock();
         if inner.phase != Phase::Ready {
             return;

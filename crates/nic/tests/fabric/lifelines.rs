@@ -2,7 +2,8 @@
 
 use super::member::address;
 use super::namespace::in_namespace;
-use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, CommunicationManager, Gsi};
+use ferroce_cm::AddressedMad;
+use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi};
 use ferroce_nic::host::frame;
 use ferroce_nic::sys::{self, AbstractName, EngineFd};
 use ferroce_nic::watch::ConnectionManager;

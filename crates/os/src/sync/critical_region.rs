@@ -3,7 +3,7 @@
 use super::RawLock;
 use super::rank::Class;
 use crate::fork::{self, InChild};
-use parking_lot::lock_api::RawMutex;
+use lock_api::RawMutex;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};

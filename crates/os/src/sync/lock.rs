@@ -8,7 +8,6 @@ use super::lock_words::LockWords;
 use super::rank::{self, Class};
 use crate::fork;
 use crate::patience::Patience;
-use parking_lot::lock_api;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

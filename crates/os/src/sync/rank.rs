@@ -47,7 +47,7 @@ classes! {
     NetworkMonitor: "nic/src/adapter/network.rs", "changes of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";
     SocketReader: "udp/src/endpoint.rs", "the reader of a RoCE socket";
-    ForwardInbox: "host/src/lib.rs", "packets that other processes pass on";
+    ForwardInbox: "host/src/process.rs", "packets that other processes pass on";
     MulticastReader: "udp/src/multicast.rs", "the reader of a group's socket";
     MulticastGroups: "nic/src/fabric/multicast.rs", "the groups";
     MulticastMembers: "nic/src/fabric/multicast.rs", "the queue pairs of a group";
@@ -62,7 +62,7 @@ classes! {
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
     ListeningPort: "connect/src/port.rs", "whether a port is listened at";
-    Joining: "host/src/lib.rs", "becoming a holder or a guest of an address";
+    Joining: "host/src/process.rs", "becoming a holder or a guest of an address";
     RawPaced: "nic/src/raw/ports.rs", "raw packet queue pairs that wait for their time";
     RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
     Wq: "nic/src/raw/wq.rs", "a work queue";
@@ -92,12 +92,12 @@ classes! {
     LinksIntroducing: "hostlink/src/links.rs", "which of two processes goes first when both make a link at the same time";
     LinkFinishing: "hostlink/src/link/mod.rs", "the end of a link";
     ImportedPds: "nic/src/import/importer.rs", "protection domains of an exporter";
-    Leader: "host/src/lib.rs", "the leader's socket";
+    Leader: "host/src/process.rs", "the leader's socket";
     Attendance: "host/src/attendance.rs", "sockets that are read for other users";
-    SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
+    SocketGroups: "host/src/process.rs", "the groups of sockets by address";
     Registry: "nic/src/adapter/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";
-    GuestsTimer: "host/src/guests.rs", "the timer of guest processes";
+    GuestsTimer: "host/src/process.rs", "the timer of guest processes";
     LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
     LinkTx: "hostlink/src/link/mod.rs", "the writer of a link's ring";
     WindowGate: "mem/src/mw.rs", "what a window is bound to";
@@ -116,10 +116,10 @@ classes! {
     Services: "host/src/services.rs", "the functions that answer requests of other processes";
     SpareDescriptor: "host/src/services.rs", "a descriptor that is given up when there is no other left";
     SilentClients: "host/src/services.rs", "connections of other processes that have asked for nothing yet";
-    HostSlots: "host/src/lib.rs", "the slots of this process";
-    HostPorts: "host/src/ports/mod.rs", "the ports of this process";
-    PortClients: "host/src/ports/mod.rs", "connections to ports over which nothing has come yet";
-    Guests: "host/src/guests.rs", "addresses whose port another user has";
+    HostSlots: "host/src/process.rs", "the slots of this process";
+    HostPorts: "host/src/port_table.rs", "the ports of this process";
+    PortClients: "host/src/port_table.rs", "connections to ports over which nothing has come yet";
+    Guests: "host/src/process.rs", "addresses whose port another user has";
     LinksEnded: "hostlink/src/links.rs", "links that have ended while the peer was in the middle of an access";
     LinkList: "hostlink/src/links.rs", "the links";
     InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";
@@ -128,7 +128,7 @@ classes! {
     GsiPassOn: "nic/src/gsi/pass_on.rs", "MADs for other processes that have too much to read";
     GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";
     ConnectManager: "connect/src/manager.rs", "the communication manager of this process";
-    Connections: "connect/src/manager.rs", "connections, ports and their events";
+    Connections: "connect/src/state.rs", "connections, ports and their events";
     PastCounters: "nic/src/watched.rs", "counters of destroyed queue pairs, and the last values of the others";
     Tracer: "nic/src/traced.rs", "the processes that trace this one, and the recorded messages";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that were returned to programs";

@@ -20,14 +20,14 @@ const RDMA_CM: (u32, u32) = (10, 122);
 
 /// What the tree is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Host {
+pub struct TreeSource {
     /// The devices, in the library's order.
     pub devices: Vec<DeviceInfo>,
     /// Processors of the machine.
     pub processors: u32,
 }
 
-impl Host {
+impl TreeSource {
     /// These devices on this machine.
     #[must_use]
     pub fn with(devices: Vec<DeviceInfo>) -> Self {
@@ -53,8 +53,8 @@ fn link(target: impl Into<String>) -> Node {
     Node::Link(target.into())
 }
 
-impl From<&Host> for Tree {
-    fn from(host: &Host) -> Self {
+impl From<&TreeSource> for Tree {
+    fn from(host: &TreeSource) -> Self {
         let numbered = || host.devices.iter().enumerate();
         let class = numbered().map(|(_, device)| {
             let name = &device.name;

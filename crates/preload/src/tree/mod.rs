@@ -4,7 +4,7 @@
 
 mod content;
 
-pub use content::Host;
+pub use content::TreeSource;
 
 /// An entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,6 +55,14 @@ pub enum Place<'tree> {
     Ours(Vec<u8>, &'tree Node),
     /// Out of the tree: the path of it that the system knows.
     Elsewhere(Vec<u8>),
+}
+
+/// An entry of the tree that a call is about.
+pub struct Found<'a> {
+    /// Its path without links.
+    pub path: &'a [u8],
+    /// The entry.
+    pub node: &'a Node,
 }
 
 /// What to do with a link at a path's end.

@@ -25,7 +25,7 @@ fn device(name: &str, interface: &str, addresses: &[&str]) -> DeviceInfo {
 fn tree() -> Tree {
     let devices =
         vec![device("mlx5_0", "eth0", &["10.0.0.1", "fe80::1"]), device("uverbs0", "eth1", &["10.0.1.1"])];
-    Tree::from(&Host { devices, processors: 2 })
+    Tree::from(&TreeSource { devices, processors: 2 })
 }
 
 /// What a path leads to, in words.
@@ -178,7 +178,7 @@ fn no_link_leads_nowhere() {
 
 #[test]
 fn without_devices_the_directories_are_there_and_empty() {
-    let tree = Tree::from(&Host { devices: Vec::new(), processors: 1 });
+    let tree = Tree::from(&TreeSource { devices: Vec::new(), processors: 1 });
     assert_eq!(tree.get("/sys/class/infiniband").unwrap().entries(), Some(&[][..]));
     assert!(tree.get("/dev/infiniband/uverbs0").is_none());
 }

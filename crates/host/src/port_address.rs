@@ -45,7 +45,7 @@ impl PortAddress {
         !self.address.is_ipv6() || self.v6_only
     }
 
-    /// How two that nobody may have at the same time collide. The order is the kernel's: a wide address on either side comes first.
+    /// The error if the two can't be held at the same time. The order is the kernel's: a wide address on either side comes first.
     pub(super) fn collision(&self, other: &Self) -> Option<PortError> {
         let apart = self.is_of_one_family()
             && other.is_of_one_family()

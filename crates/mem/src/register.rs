@@ -1,0 +1,269 @@
+//! Regions and windows get their keys here, and give them back.
+
+use super::backing::Backing;
+use super::dm::Dm;
+use super::dmabuf::DmaBuf;
+use super::in_flight;
+use super::keys::{KeyTable, Keyed};
+use super::last_user::wait_for_last;
+use super::mr::{Bytes, Mr, Registered, check};
+use super::mw::{Mw, MwKind, WindowState, end};
+use super::null;
+use super::owner::{Owner, is_same};
+use super::pd::Pd;
+use super::rights::{MrAccess, MrInit};
+use super::shortcut::SHORTCUTS;
+use ferroce_os::fork::Turn;
+use ferroce_os::sync::RwLock;
+use ferroce_types::{Error, Result, Users, invalid};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+impl Mr {
+    /// Registers `init` in `pd`. Touches no page: it checks that the range is mapped and permits what is asked.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for remote write or atomic without local write, a range that wraps, or a length of 0;
+    /// [`Error::Fault`] for a range that isn't mapped or not writable where writing is asked; [`Error::NoMemory`]
+    /// when all keys are taken.
+    pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
+        let shared = check(&init)?;
+        Self::insert(pd, init, Bytes::Program, shared, None)
+    }
+
+    /// Registers `length` bytes of device memory from `offset` on; addresses count from 0 (ibv_reg_dm_mr(3)).
+    ///
+    /// # Errors
+    /// As [`Mr::register`]; [`Error::Invalid`] for a range outside of the memory, or memory of another device.
+    pub fn register_dm(
+        pd: &Arc<Pd>,
+        dm: &Arc<Dm>,
+        offset: u64,
+        length: u64,
+        access: MrAccess,
+    ) -> Result<Arc<Self>> {
+        if dm.owner().device_name() != pd.owner().device_name() {
+            return invalid!("the device memory is of another device");
+        }
+        if offset.checked_add(length).is_none_or(|end| end > dm.len()) {
+            return invalid!("{offset}+{length} is outside of {} bytes of device memory", dm.len());
+        }
+        let init = MrInit { addr: dm.addr() + offset, length, iova: 0, access };
+        // A region of no byte is possible here.
+        check(&MrInit { addr: dm.addr(), length: dm.len(), ..init })?;
+        dm.hold();
+        Self::insert(pd, init, Bytes::Dm { dm: dm.clone(), offset }, true, None).inspect_err(|_| dm.release())
+    }
+
+    /// A region of another process on device memory of it. `init.addr` is the offset there.
+    pub fn import_dm(pd: &Arc<Pd>, dm: &Arc<Dm>, init: MrInit, handle: u32) -> Result<Arc<Self>> {
+        let offset = init.addr;
+        if offset.checked_add(init.length).is_none_or(|end| end > dm.len()) {
+            return invalid!("{offset}+{} is outside of {} bytes of device memory", init.length, dm.len());
+        }
+        let init = MrInit { addr: dm.addr() + offset, ..init };
+        check(&init)?;
+        dm.hold();
+        let bytes = Bytes::Dm { dm: dm.clone(), offset };
+        Self::insert(pd, init, bytes, false, Some(handle)).inspect_err(|_| dm.release())
+    }
+
+    /// A region of memory of another process.
+    pub fn import_backed(
+        pd: &Arc<Pd>,
+        memory: Box<dyn Backing>,
+        init: MrInit,
+        handle: u32,
+    ) -> Result<Arc<Self>> {
+        if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
+            return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
+        }
+        Self::insert(pd, init, Bytes::Backed(memory), false, Some(handle))
+    }
+
+    /// Ends what an import has made (ibv_unimport_mr(3)): the region of another context goes on to exist.
+    ///
+    /// # Errors
+    /// As [`Mr::deregister`].
+    pub fn unimport(&self) -> Result<()> {
+        let imported = self.gate.read().as_ref().is_some_and(|registered| registered.imported);
+        if imported { self.deregister() } else { Ok(()) }
+    }
+
+    /// Registers `length` bytes from `offset` on of the dma-buf behind `fd`, which stays the caller's
+    /// (ibv_reg_dmabuf_mr(3)).
+    ///
+    /// # Errors
+    /// As [`Mr::register`]; [`Error::NotSupported`] for a negative number; EBADF for another one that isn't a descriptor;
+    /// [`Error::Invalid`] for one that isn't a dma-buf's, a range outside of it, or an `iova` at another offset in its page
+    /// than `offset`.
+    pub fn register_dmabuf(
+        pd: &Arc<Pd>,
+        fd: RawFd,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        access: MrAccess,
+    ) -> Result<Arc<Self>> {
+        const IN_PAGE: u64 = 0xfff;
+        // NCCL and UCX ask with −1 whether the adapter reaches the memory of GPUs, and take EBADF for a yes. A dma-buf
+        // that can't be mapped for the CPU, as theirs, isn't reached here.
+        if fd < 0 {
+            return Err(Error::NotSupported(
+                "memory of other devices isn't reached by their dma-bufs".into(),
+            ));
+        }
+        if offset & IN_PAGE != iova & IN_PAGE {
+            return invalid!(
+                "the iova {iova:#x} has another offset in its page than {offset:#x} in the dma-buf"
+            );
+        }
+        let buffer = DmaBuf::map(fd, offset, length, access.local_write)?;
+        let init = MrInit { addr: buffer.addr(), length, iova, access };
+        check(&init)?;
+        Self::insert(pd, init, Bytes::DmaBuf(buffer), false, None)
+    }
+
+    /// A region of no memory: reading gives zeros, and what is written is lost. Only its local key is of use
+    /// (ibv_alloc_null_mr(3)). It doesn't keep the domain from being deallocated: on adapters that have it, the key is one
+    /// of the device, and the kernel doesn't know of the region.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when all keys are taken, or when there is no room for zeros in the address space.
+    pub fn null(pd: &Arc<Pd>) -> Result<Arc<Self>> {
+        let access = MrAccess { local_write: true, ..MrAccess::default() };
+        let init = MrInit { addr: null::zeros()?, length: u64::MAX, iova: 0, access };
+        Self::insert(pd, init, Bytes::Null, false, None)
+    }
+
+    /// Gives a region its key, and a handle unless it has the one of another process.
+    fn insert(
+        pd: &Arc<Pd>,
+        init: MrInit,
+        bytes: Bytes,
+        shared: bool,
+        handle: Option<u32>,
+    ) -> Result<Arc<Self>> {
+        let mr = KeyTable::global().insert_region(|key, rkey| {
+            let (imported, bytes) = (handle.is_some(), Arc::new(bytes));
+            let registered = Registered { init, pd: pd.clone(), bytes, imported, shared };
+            Arc::new_cyclic(|this: &Weak<Self>| {
+                let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
+                let handle = handle.unwrap_or_else(|| pd.owner().add(this.clone()));
+                registered.publish(key, handle, home.as_ref());
+                let gate = RwLock::new(Some(Arc::new(registered)));
+                Self { key, rkey, handle, home, changing: Turn::free(), gate, windows: Users::default() }
+            })
+        })?;
+        if !mr.is_null() {
+            pd.hold();
+        }
+        Ok(mr)
+    }
+
+    /// Ends the registration (ibv_dereg_mr(3)). When this returns, nothing touches the memory through the region.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a window is bound to it, and when another process, or a thread, is in the middle of an access and
+    /// doesn't end it within a second, or changes the region: the region stays.
+    pub fn deregister(&self) -> Result<()> {
+        self.check_unbound()?;
+        let changing = self.begin_change()?;
+        if self.gate.read().is_none() {
+            // Its key may be another region's now.
+            return Ok(());
+        }
+        self.revoke()?;
+        let withdrawn = SHORTCUTS.withdraw(self.key);
+        // An access that comes from here on is denied.
+        let Some(mut registered) = self.gate.write().take() else { return Ok(()) };
+        let left =
+            withdrawn.and_then(|()| self.check_unbound()).and_then(|()| wait_for_last(&mut registered));
+        if let Err(busy) = left {
+            registered.publish_to_data_paths(self.key);
+            registered.publish_to_peers(self.key);
+            *self.gate.write() = Some(registered);
+            return Err(busy);
+        }
+        drop(changing);
+        KeyTable::global().remove_region(self);
+        if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
+            home.remove(self.handle);
+        }
+        in_flight::forget(registered.init.addr, registered.init.length);
+        registered.end();
+        Ok(())
+    }
+}
+
+impl Mw {
+    /// A window of `pd` that isn't bound.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there are as many as can be.
+    pub fn alloc(pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Self>> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mw = KeyTable::global().insert_window(|rkey| {
+            let state = WindowState { rkey, bound: None, freed: false };
+            Arc::new(Self { number, kind, pd: pd.clone(), changing: Turn::free(), gate: RwLock::new(state) })
+        })?;
+        pd.hold();
+        Ok(mw)
+    }
+
+    /// Unbinds it and gives its key back (ibv_dealloc_mw(3)). When this returns, nothing touches memory through it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when a thread is in the middle of an access and doesn't end it within a second: the window stays.
+    pub fn dealloc(&self) -> Result<()> {
+        let _changing = self.begin_change()?;
+        let mut gate = self.gate.write();
+        if gate.freed {
+            return Ok(());
+        }
+        gate.freed = true;
+        let (rkey, before) = (gate.rkey, gate.bound.take());
+        drop(gate);
+        if let Err((bound, busy)) = end(before) {
+            let mut gate = self.gate.write();
+            (gate.freed, gate.bound) = (false, Some(bound));
+            return Err(busy);
+        }
+        KeyTable::global().remove_window(rkey);
+        self.pd.release();
+        Ok(())
+    }
+}
+
+impl KeyTable {
+    /// Ends the windows and regions of `owner`, which is closed while they exist; returns how many they were.
+    pub fn end_with_owner(&self, owner: &dyn Owner) -> (usize, usize) {
+        let all = self.all();
+        let is_its = |pd: &Pd| is_same(&**pd.owner(), owner);
+        let (mut windows, mut regions) = (0, 0);
+        // A region with a window on it can't end.
+        for held in &all {
+            if let Keyed::Window(mw) = held
+                && is_its(mw.pd())
+            {
+                windows += 1;
+                if let Err(why) = mw.dealloc() {
+                    tracing::warn!(%why, "a window of a closed device is still allocated");
+                }
+            }
+        }
+        for held in &all {
+            if let Keyed::Region(mr) = held
+                && mr.pd().is_some_and(|pd| is_its(&pd))
+            {
+                regions += 1;
+                if let Err(why) = mr.deregister() {
+                    tracing::warn!(%why, "a region of a closed device is still registered");
+                }
+            }
+        }
+        (windows, regions)
+    }
+}
