@@ -12,14 +12,14 @@ use ferroce_wire::crc::extend;
 #[inline]
 pub fn read(addr: u64, dst: &mut [u8], crc: u32) -> Result<u32, Fault> {
     let body = dst.len() / FOLDED * FOLDED;
-    // SAFETY: `dst` is exclusively ours for the call.
-    if !copy::by_kernel()
-        && body >= FEWEST_FOLDED
-        && let Ok(crc) = unsafe { guard::copy_summed(dst.as_mut_ptr() as u64, addr, body, crc) }
-    {
-        let rest = &mut dst[body..];
-        copy::read(addr + body as u64, rest)?;
-        return Ok(extend(crc, rest));
+    if !copy::by_kernel() && body >= FEWEST_FOLDED {
+        // SAFETY: `dst` is exclusively ours for the call.
+        let summed = unsafe { guard::copy_summed(dst.as_mut_ptr() as u64, addr, body, crc) };
+        if let Ok(crc) = summed {
+            let rest = &mut dst[body..];
+            copy::read(addr + body as u64, rest)?;
+            return Ok(extend(crc, rest));
+        }
     }
     copy::read(addr, dst)?;
     Ok(extend(crc, dst))
@@ -37,10 +37,10 @@ pub fn write(addr: u64, src: &[u8], crc: u32) -> Result<u32, Fault> {
     if !copy::by_kernel() && body.len() >= FEWEST_FOLDED {
         copy::write(addr, head)?;
         let to = addr + head.len() as u64;
+        let crc = extend(crc, head);
         // SAFETY: `src` is only read; nobody has a reference to the program's memory.
-        if let Ok(crc) =
-            unsafe { guard::copy_summed(to, body.as_ptr() as u64, body.len(), extend(crc, head)) }
-        {
+        let summed = unsafe { guard::copy_summed(to, body.as_ptr() as u64, body.len(), crc) };
+        if let Ok(crc) = summed {
             copy::write(to + body.len() as u64, tail)?;
             return Ok(extend(crc, tail));
         }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_that_of_the_bytes_copied_whatever_their_number_and_place() {
-        let source: Vec<u8> = (0..6000_u32).map(|i| (i * 31 ^ i >> 4) as u8).collect();
+        let source: Vec<u8> = (0..6000_u32).map(|i| ((i * 31) ^ (i >> 4)) as u8).collect();
         let mut target = vec![0; 6100];
         for len in (0..400).chain([1023, 1024, 1500, 4095, 4096, 5000]) {
             for (from, at) in [(0, 0), (1, 0), (0, 5), (3, 33), (16, 8)] {

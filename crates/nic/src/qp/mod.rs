@@ -37,7 +37,7 @@ use env::{operation_of_request, state_of};
 pub(crate) use fetch::{Budget, Rest};
 pub(crate) use modify::HELD_UP;
 pub use modify::wait_for_work;
-pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
+pub(crate) use payload::{RxPayload, gather, scatter};
 pub use post::Poster;
 pub(crate) use received::Received;
 pub use static_rate::STATIC_RATES;
