@@ -63,7 +63,18 @@ impl Adapter {
             let mut flow = None;
             let mut peer_is_on_udp = false;
             qp.work(work, now, |proto, env| {
-                for datagram in these {
+                let mut rest = these;
+                while let Some((datagram, others)) = rest.split_first() {
+                    let Some(of_source) = flow_of(&mut flow, datagram) else {
+                        rest = others;
+                        continue;
+                    };
+                    let taken = env.take_middles(proto, now, rest, &of_source);
+                    if taken > 0 {
+                        rest = &rest[taken..];
+                        continue;
+                    }
+                    rest = others;
                     let meta = datagram.meta();
                     let accepted = env.accepts(&meta, Origin::Network);
                     let expected = accepted || env.is_peer_on_udp(&meta);
@@ -105,17 +116,22 @@ impl Adapter {
 /// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow` saves the work that packets of
 /// one source have in common.
 pub(super) fn verify(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<u16> {
-    let flow = match flow {
-        Some((source, flow)) if *source == datagram.source => flow,
-        _ => {
-            let port = datagram.source.port();
-            let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
-                (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
-                (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
-                _ => return None,
-            };
-            &flow.insert((datagram.source, new)).1
-        }
+    flow_of(flow, datagram)?.verify(datagram.bytes, datagram.segment)
+}
+
+/// What a packet's source and destination make of its ICRC; `None` for a source that sends no such packets. `flow`: that of the packet before.
+fn flow_of(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<Flow> {
+    if let Some((source, flow)) = flow
+        && *source == datagram.source
+    {
+        return Some(*flow);
+    }
+    let port = datagram.source.port();
+    let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
+        _ => return None,
     };
-    flow.verify(datagram.bytes, datagram.segment)
+    *flow = Some((datagram.source, new));
+    Some(new)
 }

@@ -2,6 +2,7 @@
 
 mod failed;
 mod incoming;
+mod middles;
 mod outgoing;
 
 pub(in crate::qp) use failed::{operation_of_request, state_of};
