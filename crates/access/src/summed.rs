@@ -38,7 +38,7 @@ pub fn write(addr: u64, src: &[u8], crc: u32) -> Result<u32, Fault> {
         copy::write(addr, head)?;
         let to = addr + head.len() as u64;
         let crc = extend(crc, head);
-        // SAFETY: `src` is only read; nobody has a reference to the program's memory.
+        // SAFETY: `src` is only read; no reference to the program's memory exists.
         let summed = unsafe { guard::copy_summed(to, body.as_ptr() as u64, body.len(), crc) };
         if let Ok(crc) = summed {
             copy::write(to + body.len() as u64, tail)?;

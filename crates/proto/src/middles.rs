@@ -1,7 +1,7 @@
 //! The short way of the packets between the first and the last one of a long message: all have the same length, and none names a place.
 //!
 //! Where their payloads go follows from the message in progress alone, so the caller may place a packet before it knows that the packet is
-//! intact: [`Middles`] says where, and nothing else has happened. [`Qp::middles_taken`] does what the general way would do.
+//! intact: [`Qp::middles`] returns where and changes nothing. [`Qp::middles_taken`] does what the general way would do.
 
 use crate::execute::Message;
 use crate::requester::charge;
