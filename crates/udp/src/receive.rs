@@ -138,11 +138,11 @@ impl Reader {
                     batch.clear();
                 }
             }
-            if !batch.is_empty() {
-                count += batch.len();
-                f(&batch);
-                batch.clear();
-            }
+        }
+        if !batch.is_empty() {
+            count += batch.len();
+            f(&batch);
+            batch.clear();
         }
         self.batch = room::reuse(batch);
         stats.received.fetch_add(count as u64, Ordering::Relaxed);

@@ -27,8 +27,8 @@
 //! assert_eq!(flow.verify(&packet, 0), Some(0));
 //! ```
 
+use crate::ICRC_LEN;
 use crate::crc::{FieldEffect, extend, field_causing};
-use crate::{BTH_LEN, ICRC_LEN};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Ones, IPv4 header and UDP header.
@@ -134,24 +134,23 @@ impl Icrc {
     /// follows as the caller has in one piece.
     pub fn bth(&mut self, bytes: &[u8]) {
         const MASKED: usize = 4;
-        if let Some((bth, rest)) = bytes.split_first_chunk::<BTH_LEN>() {
-            let mut bth = *bth;
-            bth[MASKED] = 0xff;
-            self.update(&bth);
-            self.update(rest);
-            return;
+        // All of a short packet at once.
+        let mut front = [0; 64];
+        let (first, rest) = bytes.split_at(bytes.len().min(front.len()));
+        let front = &mut front[..first.len()];
+        front.copy_from_slice(first);
+        if let Some(masked) = front.get_mut(MASKED) {
+            *masked = 0xff;
         }
-        let (front, rest) = bytes.split_at(bytes.len().min(MASKED));
         self.update(front);
-        if let Some((_, rest)) = rest.split_first() {
-            self.update(&[0xff]);
-            self.update(rest);
-        }
+        self.update(rest);
     }
 
     /// Takes in the next bytes of the packet.
     pub fn update(&mut self, bytes: &[u8]) {
-        self.took(bytes.len(), extend(self.crc, bytes));
+        if !bytes.is_empty() {
+            self.took(bytes.len(), extend(self.crc, bytes));
+        }
     }
 
     /// The CRC-32 so far, for a pass that copies the next bytes and [extends](crate::crc::extend) it by them.

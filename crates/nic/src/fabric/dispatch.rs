@@ -1,7 +1,7 @@
 //! Packets from the network, to the QPs that they are for.
 
 use crate::adapter::{Adapter, Work};
-use crate::qp::{Origin, Qp, RxPayload};
+use crate::qp::{Origin, Qp, RxPayload, is_middle};
 use ferroce_os::{Patience, fork, sys};
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, HostAddr};
@@ -65,11 +65,10 @@ impl Adapter {
             qp.work(work, now, |proto, env| {
                 let mut rest = these;
                 while let Some((datagram, others)) = rest.split_first() {
-                    let Some(of_source) = flow_of(&mut flow, datagram) else {
-                        rest = others;
-                        continue;
+                    let taken = match is_middle(datagram).then(|| flow_of(&mut flow, datagram)).flatten() {
+                        Some(flow) => env.take_middles(proto, now, rest, &flow),
+                        None => 0,
                     };
-                    let taken = env.take_middles(proto, now, rest, &of_source);
                     if taken > 0 {
                         rest = &rest[taken..];
                         continue;

@@ -32,7 +32,7 @@ pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RATE, QpAttr, check_av, mask, names};
 pub(crate) use attr::{Rules, check, check_rate};
 pub use create::{QpCap, QpInit};
-pub(crate) use env::{Origin, QpEnv};
+pub(crate) use env::{Origin, QpEnv, is_middle};
 use env::{operation_of_request, state_of};
 pub(crate) use fetch::{Budget, Rest};
 pub(crate) use modify::HELD_UP;

@@ -19,6 +19,11 @@ const OPCODE: usize = 0;
 const ACK_REQUEST: usize = 8;
 const PSN: std::ops::Range<usize> = 9..12;
 
+/// Whether a packet's opcode is that of a packet between the first and the last one of a message.
+pub(crate) fn is_middle(datagram: &Datagram<'_>) -> bool {
+    Opcode::from_u8(datagram.bytes[OPCODE]).is_some_and(Opcode::is_middle)
+}
+
 /// What has come of packets that were placed.
 #[derive(Clone, Copy, Default)]
 struct Placed {
@@ -39,8 +44,7 @@ impl QpEnv<'_> {
         flow: &Flow,
     ) -> usize {
         let Some(first) = datagrams.first() else { return 0 };
-        let is_middle = Opcode::from_u8(first.bytes[OPCODE]).is_some_and(Opcode::is_middle);
-        if !is_middle || settings::is_careful() || !self.accepts(&first.meta(), Origin::Network) {
+        if settings::is_careful() || !self.accepts(&first.meta(), Origin::Network) {
             return 0;
         }
         let Ok((Headers { bth, .. }, BTH_LEN)) = Headers::parse(first.bytes) else { return 0 };
