@@ -336,7 +336,7 @@ impl Side {
         }
     }
 
-    /// Places a packet from within a message, and tells the QP afterwards, if that is possible.
+    /// Places a packet from within a message, and notes it in the QP, if that is possible.
     fn take_middle(&mut self, now: Instant, frame: &Frame) -> bool {
         let bth = frame.headers.bth;
         let Some(middles) = self.qp.middles(&bth) else { return false };
