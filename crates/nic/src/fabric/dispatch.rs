@@ -2,7 +2,7 @@
 
 use crate::adapter::{Adapter, Work};
 use crate::qp::{Origin, Qp, RxPayload, is_middle};
-use ferroce_os::{Patience, fork, sys};
+use ferroce_os::{Patience, clock, fork, sys};
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, HostAddr};
 use ferroce_wire::cm::GSI_QPN;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Adapter {
-    /// Takes what has come for a QP. An adapter has done so when a packet arrives: what the peer has acknowledged ends with success,
+    /// Sends what a QP's requests wait to send together, and takes what has come for the QP. An adapter has done so when a packet arrives: what the peer has acknowledged ends with success,
     /// what it has sent is received, and a later connection finds no packet of this one. Another thread that has some of it in its
     /// hands is waited for, as long as `within` at most. No lock is held.
     ///
@@ -30,6 +30,8 @@ impl Adapter {
             fork::outside_library(|| sys::pause(ROUND));
             !patience.has_ended()
         };
+        // A thread that has it locked sends it.
+        self.with_work(|work| qp.try_work(work, clock::now(), |_, _| ()));
         self.empty_rings(&qp.links_to_peer(within)?, &mut waits);
         self.empty_sockets(qp.qpn(), &mut waits);
         self.empty_inbox(qp, &mut waits);
