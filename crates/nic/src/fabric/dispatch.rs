@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Adapter {
-    /// Sends what a QP's requests wait to send together, and takes what has come for the QP. An adapter has done so when a packet arrives: what the peer has acknowledged ends with success,
-    /// what it has sent is received, and a later connection finds no packet of this one. Another thread that has some of it in its
-    /// hands is waited for, as long as `within` at most. No lock is held.
+    /// Sends what a QP's requests wait to send together, and takes what has come for the QP. An adapter has done so when a packet arrives:
+    /// what the peer has acknowledged ends with success, what it has sent is received, and a later connection finds no packet of this one.
+    /// Another thread that has some of it in its hands is waited for, as long as `within` at most. No lock is held.
     ///
     /// # Errors
     /// [`ferroce_types::Error::Busy`] when a thread is held up in its work for the queue pair.
