@@ -1,6 +1,6 @@
 //! Memory that may be gone when it is touched: the program's, that of other processes, and what is shared with them.
 //!
-//! In here: copies and atomics that fail instead of faulting, mappings that processes share, which process it is.
+//! In here: copies, with or without a CRC-32 of what they copy, and atomics that fail instead of faulting; mappings that processes share, which process it is.
 //! Out of here: who may touch which bytes, and what they mean.
 
 pub mod atomic;
@@ -13,6 +13,7 @@ mod peer_memory;
 mod peer_view;
 pub mod poison;
 mod shared;
+pub mod summed;
 mod words;
 
 pub use cookie::Cookie;

@@ -52,8 +52,6 @@ pub enum PayloadSource<'a> {
     Bytes(&'a [u8]),
     /// `len` bytes from `offset` of the message that `sges` describe (local keys).
     Local {
-        /// Its number, unlike that of any other message of this QP.
-        message: u64,
         /// The whole message's elements.
         sges: &'a [Sge],
         /// Bytes of the message before this packet.

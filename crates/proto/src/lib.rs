@@ -14,6 +14,7 @@ mod env;
 mod execute;
 mod failure;
 mod fetch;
+mod middles;
 mod one_sided;
 mod pace;
 mod plain;
@@ -41,6 +42,7 @@ pub use env::{
 };
 pub use failure::{Asked, Cause, Failure, Refusing, Telling};
 pub use fetch::{FetchAnswer, FetchOp};
+pub use middles::{MiddlePlace, Middles};
 pub use pace::{Pace, Portion};
 pub use plain::PlainSend;
 pub use qp::{MAX_MESSAGE, Oldest, Qp};

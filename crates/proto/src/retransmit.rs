@@ -125,7 +125,7 @@ impl<A: Clone> Qp<A> {
             self.go_back(now);
             return;
         }
-        let mut request = self.request((number, wqe), packet, 1);
+        let mut request = self.request(wqe, packet, 1);
         request.headers.bth.ack_request = true;
         // A packet that the fabric doesn't take now, or whose memory is gone, is the next timer's affair.
         if env.transmit(&request.headers, request.source, None).is_ok() {

@@ -31,7 +31,7 @@ impl<A: Clone> Qp<A> {
                 return false;
             }
             let Some(wqe) = self.sq.get(number) else { return false };
-            let mut request = self.request((number, wqe), packet, 1);
+            let mut request = self.request(wqe, packet, 1);
             let target = wqe.wr.ud.as_ref();
             if let Some(target) = target {
                 self.address(&mut request.headers, target);

@@ -89,8 +89,9 @@ impl TxBatch {
     }
 
     /// Appends a packet. `fill` writes the payload, `payload_len` bytes, straight into the buffer (which holds old
-    /// bytes: it must write them all). Pad bytes, `bth.pad` and the ICRC are added here. Flushes first when there is
-    /// no room, which takes a system call and at most a millisecond.
+    /// bytes: it must write them all). It gets the CRC-32 of what comes before and returns that of both, so that one pass
+    /// copies and sums up. Pad bytes, `bth.pad` and the ICRC are added here. Flushes first when there is no room, which
+    /// takes a system call and at most a millisecond.
     ///
     /// Packets for the same destination that follow one another become one train while they are of equal length; a
     /// shorter one ends it. So SEND first, middles and last make one train; the first packet of a WRITE or of a READ
@@ -103,7 +104,7 @@ impl TxBatch {
         dest: &Dest,
         headers: &Headers,
         payload_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+        fill: impl FnOnce(&mut [u8], u32) -> Result<u32, E>,
     ) -> Result<(), PushError<E>> {
         let pad = payload_len.wrapping_neg() % 4;
         let header_len = headers.len();
@@ -121,9 +122,15 @@ impl TxBatch {
         let mut headers = *headers;
         headers.bth.pad = pad as u8;
         headers.emit(packet).map_err(PushError::Headers)?;
-        fill(&mut packet[header_len..header_len + payload_len]).map_err(PushError::Fill)?;
-        packet[header_len + payload_len..][..pad].fill(0);
-        dest.write_icrc(packet, id);
+        let (emitted, rest) = packet.split_at_mut(header_len);
+        let (payload, end) = rest.split_at_mut(payload_len);
+        let mut icrc = dest.flow.start(len, id);
+        icrc.bth(emitted);
+        icrc.took(payload_len, fill(payload, icrc.so_far()).map_err(PushError::Fill)?);
+        let (padding, place) = end.split_at_mut(pad);
+        padding.fill(0);
+        icrc.update(padding);
+        place.copy_from_slice(&icrc.finish());
 
         if let Some(train) = last {
             train.count += 1;

@@ -138,11 +138,11 @@ impl Reader {
                     batch.clear();
                 }
             }
-            if !batch.is_empty() {
-                count += batch.len();
-                f(&batch);
-                batch.clear();
-            }
+        }
+        if !batch.is_empty() {
+            count += batch.len();
+            f(&batch);
+            batch.clear();
         }
         self.batch = room::reuse(batch);
         stats.received.fetch_add(count as u64, Ordering::Relaxed);
@@ -199,5 +199,27 @@ mod tests {
         }
         assert_eq!(receive(7), (1, 1));
         assert_eq!([receive(0), receive(0), receive(0)], [(1, 2), (2, 4), (3, 3)]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it opens sockets")]
+    fn packets_that_one_call_returns_are_handed_on_together() {
+        let socket = receiving_socket(false).unwrap();
+        sys::bind(socket.raw(), &sys::InetAddress::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let mut name = sys::InetAddress::zeroed();
+        sys::socket_name(socket.raw(), &mut name).unwrap();
+        let to = name.socket_addr().unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut reader = Reader::new();
+        let mut batches = Vec::new();
+        // Of different lengths: the kernel merges none.
+        (0..11_usize).for_each(|n| _ = from.send_to(&[n as u8; 64][..32 + n % 2], to).unwrap());
+        for _ in 0..4 {
+            let mut take = |datagrams: &[Datagram<'_>]| {
+                batches.push(datagrams.iter().map(|datagram| datagram.bytes[0]).collect::<Vec<_>>());
+            };
+            reader.receive(socket.raw(), to.into(), &Stats::default(), &mut take).unwrap();
+        }
+        assert_eq!(batches, [vec![0], vec![1], vec![2, 3], vec![4, 5, 6, 7]]);
     }
 }

@@ -284,6 +284,7 @@ mod tests {
     use crate::{GROUP_SIZE, HostAddr, TxBatch};
     use ferroce_os::sys::{EngineFd, InetAddress};
     use ferroce_types::Unreachable;
+    use ferroce_wire::crc::extend;
     use ferroce_wire::icrc::Flow;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -316,9 +317,9 @@ mod tests {
             for psn in 0..50 {
                 // The last is shorter.
                 let len = if psn == 49 { 20 } else { 600 };
-                let fill = |buffer: &mut [u8]| -> Result<(), ()> {
+                let fill = |buffer: &mut [u8], crc| -> Result<u32, ()> {
                     buffer.fill(psn as u8);
-                    Ok(())
+                    Ok(extend(crc, buffer))
                 };
                 batch.packet(&dest, &headers(psn), len, fill).unwrap();
             }
@@ -366,7 +367,7 @@ mod tests {
             let heard = || dest.unreachable(Duration::from_secs(600));
             let send = || {
                 let mut batch = TxBatch::new();
-                let nothing = |_: &mut [u8]| -> Result<(), ()> { Ok(()) };
+                let nothing = |_: &mut [u8], crc| -> Result<u32, ()> { Ok(crc) };
                 batch.packet(&dest, &headers(0), 0, nothing).unwrap();
                 assert_eq!(batch.flush(), Flushed { sent: 1, dropped: 0 }, "{lo}");
             };
@@ -400,7 +401,7 @@ mod tests {
         while dest.unreachable(Duration::from_secs(600)).is_none() {
             assert!(since.elapsed() < Duration::from_secs(20));
             let mut batch = TxBatch::new();
-            let nothing = |_: &mut [u8]| -> Result<(), ()> { Ok(()) };
+            let nothing = |_: &mut [u8], crc| -> Result<u32, ()> { Ok(crc) };
             batch.packet(&dest, &headers(0), 0, nothing).unwrap();
             batch.flush();
             std::thread::sleep(Duration::from_millis(10));

@@ -9,6 +9,22 @@ const POLY: u32 = 0xedb8_8320;
 /// x^0.
 const ONE: u32 = 1 << 31;
 
+/// The CRC-32 of what `crc` is the CRC-32 of, followed by `bytes`. That of nothing is 0.
+#[must_use]
+pub fn extend(crc: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// The two factors with which carry-less multiplication moves 16 bytes `bits` bits up in a message: the lower eight bytes are multiplied by
+/// the first one, and the upper eight by the second one. `bits` is a multiple of 128.
+#[must_use]
+pub const fn fold_by(bits: usize) -> [u64; 2] {
+    // Products of reflected numbers are one bit too low.
+    [(x_to_8((bits + 32) / 8) as u64) << 1, (x_to_8((bits - 32) / 8) as u64) << 1]
+}
+
 const fn times_x(a: u32) -> u32 {
     if a & 1 == 0 { a >> 1 } else { (a >> 1) ^ POLY }
 }
@@ -98,7 +114,9 @@ pub(crate) fn field_causing(difference: u32, after: usize) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BACK, BACK_256, FieldEffect, ONE, field_causing, mul, over_x, times_x, x_to_8};
+    use super::{
+        BACK, BACK_256, FieldEffect, ONE, extend, field_causing, fold_by, mul, over_x, times_x, x_to_8,
+    };
 
     #[test]
     fn division_by_x_undoes_multiplication() {
@@ -116,6 +134,20 @@ mod tests {
         for (i, inverse) in BACK_256.iter().enumerate() {
             assert_eq!(mul(*inverse, x_to_8(256 * i)), ONE, "x^-{}", 2048 * i);
         }
+    }
+
+    #[test]
+    fn a_crc_goes_on_where_it_ended() {
+        assert_eq!(extend(0, b"123456789"), 0xcbf4_3926);
+        assert_eq!(extend(extend(0, b"1234"), b"56789"), 0xcbf4_3926);
+        assert_eq!(extend(7, b""), 7);
+    }
+
+    /// Those of the paper on CRCs by carry-less multiplication (V. Gopal and others, 2009), which are well known.
+    #[test]
+    fn bytes_are_moved_by_the_known_factors() {
+        assert_eq!(fold_by(512), [0x1_5444_2bd4, 0x1_c6e4_1596]);
+        assert_eq!(fold_by(128), [0x1_7519_97d0, 0x0_ccaa_009e]);
     }
 
     #[test]

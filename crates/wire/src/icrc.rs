@@ -28,7 +28,7 @@
 //! ```
 
 use crate::ICRC_LEN;
-use crate::crc::{FieldEffect, field_causing};
+use crate::crc::{FieldEffect, extend, field_causing};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Ones, IPv4 header and UDP header.
@@ -100,7 +100,7 @@ impl Flow {
             Ip::V6 => V6_PAYLOAD_LENGTH.of(udp),
         };
         let state = self.prefix ^ lengths ^ UDP_LENGTH.of(udp);
-        Icrc { hasher: crc32fast::Hasher::new_with_initial(state), id, ip: self.ip, bytes: 0 }
+        Icrc { crc: state, id, ip: self.ip, bytes: 0 }
     }
 
     /// Checks the ICRC of a packet that lies in one piece, BTH to ICRC. See [`Icrc::check`].
@@ -114,19 +114,15 @@ impl Flow {
 }
 
 fn prefix(ip: &[u8], src_port: u16, dst_port: u16) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&[0xff; 8]);
-    hasher.update(ip);
-    hasher.update(&src_port.to_be_bytes());
-    hasher.update(&dst_port.to_be_bytes());
-    hasher.update(&[0, 0, 0xff, 0xff]);
-    hasher.finalize()
+    let [[a, b], [c, d]] = [src_port.to_be_bytes(), dst_port.to_be_bytes()];
+    extend(extend(extend(0, &[0xff; 8]), ip), &[a, b, c, d, 0, 0, 0xff, 0xff])
 }
 
 /// The ICRC of one packet in the making: [`Icrc::bth`] first, then [`Icrc::update`] for the rest, pad included.
 #[derive(Clone, Debug)]
 pub struct Icrc {
-    hasher: crc32fast::Hasher,
+    /// CRC-32 of what has been taken in.
+    crc: u32,
     id: u16,
     ip: Ip,
     /// Bytes of the packet so far.
@@ -137,24 +133,42 @@ impl Icrc {
     /// Takes in the front of the packet: at least the BTH's first five bytes (the fifth is masked), and as much of what
     /// follows as the caller has in one piece.
     pub fn bth(&mut self, bytes: &[u8]) {
-        let (front, rest) = bytes.split_at(bytes.len().min(4));
-        self.update(front);
-        if let Some((_, rest)) = rest.split_first() {
-            self.update(&[0xff]);
-            self.update(rest);
+        const MASKED: usize = 4;
+        // All of a short packet at once.
+        let mut front = [0; 64];
+        let (first, rest) = bytes.split_at(bytes.len().min(front.len()));
+        let front = &mut front[..first.len()];
+        front.copy_from_slice(first);
+        if let Some(masked) = front.get_mut(MASKED) {
+            *masked = 0xff;
         }
+        self.update(front);
+        self.update(rest);
     }
 
     /// Takes in the next bytes of the packet.
     pub fn update(&mut self, bytes: &[u8]) {
-        self.hasher.update(bytes);
-        self.bytes = self.bytes.wrapping_add(bytes.len());
+        if !bytes.is_empty() {
+            self.took(bytes.len(), extend(self.crc, bytes));
+        }
+    }
+
+    /// The CRC-32 so far, for a pass that copies the next bytes and [extends](crate::crc::extend) it by them.
+    #[must_use]
+    pub const fn so_far(&self) -> u32 {
+        self.crc
+    }
+
+    /// Takes in the `len` next bytes of the packet, by which [`Self::so_far`] has become `crc`.
+    pub const fn took(&mut self, len: usize, crc: u32) {
+        self.crc = crc;
+        self.bytes = self.bytes.wrapping_add(len);
     }
 
     /// The ICRC as it is on the wire.
     #[must_use]
     pub fn finish(self) -> [u8; ICRC_LEN] {
-        self.hasher.finalize().to_le_bytes()
+        self.crc.to_le_bytes()
     }
 
     /// Compares with the ICRC of a received packet: `Some` when it is right. IPv6 is checked in full. Of IPv4 the
@@ -164,7 +178,7 @@ impl Icrc {
     /// 2^-16 rather than 2^-32.
     #[must_use]
     pub fn check(self, received: [u8; ICRC_LEN]) -> Option<u16> {
-        let difference = self.hasher.finalize() ^ u32::from_le_bytes(received);
+        let difference = self.crc ^ u32::from_le_bytes(received);
         match self.ip {
             _ if difference == 0 => Some(self.id),
             Ip::V4 => {

@@ -9,7 +9,7 @@
 
 pub mod checksum;
 pub mod cm;
-mod crc;
+pub mod crc;
 pub mod frame;
 mod headers;
 pub mod icrc;

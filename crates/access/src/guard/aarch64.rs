@@ -49,6 +49,18 @@ pub(super) unsafe fn copy(to: u64, from: u64, len: usize) -> Outcome {
     unsafe { ferroce_guarded_copy(to, from, len) }
 }
 
+/// There is no way to copy and to fold at once.
+#[inline]
+pub(super) fn fold() -> Option<super::Fold> {
+    None
+}
+
+/// Each way to copy and to fold at once.
+#[cfg(test)]
+pub(super) fn folds() -> Vec<super::Fold> {
+    Vec::new()
+}
+
 /// Each way to copy.
 #[cfg(test)]
 pub(super) const COPIES: [unsafe fn(u64, u64, usize) -> Outcome; 1] = [copy];

@@ -115,6 +115,62 @@ fn a_truncated_file_is_a_fault() {
     }
 }
 
+/// Copies and folds, and returns the CRC-32 of what `crc` is the CRC-32 of, followed by the bytes.
+fn folded(fold: Fold, (to, from, len): (u64, u64, usize), crc: u32) -> Option<u32> {
+    let mut folded = [0; 16];
+    folded[..4].copy_from_slice(&(!crc).to_le_bytes());
+    assert!(stands());
+    // SAFETY: memory of these tests.
+    let outcome = unsafe { fold(to, from, len, &mut folded) };
+    (outcome.faulted == 0).then(|| extend(u32::MAX, &folded))
+}
+
+#[test]
+fn every_way_to_copy_and_sum_up_agrees_with_a_copy_and_a_sum() {
+    let (mut from, mut to) = (Island::new(), Island::new());
+    from.bytes().iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i) ^ (i >> 5) as u8);
+    for (way, fold) in arch::folds().into_iter().enumerate() {
+        for len in (FEWEST_FOLDED..=1024).step_by(FOLDED).chain([2048, 3968]) {
+            for (at, start) in [(0, 0), (32, 64), (40, 8), (1, 3), (17, 30)] {
+                let crc = 0x1234_5678_u32.rotate_left(len as u32);
+                to.bytes().fill(0);
+                let sum = folded(fold, (to.at(at), from.at(start), len), crc);
+                let source = &from.bytes()[start..start + len];
+                assert_eq!(sum, Some(extend(crc, source)), "way {way}, {len} bytes at {at}");
+                assert_eq!(to.bytes()[at..at + len], *source, "way {way}, {len} bytes at {at}");
+                let bytes = to.bytes();
+                let around = bytes[..at].iter().chain(&bytes[at + len..]).all(|&byte| byte == 0);
+                assert!(around, "way {way}, {len} bytes at {at}");
+            }
+        }
+    }
+    if cfg!(target_arch = "x86_64") && !cfg!(miri) {
+        assert!(!arch::folds().is_empty(), "this processor multiplies without carries");
+    }
+}
+
+#[test]
+fn a_pass_that_copies_and_sums_up_fails_across_a_border() {
+    let (whole, island) = (Island::new(), Island::new());
+    for fold in arch::folds() {
+        for len in [128, 160, 192, 224, 256, 1056] {
+            let (first, last) = (island.at(0), island.at(PAGE - len));
+            for edge in [first, last] {
+                for copy in [(whole.at(64), edge, len), (edge, whole.at(64), len)] {
+                    assert!(folded(fold, copy, 0).is_some(), "{len}");
+                }
+            }
+            for across in [1, 16, 32, 33, 127] {
+                for edge in [first - across, last + across] {
+                    for copy in [(whole.at(64), edge, len), (edge, whole.at(64), len)] {
+                        assert!(folded(fold, copy, 0).is_none(), "{len} by {across}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Bytes that threads share.
 fn shared(bytes: &[AtomicU64]) -> &[AtomicU8] {
     // SAFETY: eight atomic bytes are an atomic word.

@@ -43,6 +43,7 @@ use action::FAULTS;
 use ferroce_os::per_thread::Zeroed;
 use ferroce_os::{clock, per_thread};
 use ferroce_proto::AtomicOp;
+use ferroce_wire::crc::extend;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +53,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const GOOD_FOR: u64 = 500_000;
 /// After how many copies by the kernel a thread looks whether it still blocks the signals.
 const PATIENCE: u32 = 256;
+
+/// [`copy_summed`] copies multiples of this.
+pub(crate) const FOLDED: usize = 32;
+/// [`copy_summed`] copies so many bytes at least.
+pub(crate) const FEWEST_FOLDED: usize = 128;
 
 per_thread! { fn answer() -> Answer = "ferroce_guard_answer"; }
 
@@ -177,6 +183,10 @@ struct Outcome {
     faulted: u64,
 }
 
+/// A routine that copies bytes as [`copy`] does, 128 at least and a multiple of 32, by stores of 16 or 32 bytes, and that folds them into 16
+/// bytes with the same CRC-32, if the CRC begins with 0. What those 16 bytes are before is added to the first 16 bytes of the message.
+type Fold = unsafe fn(to: u64, from: u64, len: usize, folded: &mut [u8; 16]) -> Outcome;
+
 /// While this lives, the faults of guarded atomics of this thread are caught. The thread copies nothing meanwhile: a copy
 /// would take the thread for one that doesn't block the signals.
 pub(crate) struct Guard {
@@ -251,6 +261,25 @@ pub(crate) unsafe fn copy(to: u64, from: u64, len: usize) -> Result<(), Fault> {
     // SAFETY: as promised.
     let Outcome { faulted, .. } = unsafe { arch::copy(to, from, len) };
     if faulted == 0 { Ok(()) } else { Err(Fault) }
+}
+
+/// Copies as [`copy`] does and returns the CRC-32 of what `crc` is the CRC-32 of, followed by the bytes. Where both are multiples of 32,
+/// `to` and `len`, every aligned word of 8 bytes becomes visible at once.
+///
+/// # Errors
+/// As [`copy`]. Also where `len` isn't a multiple of [`FOLDED`] or is too short, and where the processor can't copy and sum up at once.
+///
+/// # Safety
+/// As [`copy`].
+pub(crate) unsafe fn copy_summed(to: u64, from: u64, len: usize, crc: u32) -> Result<u32, Fault> {
+    let fold = arch::fold().filter(|_| len >= FEWEST_FOLDED && len.is_multiple_of(FOLDED) && stands());
+    let fold = fold.ok_or(Fault)?;
+    let mut folded = [0; 16];
+    // CRC-32 begins with ones, and is inverted in the end.
+    folded[..4].copy_from_slice(&(!crc).to_le_bytes());
+    // SAFETY: as promised.
+    let Outcome { faulted, .. } = unsafe { fold(to, from, len, &mut folded) };
+    if faulted == 0 { Ok(extend(u32::MAX, &folded)) } else { Err(Fault) }
 }
 
 /// Unblocks the signals. Those that were blocked, or `None`.

@@ -1,8 +1,9 @@
 //! Guarded instructions of x86-64.
 
-use super::Outcome;
 use super::action::Action;
+use super::{Fold, Outcome};
 use ferroce_proto::AtomicOp;
+use ferroce_wire::crc::fold_by;
 
 std::arch::global_asm!(include_str!("x86_64.s"));
 
@@ -13,6 +14,20 @@ unsafe extern "C" {
     fn ferroce_guarded_ticks() -> Outcome;
     fn ferroce_guarded_copy(to: u64, from: u64, len: usize) -> Outcome;
     fn ferroce_guarded_copy_avx(to: u64, from: u64, len: usize) -> Outcome;
+    fn ferroce_guarded_fold(
+        to: u64,
+        from: u64,
+        len: usize,
+        folded: *mut [u8; 16],
+        by: *const Factors,
+    ) -> Outcome;
+    fn ferroce_guarded_fold_avx(
+        to: u64,
+        from: u64,
+        len: usize,
+        folded: *mut [u8; 16],
+        by: *const Factors,
+    ) -> Outcome;
     fn ferroce_guarded_restore();
     static ferroce_guarded_rows: [i32; 3];
     static ferroce_guarded_rows_end: [i32; 3];
@@ -49,6 +64,43 @@ pub(super) unsafe fn copy(to: u64, from: u64, len: usize) -> Outcome {
             ferroce_guarded_copy(to, from, len)
         }
     }
+}
+
+type Factors = [[u64; 2]; 4];
+
+/// The factors that move bytes up by 1024, 512, 256 and 128 bits.
+static FACTORS: Factors = [fold_by(1024), fold_by(512), fold_by(256), fold_by(128)];
+
+/// The way to copy and to fold at once that this processor has.
+#[inline]
+pub(super) fn fold() -> Option<Fold> {
+    use std::arch::is_x86_feature_detected as has;
+    if has!("vpclmulqdq") && has!("avx2") {
+        // SAFETY: as promised; the processor has the instructions.
+        Some(|to, from, len, folded| unsafe {
+            ferroce_guarded_fold_avx(to, from, len, folded, &raw const FACTORS)
+        })
+    } else if has!("pclmulqdq") {
+        Some(fold_narrow)
+    } else {
+        None
+    }
+}
+
+/// Copies and folds by 16 bytes.
+///
+/// # Safety
+/// As promised to [`Fold`]; the processor has PCLMULQDQ.
+unsafe fn fold_narrow(to: u64, from: u64, len: usize, folded: &mut [u8; 16]) -> Outcome {
+    // SAFETY: the caller's.
+    unsafe { ferroce_guarded_fold(to, from, len, folded, &raw const FACTORS) }
+}
+
+/// Each way to copy and to fold at once that this processor has.
+#[cfg(test)]
+pub(super) fn folds() -> Vec<Fold> {
+    let narrow = std::arch::is_x86_feature_detected!("pclmulqdq").then_some(fold_narrow as Fold);
+    fold().into_iter().chain(narrow).collect()
 }
 
 /// Each way to copy.

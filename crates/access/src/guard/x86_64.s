@@ -230,6 +230,148 @@ vzeroupper
 jmp ferroce_guarded_copy
 ferroce_end ferroce_guarded_copy_avx
 
+// Folds a register into itself, moved up by the factors in xmm8 or ymm8, and adds another one.
+.macro ferroce_fold16 into, more
+movdqa xmm9, \into
+pclmulqdq xmm9, xmm8, 0x00
+pclmulqdq \into, xmm8, 0x11
+pxor \into, xmm9
+pxor \into, \more
+.endm
+
+.macro ferroce_fold32 into, more
+vpclmulqdq ymm9, \into, ymm8, 0x00
+vpclmulqdq \into, \into, ymm8, 0x11
+vpxor \into, \into, ymm9
+vpxor \into, \into, \more
+.endm
+
+// Copies rdx bytes, a multiple of 32 and 128 at least, from rsi to rdi, upwards, by stores of 16 bytes. At rcx are 16 bytes, which are
+// added to the first 16, and then those with the same CRC as all of them. At r8 are the factors for 1024, 512, 256 and 128 bits.
+.p2align 5
+ferroce_routine ferroce_guarded_fold
+771:
+movdqu xmm0, [rsi]
+movdqu xmm1, [rsi + 16]
+movdqu xmm2, [rsi + 32]
+movdqu xmm3, [rsi + 48]
+movdqu [rdi], xmm0
+movdqu [rdi + 16], xmm1
+movdqu [rdi + 32], xmm2
+movdqu [rdi + 48], xmm3
+movdqu xmm9, [rcx]
+pxor xmm0, xmm9
+movdqu xmm8, [r8 + 16]
+add rsi, 64
+add rdi, 64
+sub rdx, 64
+61:
+movdqu xmm4, [rsi]
+movdqu xmm5, [rsi + 16]
+movdqu xmm6, [rsi + 32]
+movdqu xmm7, [rsi + 48]
+movdqu [rdi], xmm4
+movdqu [rdi + 16], xmm5
+movdqu [rdi + 32], xmm6
+movdqu [rdi + 48], xmm7
+ferroce_fold16 xmm0, xmm4
+ferroce_fold16 xmm1, xmm5
+ferroce_fold16 xmm2, xmm6
+ferroce_fold16 xmm3, xmm7
+add rsi, 64
+add rdi, 64
+sub rdx, 64
+cmp rdx, 64
+jae 61b
+movdqu xmm8, [r8 + 48]
+ferroce_fold16 xmm0, xmm1
+ferroce_fold16 xmm0, xmm2
+ferroce_fold16 xmm0, xmm3
+test rdx, rdx
+jz 62f
+movdqu xmm4, [rsi]
+movdqu xmm5, [rsi + 16]
+movdqu [rdi], xmm4
+movdqu [rdi + 16], xmm5
+ferroce_fold16 xmm0, xmm4
+ferroce_fold16 xmm0, xmm5
+62:
+movdqu [rcx], xmm0
+772:
+ferroce_row 771b, 772b, ferroce_guarded_fault
+xor edx, edx
+ret
+ferroce_end ferroce_guarded_fold
+
+// The same by stores of 32 bytes, for processors with AVX2 and VPCLMULQDQ.
+.p2align 5
+ferroce_routine ferroce_guarded_fold_avx
+771:
+vmovdqu ymm0, [rsi]
+vmovdqu ymm1, [rsi + 32]
+vmovdqu ymm2, [rsi + 64]
+vmovdqu ymm3, [rsi + 96]
+vmovdqu [rdi], ymm0
+vmovdqu [rdi + 32], ymm1
+vmovdqu [rdi + 64], ymm2
+vmovdqu [rdi + 96], ymm3
+// The upper half becomes zero.
+vmovdqu xmm9, [rcx]
+vpxor ymm0, ymm0, ymm9
+vbroadcasti128 ymm8, [r8]
+sub rsi, -128
+sub rdi, -128
+add rdx, -128
+cmp rdx, 128
+jb 64f
+63:
+vmovdqu ymm4, [rsi]
+vmovdqu ymm5, [rsi + 32]
+vmovdqu ymm6, [rsi + 64]
+vmovdqu ymm7, [rsi + 96]
+vmovdqu [rdi], ymm4
+vmovdqu [rdi + 32], ymm5
+vmovdqu [rdi + 64], ymm6
+vmovdqu [rdi + 96], ymm7
+ferroce_fold32 ymm0, ymm4
+ferroce_fold32 ymm1, ymm5
+ferroce_fold32 ymm2, ymm6
+ferroce_fold32 ymm3, ymm7
+sub rsi, -128
+sub rdi, -128
+add rdx, -128
+cmp rdx, 128
+jae 63b
+64:
+vbroadcasti128 ymm8, [r8 + 32]
+ferroce_fold32 ymm0, ymm1
+ferroce_fold32 ymm0, ymm2
+ferroce_fold32 ymm0, ymm3
+test rdx, rdx
+jz 66f
+65:
+vmovdqu ymm4, [rsi]
+vmovdqu [rdi], ymm4
+ferroce_fold32 ymm0, ymm4
+add rsi, 32
+add rdi, 32
+sub rdx, 32
+jnz 65b
+66:
+vmovdqu xmm8, [r8 + 48]
+vextracti128 xmm1, ymm0, 1
+vpclmulqdq xmm9, xmm0, xmm8, 0x00
+vpclmulqdq xmm0, xmm0, xmm8, 0x11
+vpxor xmm0, xmm0, xmm9
+vpxor xmm0, xmm0, xmm1
+vmovdqu [rcx], xmm0
+772:
+ferroce_row 771b, 772b, ferroce_guarded_fault_avx
+vzeroupper
+xor edx, edx
+ret
+ferroce_end ferroce_guarded_fold_avx
+
 ferroce_guarded_fault_avx:
 .cfi_startproc
 vzeroupper

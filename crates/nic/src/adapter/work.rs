@@ -3,7 +3,7 @@
 use super::Adapter;
 use crate::ah::Ah;
 use crate::fabric::Taps;
-use crate::qp::{Qp, ReadAhead, Received};
+use crate::qp::{Qp, Received};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;
 use ferroce_udp::{OutgoingTap, TxBatch};
@@ -14,7 +14,6 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) batch: TxBatch,
-    pub(crate) ahead: ReadAhead,
     /// Receive completions of the QP at work. Its list keeps its room.
     pub(crate) received: Received,
     /// XRC targets, and SRQs of processes that they have to reach.
@@ -47,7 +46,6 @@ impl Work {
 
     /// Sends what has been gathered.
     pub(crate) fn send(&mut self) {
-        self.ahead.clear();
         if !self.batch.is_empty() {
             self.batch.flush();
         }

@@ -1,8 +1,8 @@
 //! Packets from the network, to the QPs that they are for.
 
 use crate::adapter::{Adapter, Work};
-use crate::qp::{Origin, Qp, RxPayload};
-use ferroce_os::{Patience, fork, sys};
+use crate::qp::{Origin, Qp, RxPayload, is_middle};
+use ferroce_os::{Patience, clock, fork, sys};
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, HostAddr};
 use ferroce_wire::cm::GSI_QPN;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Adapter {
-    /// Takes what has come for a QP. An adapter has done so when a packet arrives: what the peer has acknowledged ends with success,
-    /// what it has sent is received, and a later connection finds no packet of this one. Another thread that has some of it in its
-    /// hands is waited for, as long as `within` at most. No lock is held.
+    /// Sends what a QP's requests wait to send together, and takes what has come for the QP. An adapter has done so when a packet arrives:
+    /// what the peer has acknowledged ends with success, what it has sent is received, and a later connection finds no packet of this one.
+    /// Another thread that has some of it in its hands is waited for, as long as `within` at most. No lock is held.
     ///
     /// # Errors
     /// [`ferroce_types::Error::Busy`] when a thread is held up in its work for the queue pair.
@@ -30,6 +30,8 @@ impl Adapter {
             fork::outside_library(|| sys::pause(ROUND));
             !patience.has_ended()
         };
+        // A thread that has it locked sends it.
+        self.with_work(|work| qp.try_work(work, clock::now(), |_, _| ()));
         self.empty_rings(&qp.links_to_peer(within)?, &mut waits);
         self.empty_sockets(qp.qpn(), &mut waits);
         self.empty_inbox(qp, &mut waits);
@@ -63,7 +65,17 @@ impl Adapter {
             let mut flow = None;
             let mut peer_is_on_udp = false;
             qp.work(work, now, |proto, env| {
-                for datagram in these {
+                let mut rest = these;
+                while let Some((datagram, others)) = rest.split_first() {
+                    let taken = match is_middle(datagram).then(|| flow_of(&mut flow, datagram)).flatten() {
+                        Some(flow) => env.take_middles(proto, now, rest, &flow),
+                        None => 0,
+                    };
+                    if taken > 0 {
+                        rest = &rest[taken..];
+                        continue;
+                    }
+                    rest = others;
                     let meta = datagram.meta();
                     let accepted = env.accepts(&meta, Origin::Network);
                     let expected = accepted || env.is_peer_on_udp(&meta);
@@ -105,17 +117,22 @@ impl Adapter {
 /// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow` saves the work that packets of
 /// one source have in common.
 pub(super) fn verify(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<u16> {
-    let flow = match flow {
-        Some((source, flow)) if *source == datagram.source => flow,
-        _ => {
-            let port = datagram.source.port();
-            let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
-                (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
-                (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
-                _ => return None,
-            };
-            &flow.insert((datagram.source, new)).1
-        }
+    flow_of(flow, datagram)?.verify(datagram.bytes, datagram.segment)
+}
+
+/// What a packet's source and destination make of its ICRC; `None` for a source that sends no such packets. `flow`: that of the packet before.
+fn flow_of(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<Flow> {
+    if let Some((source, flow)) = flow
+        && *source == datagram.source
+    {
+        return Some(*flow);
+    }
+    let port = datagram.source.port();
+    let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
+        _ => return None,
     };
-    flow.verify(datagram.bytes, datagram.segment)
+    *flow = Some((datagram.source, new));
+    Some(new)
 }

@@ -1,13 +1,11 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
 use crate::settings;
-use ferroce_access::{Fault, copy};
+use ferroce_access::{Fault, copy, summed};
 use ferroce_hostlink::{RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_proto::{Payload, PayloadSource, PlaceError, RemoteAccess, Sge, TransmitError};
-
-/// How much of a message is read ahead of the packets that carry it.
-const READ_AHEAD: usize = 64 * 1024;
+use ferroce_wire::crc::extend;
 
 /// A packet's payload, wherever it lies.
 #[derive(Clone, Copy)]
@@ -81,58 +79,6 @@ impl<'a> RxPayload<'a> {
     }
 }
 
-/// The bytes of a message around the packet that was sent last: one copy by the kernel serves many packets.
-#[derive(Debug, Default)]
-pub(crate) struct ReadAhead {
-    /// The serial number of the QP, and the message's number there.
-    message: (u64, u64),
-    offset: u64,
-    bytes: Vec<u8>,
-}
-
-impl ReadAhead {
-    /// Forgets everything: the bytes may be stale once the QP's lock has been released.
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-    }
-
-    /// Fills `dst` from `offset` of the message with this name, which `sges` describe.
-    ///
-    /// # Errors
-    /// A key or the memory is wrong.
-    fn read(
-        &mut self,
-        pd: u32,
-        message: (u64, u64),
-        sges: &[Sge],
-        offset: u64,
-        dst: &mut [u8],
-    ) -> Result<(), ()> {
-        let hit = |ahead: &Self| {
-            let start = offset.checked_sub(ahead.offset).filter(|_| ahead.message == message)? as usize;
-            (start + dst.len() <= ahead.bytes.len()).then_some(start)
-        };
-        if let Some(start) = hit(self) {
-            dst.copy_from_slice(&self.bytes[start..start + dst.len()]);
-            return Ok(());
-        }
-        let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-        let left = total.saturating_sub(offset);
-        if left >= 2 * dst.len() as u64 && left as usize > dst.len() {
-            let len = READ_AHEAD.min(left as usize);
-            self.bytes.resize(len, 0);
-            self.message = message;
-            self.offset = offset;
-            if gather(pd, sges, offset, &mut self.bytes).is_ok() {
-                dst.copy_from_slice(&self.bytes[..dst.len()]);
-                return Ok(());
-            }
-            self.bytes.clear();
-        }
-        gather(pd, sges, offset, dst)
-    }
-}
-
 /// The parts of the elements that make up `len` bytes from `offset` of the message, with their place in it.
 fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, usize)> + '_ {
     let end = offset + len as u64;
@@ -148,11 +94,23 @@ fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, u
     })
 }
 
+/// Copies `dst.len()` bytes from `offset` of a message on.
 pub(crate) fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
+    gather_by(pd, sges, offset, dst, &mut copy::read)
+}
+
+/// As [`gather`]; `read` copies each part from an address, in order.
+fn gather_by(
+    pd: u32,
+    sges: &[Sge],
+    offset: u64,
+    dst: &mut [u8],
+    read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), Fault>,
+) -> Result<(), ()> {
     let table = KeyTable::global();
     for (piece, at) in pieces(sges, offset, dst.len()) {
         let part = &mut dst[at..at + piece.length as usize];
-        table.local(pd, &piece, false, |addr| copy::read(addr, part)).map_err(|Denied| ())?;
+        table.local(pd, &piece, false, |addr| read(addr, part)).map_err(|Denied| ())?;
     }
     Ok(())
 }
@@ -226,23 +184,46 @@ pub(super) fn fill_ring(
 }
 
 /// Fills `buf` with the payload that `source` names.
-pub(super) fn fill(
+pub(super) fn fill(by: KeyUser, source: PayloadSource<'_>, buf: &mut [u8]) -> Result<(), TransmitError> {
+    match source {
+        PayloadSource::Bytes(bytes) => buf.copy_from_slice(bytes),
+        _ => fill_by(by, source, buf, copy::read)?,
+    }
+    Ok(())
+}
+
+/// As [`fill`]. Returns the CRC-32 of what `crc` is the CRC-32 of, followed by the payload.
+pub(super) fn fill_summed(
     by: KeyUser,
-    ahead: &mut ReadAhead,
     source: PayloadSource<'_>,
     buf: &mut [u8],
+    mut crc: u32,
+) -> Result<u32, TransmitError> {
+    if let PayloadSource::Bytes(bytes) = source {
+        buf.copy_from_slice(bytes);
+        return Ok(extend(crc, buf));
+    }
+    fill_by(by, source, buf, |addr, part| {
+        crc = summed::read(addr, part, crc)?;
+        Ok(())
+    })?;
+    Ok(crc)
+}
+
+/// Fills `buf` from the program's memory by `read`, which copies each part from an address, in order.
+fn fill_by(
+    by: KeyUser,
+    source: PayloadSource<'_>,
+    buf: &mut [u8],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), Fault>,
 ) -> Result<(), TransmitError> {
     match source {
-        PayloadSource::None => Ok(()),
-        PayloadSource::Bytes(bytes) => {
-            buf.copy_from_slice(bytes);
-            Ok(())
-        }
-        PayloadSource::Local { message, sges, offset, .. } => {
-            ahead.read(by.pd, (by.qp, message), sges, offset, buf).map_err(|()| TransmitError::Local)
+        PayloadSource::None | PayloadSource::Bytes(_) => Ok(()),
+        PayloadSource::Local { sges, offset, .. } => {
+            gather_by(by.pd, sges, offset, buf, &mut read).map_err(|()| TransmitError::Local)
         }
         PayloadSource::Remote { rkey, va, len } => KeyTable::global()
-            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))
+            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf))
             .map_err(TransmitError::Remote),
     }
 }

@@ -159,7 +159,7 @@ impl Qp {
             std::mem::forget(unwinding);
             if overrun {
                 self.work_locked(&mut inner, work, clock::now(), |_, env| env.note_overrun());
-            } else if queued {
+            } else if queued && !inner.proto.may_wait_for_more() {
                 self.work_locked(&mut inner, work, clock::now(), |_, _| ());
             }
             result

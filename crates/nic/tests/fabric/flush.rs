@@ -74,6 +74,26 @@ fn requests_that_the_peer_has_acknowledged_succeed_over_udp() {
     });
 }
 
+/// Short requests that wait for an acknowledgement, to leave together, leave before the queue pair goes to ERR.
+#[test]
+fn requests_that_wait_for_others_leave_before_the_end() {
+    const WAITING: u64 = 20;
+    in_namespace("flush::requests_that_wait_for_others_leave_before_the_end", || {
+        use_udp();
+        let mut remote = Remote::start();
+        let side = Side::new(&open(), Service::Rc, MEMORY);
+        for _ in 0..ROUNDS {
+            connect(&mut remote, &side);
+            assert_eq!(remote.member.ask(&format!("receive {} 8", WAITING - MESSAGES)), "ok");
+            (0..WAITING).for_each(|n| side.send(n, SendOp::Send, side.sge(8, 8), None));
+            change_to(&side, QpState::Err);
+            assert_eq!(remote.member.ask(&format!("received {WAITING}")), "ok");
+            (0..WAITING).for_each(|_| _ = side.wait());
+        }
+        side.close();
+    });
+}
+
 /// Messages that have come before the queue pair goes to ERR, or is destroyed.
 fn messages_that_have_come_are_received() {
     let context = open();

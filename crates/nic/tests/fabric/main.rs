@@ -9,6 +9,7 @@ mod member;
 mod messages;
 mod packets;
 mod peer;
+mod placing;
 mod ports;
 #[path = "../verbs/receiver.rs"]
 mod receiver;

@@ -1,6 +1,7 @@
 //! Packets for tests.
 
 use ferroce_nic::udp::{Datagram, Dest, TxBatch};
+use ferroce_wire::crc::extend;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Packet, ROCE_V2_PORT, Reth, Service};
 use std::net::IpAddr;
@@ -21,9 +22,9 @@ pub fn payload(psn: u32, len: usize) -> Vec<u8> {
 
 pub fn push(batch: &mut TxBatch, dest: &Dest, operation: Operation, qpn: u32, psn: u32, len: usize) {
     batch
-        .packet(dest, &headers(operation, qpn, psn), len, |buffer| {
+        .packet(dest, &headers(operation, qpn, psn), len, |buffer, crc| {
             buffer.copy_from_slice(&payload(psn, len));
-            Ok::<_, ()>(())
+            Ok::<_, ()>(extend(crc, buffer))
         })
         .unwrap();
 }

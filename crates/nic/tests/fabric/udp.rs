@@ -179,12 +179,12 @@ fn failed_payload_leaves_no_trace() {
         let mut batch = TxBatch::new();
         let header = super::packets::headers(SendMiddle, qpn, 77);
         push(&mut batch, &dest, SendMiddle, qpn, 0, 64);
-        assert!(batch.packet(&dest, &header, 64, |_| Err("gone")).is_err());
-        assert!(batch.packet(&dest, &header, 70_000, |_| Ok::<_, ()>(())).is_err());
+        assert!(batch.packet(&dest, &header, 64, |_, _| Err("gone")).is_err());
+        assert!(batch.packet(&dest, &header, 70_000, |_, crc| Ok::<_, ()>(crc)).is_err());
         let write_without_reth = super::packets::headers(Operation::WriteMiddle, qpn, 1);
         let mut wrong = write_without_reth;
         wrong.bth.opcode = ferroce_wire::Opcode::new(ferroce_wire::Service::Rc, WriteFirst).unwrap();
-        assert!(batch.packet(&dest, &wrong, 4, |_| Ok::<_, ()>(())).is_err());
+        assert!(batch.packet(&dest, &wrong, 4, |_, crc| Ok::<_, ()>(crc)).is_err());
         push(&mut batch, &dest, SendMiddle, qpn, 1, 64);
         assert_eq!(batch.flush().sent, 2);
         let got = receive(&endpoint, qpn, 2);

@@ -21,6 +21,27 @@ impl<A: Clone> Qp<A> {
         self.sq.push(request, (packets, 0), issuer);
     }
 
+    /// Whether what was posted last may wait for the next acknowledgement, so that it leaves in one train with what is posted until then: it
+    /// is short, and many packets before it aren't acknowledged yet. An acknowledgement, or the timer that waits for it, has
+    /// [`Qp::transmit`] called.
+    #[must_use]
+    pub fn may_wait_for_more(&self) -> bool {
+        /// Packets that aren't acknowledged.
+        const UNDER_WAY: u64 = 8;
+        /// Requests that leave together.
+        const TRAIN: u64 = 32;
+        const SHORT: u32 = 1024;
+        let (req, tail) = (&self.req, self.sq.tail());
+        self.state == QpState::Rts
+            && self.is_reliable()
+            && !self.params.lossless
+            && req.error.is_none()
+            && req.next - req.una >= UNDER_WAY
+            && req.next == req.max
+            && tail - req.cursor < TRAIN
+            && self.sq.get(tail.wrapping_sub(1)).is_some_and(|last| last.len <= SHORT)
+    }
+
     /// Whether [`Qp::post_send`] would take a send work request after `before` others.
     ///
     /// # Errors

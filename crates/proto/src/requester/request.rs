@@ -13,13 +13,8 @@ pub(crate) struct Request<'a> {
 }
 
 impl<A: Clone> Qp<A> {
-    /// Builds packet `packet` of the work request with this number (for a READ: the request for `psns` response packets from there).
-    pub(crate) fn request<'a>(
-        &self,
-        (number, wqe): (u64, &'a Wqe<A>),
-        packet: u32,
-        psns: u32,
-    ) -> Request<'a> {
+    /// Builds packet `packet` of a work request (for a READ: the request for `psns` response packets from there).
+    pub(crate) fn request<'a>(&self, wqe: &'a Wqe<A>, packet: u32, psns: u32) -> Request<'a> {
         let mtu = self.mtu();
         let (offset, bytes) = wqe.slice(packet, mtu);
         let operation = operation(&wqe.wr.op, packet == 0, packet + 1 == wqe.packets);
@@ -46,18 +41,18 @@ impl<A: Clone> Qp<A> {
                 if packet == 0 {
                     headers.reth = Some(Reth { va, rkey, dma_len: wqe.len });
                 }
-                (source, sent) = (payload(number, wqe, offset, bytes), bytes);
+                (source, sent) = (payload(wqe, offset, bytes), bytes);
             }
             SendOp::AtomicWrite { va, rkey } => {
                 headers.reth = Some(Reth { va, rkey, dma_len: wqe.len });
-                (source, sent) = (payload(number, wqe, offset, bytes), bytes);
+                (source, sent) = (payload(wqe, offset, bytes), bytes);
             }
             SendOp::Flush { va, rkey, len, placement, whole_region } => {
                 headers.reth = Some(Reth { va, rkey, dma_len: len });
                 headers.flush =
                     Some(Feth { placement: placement.bits(), selectivity: u8::from(whole_region) });
             }
-            _ => (source, sent) = (payload(number, wqe, offset, bytes), bytes),
+            _ => (source, sent) = (payload(wqe, offset, bytes), bytes),
         }
         if last {
             match wqe.wr.op {
@@ -72,11 +67,11 @@ impl<A: Clone> Qp<A> {
     }
 }
 
-/// `bytes` of the message of the work request with this number from `offset`.
-fn payload<A>(number: u64, wqe: &Wqe<A>, offset: u64, bytes: u32) -> PayloadSource<'_> {
+/// `bytes` of the message of a work request from `offset`.
+fn payload<A>(wqe: &Wqe<A>, offset: u64, bytes: u32) -> PayloadSource<'_> {
     match &wqe.wr.data {
         _ if bytes == 0 => PayloadSource::None,
-        Data::Sges(sges) => PayloadSource::Local { message: number, sges, offset, len: bytes },
+        Data::Sges(sges) => PayloadSource::Local { sges, offset, len: bytes },
         Data::Inline(data) => {
             let from = offset as usize;
             data.get(from..from + bytes as usize).map_or(PayloadSource::None, PayloadSource::Bytes)

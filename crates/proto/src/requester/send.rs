@@ -58,7 +58,7 @@ impl<A: Clone> Qp<A> {
             {
                 return false;
             }
-            let mut request = self.request((self.req.cursor, wqe), packet, psns);
+            let mut request = self.request(wqe, packet, psns);
             let ends = packet + psns == wqe.packets;
             let due = self.req.since_ack_request + cost > window / 4;
             // A READ is answered anyway: it says by this whether the work request ends with it.

@@ -77,6 +77,29 @@ fn blocked_fabric_loses_nothing() {
     }
 }
 
+/// Short requests behind eight packets without an acknowledgement may wait for one, 32 at a time.
+#[test]
+fn short_requests_may_wait_for_an_acknowledgement_behind_others() {
+    let mut p = Pair::new(Service::Rc, 1024);
+    for n in 0..8 {
+        p.a.post(wr(n, WRITE, BASE, 8));
+        assert!(!p.a.qp.may_wait_for_more(), "{n} packets are under way");
+        p.transmit();
+    }
+    for n in 8..40 {
+        p.a.post(wr(n, WRITE, BASE, 8));
+        assert_eq!(p.a.qp.may_wait_for_more(), n < 39, "{} requests wait", n - 7);
+    }
+    p.transmit();
+    p.a.post(wr(40, WRITE, BASE, 1025));
+    assert!(!p.a.qp.may_wait_for_more(), "a long request");
+    p.run();
+    assert!(p.a.send_ok() && p.a.host.sends.len() == 41);
+    p.a.post(wr(41, WRITE, BASE, 8));
+    assert!(!p.a.qp.may_wait_for_more(), "nothing is under way");
+    p.run();
+}
+
 #[test]
 fn bytes_in_flight_stay_below_the_window_of_the_fabric() {
     let mut p = Pair::new(Service::Rc, 1024);

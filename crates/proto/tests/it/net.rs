@@ -3,8 +3,8 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Access, AtomicOp, Data, Env as _, FetchAnswer, FetchOp, Instant, Placement, PlainSend, Qp, QpParams,
-    QpState, RemoteAccess, SendOp, SendWr, Sge, UdTarget, WcStatus,
+    Access, AtomicOp, Data, Env as _, FetchAnswer, FetchOp, Instant, MiddlePlace, Placement, PlainSend, Qp,
+    QpParams, QpState, RemoteAccess, SendOp, SendWr, Sge, UdTarget, WcStatus,
 };
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service};
 use std::collections::BTreeMap;
@@ -324,12 +324,36 @@ impl Side {
                 return;
             }
         }
+        // Every other one, so that the two ways follow each other in each message.
+        if bth.psn % 2 == 1 && self.take_middle(now, frame) {
+            return;
+        }
         let taken = self.host.takes_plain && (self.answer(&frame.headers) || self.take_answer(now, frame));
         if taken {
             self.host.plain += 1;
         } else {
             self.qp.handle_packet(now, &frame.headers, payload, &mut self.host);
         }
+    }
+
+    /// Places a packet from within a message, and notes it in the QP, if that is possible.
+    fn take_middle(&mut self, now: Instant, frame: &Frame) -> bool {
+        let bth = frame.headers.bth;
+        let Some(middles) = self.qp.middles(&bth) else { return false };
+        if middles.most == 0 || middles.packet != frame.payload.len() {
+            return false;
+        }
+        let payload = &frame.payload[..];
+        let placed = match middles.place {
+            MiddlePlace::Remote { va, rkey } => self.host.write_remote(rkey, va, &payload).is_ok(),
+            MiddlePlace::Local(buffer, sges, offset) => {
+                self.host.place(buffer, sges, offset, &payload, 0).is_ok()
+            }
+        };
+        if placed {
+            self.qp.middles_taken(now, bth.opcode.operation, 1, bth.ack_request);
+        }
+        placed
     }
 
     /// Executes and answers a fetch, if that is possible the short way.

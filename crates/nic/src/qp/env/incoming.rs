@@ -7,6 +7,7 @@ use crate::qp::payload::RxPayload;
 use ferroce_hostlink::{Link, Peer};
 use ferroce_proto::Instant;
 use ferroce_types::PacketMeta;
+use ferroce_wire::crc::extend;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,9 +115,9 @@ impl QpEnv<'_> {
         }
         self.qp.last_cnp.store(now.0, Ordering::Relaxed);
         let headers = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, dest_qp, 0) });
-        let sent = self.work.batch.packet(dest, &headers, CNP_RESERVED, |buf| {
+        let sent = self.work.batch.packet(dest, &headers, CNP_RESERVED, |buf, crc| {
             buf.fill(0);
-            Ok::<(), ()>(())
+            Ok::<u32, ()>(extend(crc, buf))
         });
         if let Err(error) = sent {
             tracing::warn!(qpn = self.qp.qpn, ?error, "a congestion notification can't be built");

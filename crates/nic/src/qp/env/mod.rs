@@ -2,10 +2,12 @@
 
 mod failed;
 mod incoming;
+mod middles;
 mod outgoing;
 
 pub(in crate::qp) use failed::{operation_of_request, state_of};
 pub(crate) use incoming::Origin;
+pub(crate) use middles::is_middle;
 
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::received::Received;

@@ -6,7 +6,7 @@ use crate::ah::{Ah, Way};
 use crate::fabric::LocalPacket;
 use crate::qp::Path;
 use crate::qp::one_sided::Reach;
-use crate::qp::payload::{each_piece, fill, fill_ring, source_len};
+use crate::qp::payload::{each_piece, fill, fill_ring, fill_summed, source_len};
 use crate::xrc::Range;
 use ferroce_access::copy;
 use ferroce_hostlink::{LARGE, Link, Purpose, Sent};
@@ -56,7 +56,7 @@ impl QpEnv<'_> {
             // No way there: the packet is lost, as on a wire.
             return Ok(());
         };
-        let Work { batch, ahead, .. } = &mut *self.work;
+        let Work { batch, .. } = &mut *self.work;
         match path {
             Path::Shm { .. } if self.falls_back => Err(TransmitError::Blocked),
             Path::Shm { meta, link } => {
@@ -83,7 +83,7 @@ impl QpEnv<'_> {
                 } else {
                     dest
                 };
-                match batch.packet(dest, headers, len, |buf| fill(by, ahead, source, buf)) {
+                match batch.packet(dest, headers, len, |buf, crc| fill_summed(by, source, buf, crc)) {
                     Err(PushError::Fill(error)) => Err(error),
                     Err(error) => {
                         tracing::warn!(qpn = self.qp.qpn, %error, "a packet can't be built");
@@ -102,7 +102,7 @@ impl QpEnv<'_> {
                     self.unacked_pace.ask_own(self.now, len)?;
                 }
                 let mut payload = vec![0; len];
-                fill(by, ahead, source, &mut payload)?;
+                fill(by, source, &mut payload)?;
                 let packet = LocalPacket { headers: *headers, payload, meta: meta.of_packet(headers, len) };
                 self.qp.adapter.show_local(&packet);
                 peer.inbox.push(packet);
