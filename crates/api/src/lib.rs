@@ -15,8 +15,8 @@
 //! explore(0..10, |world| {
 //!     world.faults(Faults { loss: 0.1, ..Faults::default() });
 //!     let (client, server) = (world.host("client"), world.host("server"));
-//!     let a = Device::simulated(&client).open();
-//!     let b = Device::simulated(&server).open();
+//!     let a = Device::simulated(&client).open().unwrap();
+//!     let b = Device::simulated(&server).open().unwrap();
 //!     let (mut a_cq, mut b_cq) = (a.cq(16).unwrap(), b.cq(16).unwrap());
 //!     let a_setup = a.rc(&a_cq).build().unwrap();
 //!     let mut b_setup = b.rc(&b_cq).build().unwrap();
@@ -40,6 +40,7 @@
 //! `unsafe` is left to users in three places: implementations of [`Memory`], [`RawMemory::new`], and [`Exposed::quiet`].
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "sim")]
 pub mod sim;
 pub mod verbs;
 

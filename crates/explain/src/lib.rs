@@ -36,6 +36,20 @@ pub fn id(number: u16) -> String {
     format!("FC{number:03}")
 }
 
+/// A reason as a sentence with its identifier.
+#[must_use]
+pub fn sentence(reason: &Reason) -> String {
+    let title = title(reason.number());
+    let details = reason.to_string();
+    if details.is_empty() { title } else { format!("{title} ({details})") }
+}
+
+/// The title of a reason with its identifier.
+#[must_use]
+pub fn title(number: u16) -> String {
+    format!("{}: {}", id(number), entry(number).map_or("unknown reason", |entry| entry.title))
+}
+
 /// A reason's number as `vendor_err` contains it: 0xfc034 for FC034, so that a program that prints it in hexadecimal prints the
 /// ID. 0 for no reason.
 #[must_use]

@@ -215,7 +215,7 @@ impl Env for QpEnv<'_> {
         );
         if !passes && self.side.first.is_none() {
             let fault =
-                reasons::fault(failure.cause.status(), number, Some(reasons::text(&reason).into()), None);
+                reasons::fault(failure.cause.status(), number, Some(ferroce_explain::sentence(&reason).into()), None);
             self.side.first = Some((number, fault.into()));
         }
         number

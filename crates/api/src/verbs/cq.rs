@@ -1,17 +1,14 @@
 //! Completion queues, and the slots of the queue pairs that use them.
 
+use crate::verbs::backend::{Ended, RawCq, Taken};
 use ferroce_buffers::slots::Retirer;
 use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Parts, Result};
 use ferroce_proto::WcOpcode;
-use ferroce_sim::{SimCompletion, SimCq};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Completions that are taken from the adapter at a time.
-const BLOCK: usize = 32;
 
 /// What a request was.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -129,25 +126,26 @@ impl Shared {
 ///
 /// It has room for the completions of all its queue pairs: [`build`](crate::verbs::Builder::build) fails otherwise.
 pub struct Cq {
-    inner: SimCq,
+    inner: RawCq,
     shared: Arc<Shared>,
     /// Completions that were taken from the adapter.
-    entries: VecDeque<SimCompletion>,
+    entries: Taken,
     /// A completion whose quiet predecessors are reported first, and its queue.
-    retiring: Option<(Arc<Queue>, SimCompletion)>,
+    retiring: Option<(Arc<Queue>, Ended)>,
 }
 
 impl Cq {
-    pub(crate) fn new(inner: SimCq, capacity: u32) -> Self {
+    pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
         let shared = Arc::new(Shared { capacity, queues: Mutex::default() });
-        Self { inner, shared, entries: VecDeque::new(), retiring: None }
+        let entries = inner.taken();
+        Self { inner, shared, entries, retiring: None }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    pub(crate) const fn inner(&self) -> &SimCq {
+    pub(crate) const fn inner(&self) -> &RawCq {
         &self.inner
     }
 
@@ -155,23 +153,27 @@ impl Cq {
         self.retiring.is_some() || !self.entries.is_empty()
     }
 
-    /// Completions that have happened. An empty poll lets other programs of a simulation run.
-    pub fn poll(&mut self) -> Completions<'_> {
+    /// Completions that have happened. Polling also makes progress: on [`Device::native`](crate::verbs::Device::native) for the
+    /// adapter, in a simulation for other programs if there are none.
+    ///
+    /// # Errors
+    /// The device can't be used any more.
+    pub fn poll(&mut self) -> Result<Completions<'_>> {
         if !self.has_entries() {
-            self.inner.poll(&mut self.entries, BLOCK);
+            self.inner.poll(&mut self.entries)?;
         }
-        Completions { cq: self }
+        Ok(Completions { cq: self })
     }
 
     /// Waits for a completion, at most for `limit`. False if none came.
     ///
     /// # Errors
-    /// The device is gone. (A simulated one never is.)
+    /// The device can't be used any more. (A simulated one always can.)
     ///
     /// # Panics
     /// In a simulation without a limit: no completion will ever come. The message contains what each queue pair waits for.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<bool> {
-        Ok(self.has_entries() || self.inner.wait(limit))
+        Ok(self.has_entries() || self.inner.wait(&mut self.entries, limit)?)
     }
 
     /// Waits for the next completion, at most for `limit`.
@@ -184,10 +186,12 @@ impl Cq {
     pub fn next(&mut self, limit: Option<Duration>) -> Result<Option<Completion<'_>>> {
         loop {
             if !self.has_entries() {
-                if !self.inner.wait(limit) {
+                if !self.inner.wait(&mut self.entries, limit)? {
                     return Ok(None);
                 }
-                self.inner.poll(&mut self.entries, BLOCK);
+                if self.entries.is_empty() {
+                    self.inner.poll(&mut self.entries)?;
+                }
             }
             if let Some(done) = self.retire() {
                 return Ok(Some(Completion { done, cq: PhantomData }));
@@ -213,7 +217,7 @@ impl Cq {
                     return done;
                 }
             }
-            let completion = self.entries.pop_front()?;
+            let completion = self.entries.pop()?;
             let queue = self.shared.find((completion.inner.wr_id >> 32) as u32);
             self.retiring = queue.map(|queue| (queue, completion));
         }
@@ -254,9 +258,9 @@ struct Done {
 
 impl Done {
     /// `last` is false for a quiet request, which ended before the one that the completion is of.
-    fn new(entry: Entry, completion: &SimCompletion, last: bool) -> Self {
+    fn new(entry: Entry, completion: &Ended, last: bool) -> Self {
         let Entry { tag, what, len, held } = entry;
-        let SimCompletion { inner, qpn, fault } = completion;
+        let Ended { inner, qpn, fault } = completion;
         let fault = fault.clone().filter(|_| last);
         let done = fault.is_none();
         let (what, len, immediate) = match what {

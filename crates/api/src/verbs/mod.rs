@@ -16,7 +16,8 @@
 //!
 //! # fn main() -> ferroce::Result<()> {
 //! let world = World::new(1);
-//! let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)).open());
+//! let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)));
+//! let (a, b) = (a.open()?, b.open()?);
 //! let (mut a_cq, b_cq) = (a.cq(16)?, b.cq(16)?);
 //! let a_setup = a.rc(&a_cq).send_depth(8).recv_depth(0).build()?;
 //! let b_setup = b.rc(&b_cq).send_depth(0).recv_depth(0).build()?;
@@ -29,7 +30,7 @@
 //! a_qp.post(1, Write::new(Inline::from(&7_u64.to_ne_bytes()), token.slice(..8)).quiet())?;
 //! a_qp.post(2, FetchAdd::new(token.slice(..8), 3))?;
 //! a_cq.wait(None)?;
-//! let mut ended = a_cq.poll();
+//! let mut ended = a_cq.poll()?;
 //! while let Some(completion) = ended.next() {
 //!     completion.result()?;
 //!     if completion.what() == Operated::Atomic {
@@ -54,7 +55,7 @@
 //! # let world = World::new(1);
 //! # let (a, b) = (world.host("a"), world.host("b"));
 //! # let cable = b.clone();
-//! # let [a, b] = [a, b].map(|host| Device::simulated(&host).open());
+//! # let (a, b) = (Device::simulated(&a).open()?, Device::simulated(&b).open()?);
 //! # let (mut cq, b_cq) = (a.cq(16)?, b.cq(16)?);
 //! # let a_setup = a.rc(&cq).build()?;
 //! # let b_setup = b.rc(&b_cq).build()?;
@@ -76,6 +77,7 @@
 //! # }
 //! ```
 
+mod backend;
 mod builder;
 mod core;
 mod cq;

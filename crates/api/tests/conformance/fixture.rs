@@ -49,6 +49,25 @@ impl Fixture for Simulated {
     }
 }
 
+/// One device of this process, twice.
+pub struct Native(Device);
+
+impl Native {
+    pub fn new() -> Self {
+        Self(Device::native().unwrap())
+    }
+}
+
+impl Fixture for Native {
+    fn devices(&self) -> [&Device; 2] {
+        [&self.0, &self.0]
+    }
+
+    fn seed(&self) -> u64 {
+        1
+    }
+}
+
 /// One side of a connection.
 pub struct Side {
     pub domain: Domain,
@@ -65,7 +84,7 @@ pub fn connected_with(
     fixture: &impl Fixture,
     build: impl Fn(Builder<'_, Reliable>) -> Builder<'_, Reliable>,
 ) -> [Side; 2] {
-    let [a, b] = fixture.devices().map(Device::open);
+    let [a, b] = fixture.devices().map(|device| device.open().unwrap());
     let (a_cq, b_cq) = (a.cq(128).unwrap(), b.cq(128).unwrap());
     let a_setup = build(a.rc(&a_cq)).build().unwrap();
     let b_setup = build(b.rc(&b_cq)).build().unwrap();

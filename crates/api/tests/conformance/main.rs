@@ -7,7 +7,7 @@ mod fixture;
 mod memory;
 mod simulated;
 
-use fixture::Simulated;
+use fixture::{Native, Simulated};
 
 /// Threads may share all objects (rule S12). Those that post and poll do it by `&mut`.
 const _: () = {
@@ -37,6 +37,21 @@ macro_rules! conformance {
                 }
             }
         )*
+
+        /// Two queue pairs of this process.
+        #[cfg(not(miri))]
+        mod native {
+            use super::*;
+
+            $(
+                #[test]
+                fn $name() {
+                    ferroce_tests::inside::in_namespace(concat!("native::", stringify!($name)), || {
+                        $case(&Native::new());
+                    });
+                }
+            )*
+        }
     };
 }
 

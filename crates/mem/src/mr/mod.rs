@@ -87,11 +87,15 @@ pub struct Mr {
 impl Mr {
     /// Registers `init` in `pd`. Touches no page: it checks that the range is mapped and permits what is asked.
     ///
+    /// # Safety
+    /// Until [`Mr::deregister`] has returned `Ok`, requests that name the region, and peers' requests if it has remote rights, read and
+    /// write the range. For each such access the caller answers as if it made the access itself.
+    ///
     /// # Errors
     /// [`Error::Invalid`] for remote write or atomic without local write, a range that wraps, or a length of 0;
     /// [`Error::Fault`] for a range that isn't mapped or not writable where writing is asked; [`Error::NoMemory`]
     /// when all keys are taken.
-    pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
+    pub unsafe fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
         let shared = check(&init)?;
         Self::insert(pd, init, Bytes::Program, shared, None)
     }
@@ -258,11 +262,14 @@ impl Mr {
     /// Gives the key another range, other rights or another domain (ibv_rereg_mr(3)); `old` is what `init` was made of. When
     /// this returns, nothing touches the memory as it was registered before. After an error the region is what it was.
     ///
+    /// # Safety
+    /// As [`Mr::register`], for the new range.
+    ///
     /// # Errors
     /// As [`Mr::register`]; [`Error::Invalid`] for a region that is deregistered or of no memory; [`Error::Busy`] while a
     /// window is bound to it, when another process is in the middle of an access and doesn't end it within a second, and
     /// when the region isn't `old` any more: another thread has changed it.
-    pub fn reregister(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
+    pub unsafe fn reregister(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
         if self.is_null() {
             return invalid!("a null memory region stays what it is");
         }
@@ -382,5 +389,20 @@ impl Mr {
 
     fn check_unbound(&self) -> Result<()> {
         self.windows.check_none("the region still has bound memory windows")
+    }
+}
+
+#[cfg(test)]
+impl Mr {
+    /// Registers memory of a test, which outlives the region and is accessed by the test and the region in turns.
+    pub(crate) fn of_test(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
+        // SAFETY: see above.
+        unsafe { Self::register(pd, init) }
+    }
+
+    /// Likewise, with another range of a test's memory.
+    pub(crate) fn change_in_test(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
+        // SAFETY: see above.
+        unsafe { self.reregister(pd, old, init) }
     }
 }
