@@ -173,7 +173,34 @@ impl Cq {
     /// # Panics
     /// In a simulation without a limit: no completion will ever come. The message contains what each queue pair waits for.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<bool> {
-        Ok(self.has_entries() || self.inner.wait(&mut self.entries, limit)?)
+        while !self.is_ready() {
+            if !self.inner.wait(&mut self.entries, limit)? {
+                return Ok(false);
+            }
+            if self.entries.is_empty() {
+                self.inner.poll(&mut self.entries)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a completion was taken whose request is outstanding. Those of queue pairs that were destroyed since are dropped.
+    fn is_ready(&mut self) -> bool {
+        loop {
+            if let Some((queue, completion)) = &self.retiring {
+                if queue.retirer().is_outstanding(completion.inner.wr_id as u32) {
+                    return true;
+                }
+                self.retiring = None;
+            }
+            let Some(completion) = self.entries.pop() else { return false };
+            self.retiring = self.find(completion);
+        }
+    }
+
+    fn find(&self, completion: Ended) -> Option<(Arc<Queue>, Ended)> {
+        let queue = self.shared.find((completion.inner.wr_id >> 32) as u32);
+        queue.map(|queue| (queue, completion))
     }
 
     /// Waits for the next completion, at most for `limit`.
@@ -185,13 +212,8 @@ impl Cq {
     /// As [`Cq::wait`].
     pub fn next(&mut self, limit: Option<Duration>) -> Result<Option<Completion<'_>>> {
         loop {
-            if !self.has_entries() {
-                if !self.inner.wait(&mut self.entries, limit)? {
-                    return Ok(None);
-                }
-                if self.entries.is_empty() {
-                    self.inner.poll(&mut self.entries)?;
-                }
+            if !self.wait(limit)? {
+                return Ok(None);
             }
             if let Some(done) = self.retire() {
                 return Ok(Some(Completion { done, cq: PhantomData }));
@@ -218,8 +240,7 @@ impl Cq {
                 }
             }
             let completion = self.entries.pop()?;
-            let queue = self.shared.find((completion.inner.wr_id >> 32) as u32);
-            self.retiring = queue.map(|queue| (queue, completion));
+            self.retiring = self.find(completion);
         }
     }
 }

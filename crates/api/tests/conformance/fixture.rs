@@ -15,6 +15,10 @@ pub trait Fixture {
     fn devices(&self) -> [&Device; 2];
     /// A number that random cases begin with.
     fn seed(&self) -> u64;
+    /// A request may be over as soon as it is posted.
+    fn is_quick(&self) -> bool {
+        false
+    }
 }
 
 /// Devices of two hosts of a simulated network.
@@ -65,6 +69,10 @@ impl Fixture for Native {
 
     fn seed(&self) -> u64 {
         1
+    }
+
+    fn is_quick(&self) -> bool {
+        true
     }
 }
 
