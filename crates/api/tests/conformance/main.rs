@@ -4,7 +4,10 @@ mod cases;
 mod ends;
 mod failures;
 mod fixture;
+mod line;
 mod memory;
+mod pairs;
+mod settings;
 mod simulated;
 
 use fixture::{Native, Simulated};
