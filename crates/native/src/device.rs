@@ -27,7 +27,10 @@ impl NativeDevice {
         nic::prepare_for_forks();
         let _inside = library::enter("devices")?;
         let devices = nic::devices().map_err(|error| library::error("devices", &error))?;
-        Ok(devices.into_iter().map(|device| Self(Arc::new(Inner { device, context: Mutex::default() }))).collect())
+        Ok(devices
+            .into_iter()
+            .map(|device| Self(Arc::new(Inner { device, context: Mutex::default() })))
+            .collect())
     }
 
     /// Its name.

@@ -23,7 +23,9 @@ pub(crate) fn error(verb: &'static str, error: &nic::Error) -> Error {
         nic::Error::NotFound(_) => Kind::NotFound,
         nic::Error::Permission(_) => Kind::Denied,
         nic::Error::Dead(_) => Kind::Dead,
-        nic::Error::Host { .. } | nic::Error::Refused { .. } | nic::Error::Os { .. } => of_errno(error.errno()),
+        nic::Error::Host { .. } | nic::Error::Refused { .. } | nic::Error::Os { .. } => {
+            of_errno(error.errno())
+        }
     };
     Error::new(kind, verb, error.to_string())
 }

@@ -59,7 +59,12 @@ impl NativeDomain {
     ///
     /// # Errors
     /// The completion queues are of another device, or a limit is reached.
-    pub fn rc(&self, send_cq: &NativeCq, recv_cq: &NativeCq, mut init: NativeQpInit) -> Result<NativeQp, Error> {
+    pub fn rc(
+        &self,
+        send_cq: &NativeCq,
+        recv_cq: &NativeCq,
+        mut init: NativeQpInit,
+    ) -> Result<NativeQp, Error> {
         if ![send_cq, recv_cq].iter().all(|cq| cq.domain().shares_device_with(self)) {
             return Err(Error::invalid("build", "the completion queue is of another device"));
         }
@@ -91,12 +96,8 @@ impl NativeDomain {
         qp.modify("build", mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS, |attr| {
             attr.state = QpState::Init;
             attr.port_num = 1;
-            attr.access = Access {
-                remote_write: true,
-                remote_read: true,
-                remote_atomic: true,
-                ..Access::default()
-            };
+            attr.access =
+                Access { remote_write: true, remote_read: true, remote_atomic: true, ..Access::default() };
         })?;
         Ok(qp)
     }

@@ -63,8 +63,7 @@ impl Registration for Registered {
 
     fn expose(&self, part: Tap, _address: u64, rights: Rights) -> Result<Box<dyn Exposure>, Error> {
         let Rights { read, write, atomic } = rights;
-        let access =
-            MrAccess { remote_read: read, remote_write: write, remote_atomic: atomic, ..LOCAL };
+        let access = MrAccess { remote_read: read, remote_write: write, remote_atomic: atomic, ..LOCAL };
         Ok(Box::new(self.domain.region("expose", &part, access)?))
     }
 }

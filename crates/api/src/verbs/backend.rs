@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 #[cfg(feature = "native")]
-use ferroce_native::{NativeCompletion, NativeCq, NativeDevice, NativeDomain, NativePeer, NativeQp, NativeQpInit};
+use ferroce_native::{
+    NativeCompletion, NativeCq, NativeDevice, NativeDomain, NativePeer, NativeQp, NativeQpInit,
+};
 #[cfg(feature = "sim")]
 use ferroce_sim::{Host, QpLimits, QpPeer, SimCompletion, SimCq, SimDomain, SimQp};
 

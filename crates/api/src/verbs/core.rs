@@ -67,12 +67,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(
-        domain: &Domain,
-        send_cq: &Cq,
-        recv_cq: &Cq,
-        attributes: &Attributes,
-    ) -> Result<Self> {
+    pub(crate) fn new(domain: &Domain, send_cq: &Cq, recv_cq: &Cq, attributes: &Attributes) -> Result<Self> {
         let sends = Half::new(send_cq.shared(), attributes.send_depth)?;
         let recvs = Half::new(recv_cq.shared(), attributes.recv_depth)?;
         let results = domain.pool(attributes.send_depth.max(1) as usize, RESULT)?;
@@ -114,7 +109,8 @@ impl Core {
         describe(&mut segments);
         segments.retain(|segment| segment.length > 0);
         if segments.len() > self.attributes.parts as usize {
-            let why = format!("{} parts; the queue pair was built for {}", segments.len(), self.attributes.parts);
+            let why =
+                format!("{} parts; the queue pair was built for {}", segments.len(), self.attributes.parts);
             return Err(Error::invalid(verb, why));
         }
         Ok(segments)

@@ -60,6 +60,13 @@ impl Native {
     pub fn new() -> Self {
         Self(Device::native().unwrap())
     }
+
+    /// All packets go over UDP, as between hosts. For a process that hasn't used the device yet.
+    pub fn over_udp() -> Self {
+        // SAFETY: the test's own process has one more thread, which sleeps until the time limit.
+        unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+        Self::new()
+    }
 }
 
 impl Fixture for Native {

@@ -1,11 +1,15 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
 mod cases;
+#[cfg(not(miri))]
+mod differential;
 mod ends;
 mod failures;
 mod fixture;
 mod line;
 mod memory;
+#[cfg(not(miri))]
+mod of_this_process;
 mod pairs;
 mod settings;
 mod simulated;
@@ -51,6 +55,21 @@ macro_rules! conformance {
                 fn $name() {
                     ferroce_tests::inside::in_namespace(concat!("native::", stringify!($name)), || {
                         $case(&Native::new());
+                    });
+                }
+            )*
+        }
+
+        /// Two queue pairs of this process, whose packets go over UDP as between hosts.
+        #[cfg(not(miri))]
+        mod native_over_udp {
+            use super::*;
+
+            $(
+                #[test]
+                fn $name() {
+                    ferroce_tests::inside::in_namespace(concat!("native_over_udp::", stringify!($name)), || {
+                        $case(&Native::over_udp());
                     });
                 }
             )*

@@ -16,8 +16,7 @@ fn simulated(pair: fn() -> Pair<Simulated>) {
         let ((to_server, at_server), (to_client, at_client)) = (world.channel(), world.channel());
         let server = world.host("server");
         let device = Device::simulated(&server);
-        let program =
-            server.spawn(move || (pair().server)(&device, &mut Simulated(to_client, at_server)));
+        let program = server.spawn(move || (pair().server)(&device, &mut Simulated(to_client, at_server)));
         let mut line = Simulated(to_server, at_client);
         (pair().client)(&Device::simulated(&world.host("client")), &mut line);
         drop(line);

@@ -186,9 +186,8 @@ fn a_key_taken_back_in_the_middle_of_a_read_is_named_at_both_sides() {
         assert!(attempt < 50, "each READ ends before the deregistration");
         let (a, b) = pair(Service::Rc, LEN);
         let length = LEN as u64;
-        let mr =
-            register(&b.pd, MrInit { addr: b.addr(), length, iova: b.addr(), access: MrAccess::ALL })
-                .unwrap();
+        let mr = register(&b.pd, MrInit { addr: b.addr(), length, iova: b.addr(), access: MrAccess::ALL })
+            .unwrap();
         b.recv(1, b.sge(0, 8));
         a.send(2, SendOp::Read { va: b.addr(), rkey: mr.key() }, a.sge(0, LEN), None);
         mr.deregister().unwrap();
