@@ -53,6 +53,14 @@ const GOOD_FOR: u64 = 500_000;
 /// After how many copies by the kernel a thread looks whether it still blocks the signals.
 const PATIENCE: u32 = 256;
 
+/// A part of the version, which the assembler puts into names.
+const fn number(digits: &str) -> u32 {
+    match u32::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a version's part is a number"),
+    }
+}
+
 per_thread! { fn answer() -> Answer = "ferroce_guard_answer"; }
 
 /// What the kernel has said about handlers and this thread's mask.

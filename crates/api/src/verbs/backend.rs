@@ -1,7 +1,7 @@
 //! The objects of a device, on each backend. The rest of the crate doesn't know which one it is.
 
 use crate::verbs::endpoint::Endpoint;
-use ferroce_buffers::{AccessBy, Buffer, Error, Failed, Fault, Memory, Result};
+use ferroce_buffers::{AccessBy, Buffer, Failed, Fault, Memory, Result};
 use ferroce_proto::{Completion, SendRequest, SgeList};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -150,7 +150,7 @@ impl RawDomain {
                 Ok(RawQp::Sim(domain.rc(send_cq, recv_cq, &limits)))
             }
             #[cfg(all(feature = "native", feature = "sim"))]
-            _ => Err(Error::invalid("build", "the completion queue is of another device")),
+            _ => Err(ferroce_buffers::Error::invalid("build", "the completion queue is of another device")),
         }
     }
 }
@@ -281,7 +281,7 @@ impl RawQp {
                 use std::net::{IpAddr, Ipv6Addr};
                 let IpAddr::V4(ip) = Ipv6Addr::from(gid).to_canonical() else {
                     let why = format!("{} isn't a simulated host", Ipv6Addr::from(gid));
-                    return Err(Error::invalid("connect", why));
+                    return Err(ferroce_buffers::Error::invalid("connect", why));
                 };
                 qp.connect(&QpPeer { ip, qpn, psn, mtu, reads });
                 Ok(())

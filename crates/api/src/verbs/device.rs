@@ -3,7 +3,7 @@
 use crate::verbs::backend::{RawDevice, RawDomain};
 use crate::verbs::cq::Cq;
 use crate::verbs::{Builder, Reliable};
-use ferroce_buffers::{Buffer, Error, Failed, Kind, Memory, Pool, Result};
+use ferroce_buffers::{Buffer, Error, Failed, Memory, Pool, Result};
 #[cfg(feature = "native")]
 use ferroce_native::NativeDevice;
 #[cfg(feature = "sim")]
@@ -48,7 +48,7 @@ impl Device {
     /// over UDP port 4791: on Ferroce or on RoCEv2 adapters.
     ///
     /// # Errors
-    /// The network namespace has no interface that can be used ([`Kind::NotFound`]), or it can't be read.
+    /// The network namespace has no interface that can be used ([`Kind::NotFound`](crate::Kind::NotFound)), or it can't be read.
     ///
     /// ```no_run
     /// # use ferroce::verbs::Device;
@@ -58,7 +58,9 @@ impl Device {
     #[cfg(feature = "native")]
     pub fn native() -> Result<Self> {
         let first = Self::all()?.into_iter().next();
-        first.ok_or_else(|| Error::new(Kind::NotFound, "native", "no network interface can be used"))
+        first.ok_or_else(|| {
+            Error::new(ferroce_buffers::Kind::NotFound, "native", "no network interface can be used")
+        })
     }
 
     /// All devices of this process's network namespace, that of [`Device::native`] first.
@@ -74,13 +76,17 @@ impl Device {
     /// The device with this name.
     ///
     /// # Errors
-    /// There is none ([`Kind::NotFound`]), or as [`Device::all`].
+    /// There is none ([`Kind::NotFound`](crate::Kind::NotFound)), or as [`Device::all`].
     #[cfg(feature = "native")]
     pub fn named(name: &str) -> Result<Self> {
         let all = Self::all()?;
         let names: Vec<_> = all.iter().map(Self::name).collect();
         all.into_iter().find(|device| device.name() == name).ok_or_else(|| {
-            Error::new(Kind::NotFound, "named", format!("{name:?}; there are: {}", names.join(", ")))
+            Error::new(
+                ferroce_buffers::Kind::NotFound,
+                "named",
+                format!("{name:?}; there are: {}", names.join(", ")),
+            )
         })
     }
 

@@ -54,8 +54,10 @@ impl Fixture for Simulated {
 }
 
 /// One device of this process, twice.
+#[cfg(feature = "native")]
 pub struct Native(Device);
 
+#[cfg(feature = "native")]
 impl Native {
     pub fn new() -> Self {
         Self(Device::native().unwrap())
@@ -69,6 +71,7 @@ impl Native {
     }
 }
 
+#[cfg(feature = "native")]
 impl Fixture for Native {
     fn devices(&self) -> [&Device; 2] {
         [&self.0, &self.0]

@@ -1,20 +1,22 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
 mod cases;
-#[cfg(not(miri))]
+#[cfg(feature = "native")]
 mod differential;
 mod ends;
 mod failures;
 mod fixture;
 mod line;
 mod memory;
-#[cfg(not(miri))]
+#[cfg(feature = "native")]
 mod of_this_process;
 mod pairs;
 mod settings;
 mod simulated;
 
-use fixture::{Native, Simulated};
+#[cfg(feature = "native")]
+use fixture::Native;
+use fixture::Simulated;
 
 /// Threads may share all objects (rule S12). Those that post and poll do it by `&mut`.
 const _: () = {
@@ -46,7 +48,7 @@ macro_rules! conformance {
         )*
 
         /// Two queue pairs of this process.
-        #[cfg(not(miri))]
+        #[cfg(feature = "native")]
         mod native {
             use super::*;
 
@@ -61,7 +63,7 @@ macro_rules! conformance {
         }
 
         /// Two queue pairs of this process, whose packets go over UDP as between hosts.
-        #[cfg(not(miri))]
+        #[cfg(feature = "native")]
         mod native_over_udp {
             use super::*;
 

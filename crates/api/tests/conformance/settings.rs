@@ -1,9 +1,13 @@
 //! Where the pairs of programs run.
 
-use crate::line::{Line, Simulated, Standard, Threads};
+use crate::line::Simulated;
+#[cfg(feature = "native")]
+use crate::line::{Line, Standard, Threads};
 use crate::pairs::{self, Pair};
 use ferroce::sim::{Faults, World};
 use ferroce::verbs::Device;
+#[cfg(feature = "native")]
+use ferroce_tests::helper::Helper;
 use std::time::Duration;
 
 /// Two hosts of a simulation, without faults and with many.
@@ -25,7 +29,7 @@ fn simulated(pair: fn() -> Pair<Simulated>) {
 }
 
 /// Two threads of this process.
-#[cfg(not(miri))]
+#[cfg(feature = "native")]
 fn threads(pair: fn() -> Pair<Threads>) {
     let [mut here, mut there] = Threads::pair();
     let server = std::thread::spawn(move || (pair().server)(&Device::native().unwrap(), &mut there));
@@ -35,24 +39,24 @@ fn threads(pair: fn() -> Pair<Threads>) {
 }
 
 /// With the program in another process. The first word is that the network is there.
-#[cfg(not(miri))]
+#[cfg(feature = "native")]
 fn serve(pair: fn() -> Pair<Standard>) {
     let mut line = Standard;
     line.meet();
     (pair().server)(&Device::native().unwrap(), &mut line);
 }
 
-#[cfg(not(miri))]
-fn with_process(pair: fn() -> Pair<ferroce_tests::helper::Helper>, environment: &[(&str, &str)]) {
-    let mut helper = ferroce_tests::helper::Helper::start_with("server", environment, 0);
+#[cfg(feature = "native")]
+fn with_process(pair: fn() -> Pair<Helper>) {
+    let mut helper = Helper::start("server");
     helper.meet();
     (pair().client)(&Device::native().unwrap(), &mut helper);
 }
 
 /// With the program on another host: a network namespace, and a cable to it.
-#[cfg(not(miri))]
-fn with_host(pair: fn() -> Pair<ferroce_tests::helper::Helper>) {
-    let mut helper = ferroce_tests::helper::Helper::start_with("server", &[], libc::CLONE_NEWNET);
+#[cfg(feature = "native")]
+fn with_host(pair: fn() -> Pair<Helper>) {
+    let mut helper = Helper::start_with("server", &[], libc::CLONE_NEWNET);
     Line::tell(&mut helper, b"here");
     // It answers, so its namespace is there.
     assert_eq!(&helper.expect(), b"here");
@@ -75,7 +79,7 @@ fn with_host(pair: fn() -> Pair<ferroce_tests::helper::Helper>) {
     (pair().client)(&Device::native().unwrap(), &mut helper);
 }
 
-#[cfg(not(miri))]
+#[cfg(feature = "native")]
 fn run(words: &[&str]) -> String {
     let output = std::process::Command::new(words[0]).args(&words[1..]).output().expect("a program");
     assert!(output.status.success(), "{words:?}: {output:?}");
@@ -94,7 +98,7 @@ macro_rules! pairs {
             )*
         }
 
-        #[cfg(not(miri))]
+        #[cfg(feature = "native")]
         mod in_two_threads {
             $(
                 #[test]
@@ -107,7 +111,7 @@ macro_rules! pairs {
             )*
         }
 
-        #[cfg(not(miri))]
+        #[cfg(feature = "native")]
         mod in_two_processes {
             $(
                 #[test]
@@ -115,14 +119,14 @@ macro_rules! pairs {
                     if !ferroce_tests::helper::play(&[("server", || super::serve(super::pairs::$pair))]) {
                         ferroce_tests::inside::in_namespace(
                             concat!("settings::in_two_processes::", stringify!($name)),
-                            || super::with_process(super::pairs::$pair, &[]),
+                            || super::with_process(super::pairs::$pair),
                         );
                     }
                 }
             )*
         }
 
-        #[cfg(not(miri))]
+        #[cfg(feature = "native")]
         mod on_two_hosts {
             $(
                 #[test]
@@ -140,7 +144,7 @@ macro_rules! pairs {
 }
 
 /// As [`serve`], once there is a network.
-#[cfg(not(miri))]
+#[cfg(feature = "native")]
 fn serve_host(pair: fn() -> Pair<Standard>) {
     Standard.meet();
     serve(pair);

@@ -9,7 +9,7 @@ use super::peer::MEMORY;
 use super::side::{Side, open, register};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    Access, Ah, CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Data, Mr, MrAccess, MrInit, Pd, QpState,
+    Access, Ah, CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Data, MrAccess, MrInit, Pd, QpState,
     RecvWqe, SendOp, SendWr, Service, Sge, Srq, SrqAttr, WcStatus,
 };
 use ferroce_tests::wait::eventually;

@@ -5,7 +5,7 @@ use crate::pair::over_sockets;
 use crate::side::{QKEY, Side, cap, open, register};
 use ferroce_nic::qp::{QpCap, QpInit};
 use ferroce_nic::{
-    Ah, Context, Cq, Mr, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
+    Ah, Context, Cq, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
     UdTarget, WcStatus,
 };
 use std::sync::Arc;
