@@ -6,6 +6,7 @@ use ferroce_buffers::{Error, Fault};
 use ferroce_nic::{self as nic, Completion, Poll as _, WcStatus, sys};
 use std::collections::VecDeque;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -117,6 +118,28 @@ impl NativeCq {
             let _attending = self.0.channel.events().attend();
             nic::progress_of_waiter(readable);
         }
+    }
+
+    /// The descriptor that is readable while an event is announced.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel has it open for as long as it exists, which is at least as long as `self` is borrowed.
+        #[allow(unsafe_code)]
+        unsafe {
+            BorrowedFd::borrow_raw(self.0.channel.events().fd())
+        }
+    }
+
+    /// Takes the events that were announced, and asks for one with the next completion that hasn't been polled. A completion that
+    /// has come since the last poll raises it at once.
+    ///
+    /// # Errors
+    /// The adapter can't be used in this process.
+    pub fn arm(&self) -> Result<(), Error> {
+        let _inside = library::enter("arm")?;
+        self.take_events();
+        self.0.cq.request_notify(false);
+        Ok(())
     }
 
     /// What to sleep on, unless an event comes before.

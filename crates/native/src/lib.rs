@@ -3,7 +3,7 @@
 //! In here: devices, domains, completion queues and queue pairs of `ferroce_nic`, with the errors and the memory of `ferroce_buffers`.
 //! Out of here: the adapter (`ferroce_nic`), and the slots that own the memory of outstanding requests (`ferroce`).
 //!
-//! The only `unsafe` is the registration of memory. Its promise, that the adapter accesses memory as a Rust program may, is kept
+//! The `unsafe` that counts is the registration of memory. Its promise, that the adapter accesses memory as a Rust program may, is kept
 //! by three parts: `buffers` keeps the memory mapped while it is registered and gives no reference to memory that is lent,
 //! the slots in `ferroce` keep what an outstanding request names, and this crate ends registrations and queue pairs before
 //! it returns.

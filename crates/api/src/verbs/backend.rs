@@ -4,6 +4,7 @@ use crate::verbs::endpoint::Endpoint;
 use ferroce_buffers::{AccessBy, Buffer, Failed, Fault, Memory, Result};
 use ferroce_proto::{Completion, SendRequest, SgeList};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 #[cfg(feature = "native")]
@@ -227,6 +228,24 @@ impl RawCq {
             }
             #[cfg(all(feature = "native", feature = "sim"))]
             _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(cq) => Some(cq.descriptor()),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => None,
+        }
+    }
+
+    pub(crate) fn arm(&self) -> Result<()> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(cq) => cq.arm(),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => Ok(()),
         }
     }
 

@@ -7,6 +7,7 @@ use ferroce_proto::WcOpcode;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -201,6 +202,28 @@ impl Cq {
     fn find(&self, completion: Ended) -> Option<(Arc<Queue>, Ended)> {
         let queue = self.shared.find((completion.inner.wr_id >> 32) as u32);
         queue.map(|queue| (queue, completion))
+    }
+
+    /// The descriptor for an event loop (epoll, `AsyncFd`), if the device has one; a simulated one has none. After [`Cq::arm`] it is
+    /// readable as soon as there is a completion. Programs don't read it.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    /// Prepares a sleep on the [descriptor](Cq::descriptor). False: there are completions, so poll before the sleep. A loop that
+    /// polls until the queue is empty, arms, and sleeps if that returns true, misses no completion.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn arm(&mut self) -> Result<bool> {
+        if self.is_ready() {
+            return Ok(false);
+        }
+        self.inner.arm()?;
+        // One that has come before is seen here, one that comes later is announced.
+        self.inner.poll(&mut self.entries)?;
+        Ok(!self.is_ready())
     }
 
     /// Waits for the next completion, at most for `limit`.

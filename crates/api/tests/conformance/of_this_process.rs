@@ -120,6 +120,38 @@ fn a_thread_that_waits_is_woken_by_the_others_message() {
     });
 }
 
+/// A program with an event loop of its own sleeps on the descriptor.
+#[test]
+fn the_descriptor_announces_completions_of_an_armed_queue() {
+    in_namespace("of_this_process::the_descriptor_announces_completions_of_an_armed_queue", || {
+        let native = Native::new();
+        let [mut a, mut b] = connected(&native);
+        let readable = |cq: &ferroce::verbs::Cq, limit: i32| {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&cq.descriptor().unwrap());
+            let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            assert!(unsafe { libc::poll(&raw mut one, 1, limit) } >= 0);
+            one.revents != 0
+        };
+        for round in 0..50 {
+            b.qp.recv(round, b.domain.alloc(8).unwrap()).unwrap();
+            assert!(b.cq.arm().unwrap());
+            assert!(!readable(&b.cq, 0), "{round}");
+            let poster = std::thread::spawn(move || {
+                a.qp.post(1, Send::new(())).unwrap();
+                a.cq.next(None).unwrap().unwrap().result().unwrap();
+                a
+            });
+            assert!(readable(&b.cq, 10_000), "no event announces the message of round {round}");
+            a = poster.join().unwrap();
+            assert!(!b.cq.arm().unwrap(), "there is a completion");
+            let mut polled = b.cq.poll().unwrap();
+            assert_eq!(polled.next().unwrap().tag(), round);
+            assert!(polled.next().is_none());
+        }
+    });
+}
+
 /// Registration, posting and polling by many threads, each with queue pairs of its own.
 #[test]
 fn threads_use_one_device() {
