@@ -101,7 +101,7 @@ fn no_package_builds_c_code() {
         outside.write("src/lib.rs", "");
         let output = outside.cargo(&["tree", "--prefix", "none", "--edges", "normal,build"]);
         assert!(output.status.success(), "{}", text(&output));
-        // Waiting for another cargo is said elsewhere.
+        // On standard error, cargo may report that it waits for another one.
         let text = String::from_utf8_lossy(&output.stdout);
         let packages: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert!(packages.contains(&"ferroce"), "{text}");

@@ -8,7 +8,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Registers memory with an adapter that accesses it as `by` says: `register` is given all of it.
+/// Registers memory with an adapter. `by` is how it accesses the memory; `register` gets all of it.
 ///
 /// # Errors
 /// The adapter refuses: the memory comes back.

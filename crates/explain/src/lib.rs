@@ -25,7 +25,7 @@ pub use entry::Entry;
 pub use events::{ASYNC_EVENTS, CM_EVENTS, REJECTIONS};
 pub use finding::{Finding, Place, ReportFormat};
 pub use findings::FINDINGS;
-pub use line::{PeerName, Process, Report, RequestOutcome, Subject};
+pub use line::{PeerName, Process, Report, RequestOutcome, Subject, sentence, title};
 pub use page::page;
 pub use reason::{InterfaceName, KeyFault, Reason, Rights};
 pub use statuses::{ERRNOS, STATUSES, Word};
@@ -34,20 +34,6 @@ pub use statuses::{ERRNOS, STATUSES, Word};
 #[must_use]
 pub fn id(number: u16) -> String {
     format!("FC{number:03}")
-}
-
-/// A reason as a sentence with its identifier.
-#[must_use]
-pub fn sentence(reason: &Reason) -> String {
-    let title = title(reason.number());
-    let details = reason.to_string();
-    if details.is_empty() { title } else { format!("{title} ({details})") }
-}
-
-/// The title of a reason with its identifier.
-#[must_use]
-pub fn title(number: u16) -> String {
-    format!("{}: {}", id(number), entry(number).map_or("unknown reason", |entry| entry.title))
 }
 
 /// A reason's number as `vendor_err` contains it: 0xfc034 for FC034, so that a program that prints it in hexadecimal prints the

@@ -38,19 +38,21 @@ impl Drop for Inner {
 #[derive(Clone)]
 pub struct NativeCq(Arc<Inner>);
 
-impl NativeCq {
-    pub(crate) fn new(
-        context: &Arc<nic::Context>,
-        domain: &NativeDomain,
-        entries: u32,
-    ) -> Result<Self, Error> {
+impl NativeDomain {
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    /// A limit is reached, or no descriptor is left.
+    pub fn cq(&self, entries: u32) -> Result<NativeCq, Error> {
         let _inside = library::enter("cq")?;
         let refused = |error: nic::Error| library::error("cq", &error);
-        let channel = nic::CompChannel::new(context).map_err(refused)?;
-        let cq = nic::Cq::create(context, entries, Some(&channel), 0).map_err(refused)?;
-        Ok(Self(Arc::new(Inner { cq, channel, domain: domain.clone() })))
+        let channel = nic::CompChannel::new(self.context()).map_err(refused)?;
+        let cq = nic::Cq::create(self.context(), entries, Some(&channel), 0).map_err(refused)?;
+        Ok(NativeCq(Arc::new(Inner { cq, channel, domain: self.clone() })))
     }
+}
 
+impl NativeCq {
     pub(crate) fn inner(&self) -> &Arc<nic::Cq> {
         &self.0.cq
     }
@@ -149,7 +151,7 @@ impl NativeCq {
         nic::prepare_wait(events.fd(), true, || events.has_events())
     }
 
-    /// Takes the events that were announced: the completions that they tell of are polled next.
+    /// Takes the events that were announced. Their completions are polled next.
     fn take_events(&self) {
         let events = self.0.channel.events();
         while let Some(cq) = events.take_with(Duration::ZERO, |cq| {

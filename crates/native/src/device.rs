@@ -1,6 +1,5 @@
 //! Devices, and domains on them.
 
-use crate::cq::NativeCq;
 use crate::library;
 use ferroce_buffers::{Error, Kind};
 use ferroce_nic::{self as nic, net};
@@ -92,12 +91,8 @@ impl NativeDomain {
         &self.0.pd
     }
 
-    /// Makes a completion queue.
-    ///
-    /// # Errors
-    /// A limit is reached, or no descriptor is left.
-    pub fn cq(&self, entries: u32) -> Result<NativeCq, Error> {
-        NativeCq::new(&self.0.context, self, entries)
+    pub(crate) fn context(&self) -> &Arc<nic::Context> {
+        &self.0.context
     }
 
     /// Whether objects of both work together.

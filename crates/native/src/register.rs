@@ -37,7 +37,7 @@ impl NativeDomain {
         if memory.is_empty() {
             return Err(Error::invalid(verb, "a region of 0 bytes"));
         }
-        let address = memory.start().expose_provenance().get() as u64;
+        let address = memory.start().as_ptr().expose_provenance() as u64;
         let init = MrInit { addr: address, length: memory.len() as u64, iova: address, access };
         let _inside = library::enter(verb)?;
         // SAFETY: `ferroce_buffers` drops a registration before the memory is released, moved or given back, and the drop below

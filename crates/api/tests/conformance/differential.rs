@@ -47,7 +47,7 @@ fn run(fixture: &impl Fixture, seed: u64) -> Vec<String> {
     });
     let exposed = b.domain.alloc(SIZE).unwrap().expose(rights::All).unwrap();
     let token = exposed.token();
-    let mut log = vec![Vec::new(), Vec::new()];
+    let mut log = [Vec::new(), Vec::new()];
     for _ in 0..4 {
         let (mut posted, mut received) = (0, 0);
         for tag in 0..1 + numbers.below(15) {

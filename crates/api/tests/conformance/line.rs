@@ -1,4 +1,4 @@
-//! What two programs tell each other besides RDMA, in each setting.
+//! A channel between two programs for what they exchange besides RDMA, in each setting.
 
 use ferroce::sim::{Receiver, Sender};
 #[cfg(feature = "native")]

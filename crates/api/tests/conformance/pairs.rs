@@ -1,5 +1,5 @@
-//! Pairs of programs that know nothing of each other but what a line tells them: in a simulation, in two threads, in two processes
-//! and on two hosts.
+//! Pairs of programs, which exchange endpoints and tokens by a line: in a simulation, in two threads, in two processes and on two
+//! hosts.
 
 use crate::fixture::Side;
 use crate::line::Line;
@@ -193,7 +193,7 @@ pub fn gone<L: Line + ?Sized>() -> Pair<L> {
         client: |device, line| {
             let Side { domain, mut cq, mut qp } = connect(device, line, 1, 64);
             let mut buffer = domain.alloc(64).unwrap();
-            buffer.fill(b"to nobody");
+            buffer.fill(b"not received");
             qp.post(SENT, Send::new(buffer)).unwrap();
             line.tell(b"posted");
             let mut done = cq.next(Some(Duration::from_secs(20))).unwrap().expect("a completion");
@@ -201,7 +201,7 @@ pub fn gone<L: Line + ?Sized>() -> Pair<L> {
             let fault = done.result().unwrap_err();
             let expected = [Status::RetriesExceeded, Status::ReceiverNotReady];
             assert!(expected.contains(&fault.status()), "{fault}");
-            assert_eq!(&done.take().buffer().unwrap()[..], b"to nobody");
+            assert_eq!(&done.take().buffer().unwrap()[..], b"not received");
             let mut flushed = cq.next(Some(Duration::from_secs(20))).unwrap().expect("a completion");
             assert_eq!((flushed.tag(), flushed.result().unwrap_err().status()), (0, Status::Flushed));
             assert_eq!(flushed.take().buffer().unwrap().capacity(), 64);
