@@ -8,6 +8,24 @@ use std::net::{TcpListener, TcpStream};
 #[allow(dead_code)] // its `main`
 mod greet;
 
+/// What the book shows is the README's, whose blocks are compiled and run.
+#[test]
+fn the_books_programs_are_those_of_the_readme() {
+    let read = |path| std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
+    let (readme, page) = (read("README.md").unwrap(), read("../../book/src/rust.md").unwrap());
+    let blocks = |text: &str| -> Vec<String> {
+        let ends = text.split("```").collect::<Vec<_>>();
+        ends.iter()
+            .skip(1)
+            .step_by(2)
+            .filter(|block| block.starts_with("rust"))
+            .map(|&b| b.to_owned())
+            .collect()
+    };
+    assert_eq!(blocks(&page), blocks(&readme));
+    assert_eq!(blocks(&page).len(), 2);
+}
+
 fn client() {
     let mut address = String::new();
     std::io::stdin().read_line(&mut address).unwrap();

@@ -87,7 +87,8 @@ impl<'q, T: Transport> Builder<'q, T> {
     }
 
     /// The local ACK timeout, and how often a request is sent again. The adapter rounds the time up to 4.096 µs × 2^n, and
-    /// waits up to four times as long. The defaults are 67 ms and 7, which is also the most.
+    /// waits up to four times as long; that of [`Device::native`](crate::verbs::Device::native) waits at least 4.2 ms. The
+    /// defaults are 67 ms and 7, which is also the most.
     pub fn timeout(mut self, timeout: Duration, retries: u8) -> Self {
         let code = (1..31).find(|code| Duration::from_nanos(4096 << code) >= timeout);
         (self.attributes.timeout, self.attributes.retries) = (code.unwrap_or(31), retries);
@@ -107,8 +108,9 @@ impl<'q, T: Transport> Builder<'q, T> {
     /// Makes the queue pair. It accepts receives, and requests after [`Setup::connect`].
     ///
     /// # Errors
-    /// An attribute is out of its range ([`Kind::Invalid`](crate::Kind::Invalid)), or the completion queues have no room for the
-    /// completions of all requests that fit ([`Kind::Full`](crate::Kind::Full)).
+    /// An attribute is out of its range, or a completion queue is of another device ([`Kind::Invalid`](crate::Kind::Invalid)); the
+    /// completion queues have no room for the completions of all requests that fit ([`Kind::Full`](crate::Kind::Full)); or a
+    /// limit of the device is reached.
     pub fn build(self) -> Result<Setup<T>> {
         let Attributes { send_depth, recv_depth, parts, inline, mtu, .. } = self.attributes;
         let Attributes { reads, peer_reads, retries, .. } = self.attributes;

@@ -9,7 +9,7 @@ use ferroce_native::NativeDevice;
 #[cfg(feature = "sim")]
 use ferroce_sim::Host;
 
-/// What a device can do.
+/// What a device can do. It is the same for all devices of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -46,6 +46,9 @@ impl Device {
     /// Ferroce's adapter in this process, on the interface of the default route if there is one. It needs no hardware, no kernel module
     /// and no privilege. Its peers are queue pairs of this process, of other processes of the host, and of other hosts,
     /// over UDP port 4791: on Ferroce or on RoCEv2 adapters.
+    ///
+    /// Each call finds the devices anew. Completion queues and queue pairs work together if their domains were opened from one
+    /// `Device` or its clones.
     ///
     /// # Errors
     /// The network namespace has no interface that can be used ([`Kind::NotFound`](crate::Kind::NotFound)), or it can't be read.

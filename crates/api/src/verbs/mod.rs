@@ -1,4 +1,6 @@
-//! The objects of an RDMA adapter. The program polls for completions; there are no futures and no threads in here.
+//! The objects of an RDMA adapter. The program polls for completions, or waits for them; there are no futures in here.
+//!
+//! [`Device::native`] has a thread of its own, which receives packets while no thread of the program polls or waits.
 //!
 //! A queue pair is made in two steps. A [`Builder`] makes a [`Setup`], which takes receives and has an [`Endpoint`] for the
 //! peer. With the peer's endpoint it becomes a [`Qp`], which takes requests. Requests are values ([`Send`], [`Write`],
