@@ -8,7 +8,7 @@ use crate::verbs::ops::sealed::Described;
 use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{Poster, ring};
 use ferroce_buffers::{Buffer, Error, Failed, Kind, Parts, PayloadMut, Pool, Result, Segment, Segments};
-use ferroce_proto::{DataRef, SendRequest, Sge, SgeList};
+use ferroce_proto::{DataRef, SendRequest, Sge, SgeList, one_sge};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -215,7 +215,11 @@ impl Drop for Core {
 
 /// Segments as the transport names them.
 fn sges(segments: &[Segment]) -> SgeList {
-    segments.iter().map(|s| Sge { addr: s.address, length: s.length, lkey: s.key }).collect()
+    let sge = |s: &Segment| Sge { addr: s.address, length: s.length, lkey: s.key };
+    match segments {
+        [segment] => one_sge(sge(segment)),
+        _ => segments.iter().map(sge).collect(),
+    }
 }
 
 impl fmt::Debug for Core {

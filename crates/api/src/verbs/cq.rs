@@ -118,8 +118,10 @@ impl Shared {
         drop(removed);
     }
 
-    fn find(&self, number: u32) -> Option<Arc<Queue>> {
-        self.queues().joined.get(&number).cloned()
+    /// The queue of a completion, which may be the one that was found last.
+    fn find_again(&self, last: Option<Arc<Queue>>, completion: &Ended) -> Option<Arc<Queue>> {
+        let number = (completion.inner.wr_id >> 32) as u32;
+        last.filter(|queue| queue.number == number).or_else(|| self.queues().joined.get(&number).cloned())
     }
 }
 
@@ -131,15 +133,16 @@ pub struct Cq {
     shared: Arc<Shared>,
     /// Completions that were taken from the adapter.
     entries: Taken,
-    /// A completion whose quiet predecessors are reported first, and its queue.
-    retiring: Option<(Arc<Queue>, Ended)>,
+    /// A completion whose quiet predecessors are reported first. It is of the queue that was found last.
+    retiring: Option<Ended>,
+    found: Option<Arc<Queue>>,
 }
 
 impl Cq {
     pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
         let shared = Arc::new(Shared { capacity, queues: Mutex::default() });
         let entries = inner.taken();
-        Self { inner, shared, entries, retiring: None }
+        Self { inner, shared, entries, retiring: None, found: None }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -188,20 +191,16 @@ impl Cq {
     /// Whether a completion was taken whose request is outstanding. Those of queue pairs that were destroyed since are dropped.
     fn is_ready(&mut self) -> bool {
         loop {
-            if let Some((queue, completion)) = &self.retiring {
+            if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
                 if queue.retirer().is_outstanding(completion.inner.wr_id as u32) {
                     return true;
                 }
                 self.retiring = None;
             }
-            let Some(completion) = self.entries.pop() else { return false };
-            self.retiring = self.find(completion);
+            self.retiring = self.entries.pop();
+            let Some(completion) = &self.retiring else { return false };
+            self.found = self.shared.find_again(self.found.take(), completion);
         }
-    }
-
-    fn find(&self, completion: Ended) -> Option<(Arc<Queue>, Ended)> {
-        let queue = self.shared.find((completion.inner.wr_id >> 32) as u32);
-        queue.map(|queue| (queue, completion))
     }
 
     /// The descriptor for an event loop (epoll, `AsyncFd`), if the device has one; a simulated one has none. After [`Cq::arm`] it is
@@ -247,7 +246,7 @@ impl Cq {
     /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
     fn retire(&mut self) -> Option<Done> {
         loop {
-            if let Some((queue, completion)) = &self.retiring {
+            if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
                 let number = completion.inner.wr_id as u32;
                 let (entry, last) = {
                     let mut retirer = queue.retirer();
@@ -262,8 +261,8 @@ impl Cq {
                     return done;
                 }
             }
-            let completion = self.entries.pop()?;
-            self.retiring = self.find(completion);
+            self.retiring = self.entries.pop();
+            self.found = self.shared.find_again(self.found.take(), self.retiring.as_ref()?);
         }
     }
 }
