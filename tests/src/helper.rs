@@ -30,8 +30,13 @@ pub fn play(roles: &[Role]) -> bool {
 /// In a helper: answers commands until there are no more.
 pub fn answer_commands(mut command: impl FnMut(&str) -> String) {
     for line in std::io::stdin().lines().map_while(Result::ok) {
-        println!("{ANSWER}{}", command(line.trim_end()));
+        answer(&command(line.trim_end()));
     }
+}
+
+/// In a helper: answers.
+pub fn answer(line: &str) {
+    println!("{ANSWER}{line}");
 }
 
 /// The test's side of a helper. Killed when dropped.

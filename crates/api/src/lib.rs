@@ -1,8 +1,20 @@
-//! RDMA in safe Rust, tested on a simulated network.
+//! RDMA verbs in safe Rust, on an adapter in the process and on a simulated network.
 //!
 //! [`verbs`] has the objects of an RDMA adapter: devices, domains, queue pairs, completion queues. Memory is passed by value:
 //! a posted [`Buffer`] belongs to the queue pair until its completion, so neither a timeout, nor a panic, nor a peer can
 //! corrupt memory that the program uses.
+//!
+//! A program gets its [`Device`](verbs::Device) from its caller or from one of these, and does the same on each:
+//!
+//! | device | feature | where it is |
+//! |---|---|---|
+//! | [`Device::native`](verbs::Device::native) | `native` | Ferroce's adapter in this process. Peers are queue pairs of this process, of others of the host, and of other hosts (RoCEv2). |
+//! | [`Device::simulated`](verbs::Device::simulated) | `sim` | A host of a [simulation](sim). |
+//!
+//! This version has reliable connections (RC) with SEND, WRITE, READ and atomics. It has no connections by address, no
+//! futures, and no access to the machine's `libibverbs.so.1`.
+//!
+//! # A test
 //!
 //! [`sim`] has hosts, adapters and a network in one process and in virtual time. A test of a distributed program is an
 //! ordinary test: it needs no adapter, no kernel module and no privilege. Equal seeds give equal runs.
@@ -15,8 +27,8 @@
 //! explore(0..10, |world| {
 //!     world.faults(Faults { loss: 0.1, ..Faults::default() });
 //!     let (client, server) = (world.host("client"), world.host("server"));
-//!     let a = Device::simulated(&client).open();
-//!     let b = Device::simulated(&server).open();
+//!     let a = Device::simulated(&client).open().unwrap();
+//!     let b = Device::simulated(&server).open().unwrap();
 //!     let (mut a_cq, mut b_cq) = (a.cq(16).unwrap(), b.cq(16).unwrap());
 //!     let a_setup = a.rc(&a_cq).build().unwrap();
 //!     let mut b_setup = b.rc(&b_cq).build().unwrap();
@@ -37,9 +49,15 @@
 //! # }
 //! ```
 //!
+//! On a device of this process, the lines from `open` on are the same, with [`Device::native`](verbs::Device::native) for both.
+//! `examples/greet.rs` is a program of two processes.
+//!
+//! # Unsafe code
+//!
 //! `unsafe` is left to users in three places: implementations of [`Memory`], [`RawMemory::new`], and [`Exposed::quiet`].
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "sim")]
 pub mod sim;
 pub mod verbs;
 
@@ -47,3 +65,8 @@ pub use ferroce_buffers::{
     Buffer, Error, Exposed, Failed, Fault, Frozen, Inline, Kind, Memory, Part, Parts, Payload, PayloadMut,
     Pool, RawMemory, Remote, Result, Rights, Status, Word, rights,
 };
+
+/// The code blocks of the README.
+#[cfg(all(doctest, feature = "native", feature = "sim"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -22,7 +22,7 @@
 //! let (to_client, at_client) = world.channel();
 //! let device = Device::simulated(&server);
 //! let server = server.spawn(move || -> ferroce::Result<()> {
-//!     let domain = device.open();
+//!     let domain = device.open()?;
 //!     let mut memory = domain.alloc(4096)?;
 //!     memory[..5].copy_from_slice(b"hello");
 //!     let exposed = memory.expose(rights::Read)?;
@@ -34,7 +34,7 @@
 //!     Ok(())
 //! });
 //!
-//! let domain = Device::simulated(&client).open();
+//! let domain = Device::simulated(&client).open()?;
 //! let mut cq = domain.cq(16)?;
 //! let setup = domain.rc(&cq).build()?;
 //! to_server.send(setup.endpoint());

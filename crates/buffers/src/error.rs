@@ -31,10 +31,14 @@ pub enum Kind {
     InUse,
     /// A wait has reached its limit.
     TimedOut,
+    /// There is no way to the peer's address.
+    Unreachable,
     /// A request has failed: [`Error::fault`] has the reason.
     Failed,
     /// The queue pair has failed, or the other side is gone.
     Dead,
+    /// The operating system refuses.
+    Os,
 }
 
 impl Kind {
@@ -49,7 +53,8 @@ impl Kind {
             Self::Denied => 13,
             Self::Busy | Self::InUse => 16,
             Self::TimedOut => 110,
-            Self::Failed => 5,
+            Self::Unreachable => 113,
+            Self::Failed | Self::Os => 5,
             Self::Dead => 107,
         }
     }
@@ -64,8 +69,9 @@ impl Kind {
             Self::Denied => io::ErrorKind::PermissionDenied,
             Self::Busy | Self::InUse => io::ErrorKind::ResourceBusy,
             Self::TimedOut => io::ErrorKind::TimedOut,
+            Self::Unreachable => io::ErrorKind::HostUnreachable,
             Self::Dead => io::ErrorKind::NotConnected,
-            Self::Failed => io::ErrorKind::Other,
+            Self::Failed | Self::Os => io::ErrorKind::Other,
         }
     }
 }

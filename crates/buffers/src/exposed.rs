@@ -88,7 +88,7 @@ impl<A> Exposed<A> {
     /// # Panics
     /// The bytes aren't within the memory.
     pub fn load(&self, at: usize, to: &mut [u8]) {
-        self.tap.read(at, to).expect("bytes within the exposed memory");
+        self.tap.load(at, to).expect("bytes within the exposed memory");
     }
 
     /// Writes bytes from `at` on.
@@ -96,16 +96,17 @@ impl<A> Exposed<A> {
     /// # Panics
     /// The bytes aren't within the memory.
     pub fn store(&self, at: usize, bytes: &[u8]) {
-        self.tap.write(at, bytes).expect("bytes within the exposed memory");
+        self.tap.store(at, bytes).expect("bytes within the exposed memory");
     }
 
     /// The 8 bytes at `at` as a word, atomic with respect to this host's other accesses and to peers' atomics.
     ///
     /// # Panics
-    /// They aren't within the memory, or `at` isn't a multiple of 8.
+    /// They aren't within the memory, or their address isn't a multiple of 8. (The memory of [`alloc`](crate::alloc) is aligned.)
     #[must_use]
     pub fn word(&self, at: usize) -> Word<'_> {
-        assert!(at.is_multiple_of(8) && at + 8 <= self.len(), "a word at byte {at} of {}", self.len());
+        let aligned = (self.tap.misalignment() + at as u64).is_multiple_of(8);
+        assert!(aligned && at + 8 <= self.len(), "an aligned word at byte {at} of {}", self.len());
         Word { tap: &self.tap, at }
     }
 
@@ -146,28 +147,28 @@ pub struct Word<'e> {
 }
 
 impl Word<'_> {
-    fn update(&self, f: impl FnOnce(u64) -> u64) -> u64 {
-        self.tap.update(self.at, f).expect("a word within the exposed memory")
+    fn update(&self, f: impl Fn(u64) -> Option<u64>) -> u64 {
+        self.tap.update_word(self.at, f).expect("a word within the exposed memory")
     }
 
     /// The value.
     #[must_use]
     pub fn load(&self) -> u64 {
-        self.update(|value| value)
+        self.update(|_| None)
     }
 
     /// Sets the value.
     pub fn store(&self, value: u64) {
-        self.update(|_| value);
+        self.update(|_| Some(value));
     }
 
     /// Adds, wrapping around, and returns the value before.
     pub fn fetch_add(&self, add: u64) -> u64 {
-        self.update(|value| value.wrapping_add(add))
+        self.update(|value| Some(value.wrapping_add(add)))
     }
 
     /// Sets the value to `swap` if it is `compare`, and returns the value before.
     pub fn compare_swap(&self, compare: u64, swap: u64) -> u64 {
-        self.update(|value| if value == compare { swap } else { value })
+        self.update(|value| (value == compare).then_some(swap))
     }
 }

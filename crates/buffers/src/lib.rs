@@ -12,8 +12,9 @@
 //! - S5: the slots of a queue retire in order. An unsignalled request retires with a later completion.
 //! - S7: all bytes up to the capacity of a buffer are initialised.
 //!
-//! Each region has a ledger of the ranges that are lent to the adapter. An adapter that accesses memory by a [`Tap`] is
-//! refused any other range, so an access after the end of a loan is an error ([`NotLent`]) instead of undefined behaviour.
+//! A simulated adapter accesses memory by a [`Tap`], within the ranges that are lent to it: each region has a ledger of them. So
+//! an access after the end of a loan is an error ([`NotLent`]) instead of undefined behaviour. An adapter that accesses memory
+//! by its [address](AccessBy::Address) has no ledger.
 
 mod buffer;
 mod error;
@@ -24,6 +25,7 @@ mod mapping;
 mod memory;
 mod payload;
 mod pool;
+mod raced;
 mod range;
 mod region;
 mod register;
@@ -36,7 +38,7 @@ pub use buffer::Buffer;
 pub use error::{Error, Failed, Fault, Kind, Result, Status};
 pub use exposed::{Exposed, Word};
 pub use frozen::Frozen;
-pub use mapping::{NotLent, Tap};
+pub use mapping::{AccessBy, NotLent, Tap};
 pub use memory::{Memory, RawMemory};
 pub use payload::{Held, Inline, Part, Parts, Payload, PayloadMut};
 pub use pool::Pool;

@@ -1,9 +1,20 @@
 //! Memory at a fixed place, and the ledger of what of it is lent to the adapter.
 
 use crate::memory::Pinned;
+use crate::raced;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How an adapter accesses memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessBy {
+    /// By a [`Tap`], within loans: the adapter is simulated.
+    Tap,
+    /// By its address. Nothing but the promises of this crate's types keeps it within the loans, so there is no ledger.
+    Address,
+}
 
 /// What the adapter may do with a range that is lent to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,10 +64,11 @@ pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
     owner: Pinned,
-    ledger: Mutex<Ledger>,
+    /// `None` with an adapter that accesses memory by its address.
+    ledger: Option<Mutex<Ledger>>,
 }
 
-// SAFETY: bytes are accessed through buffers, of which each has its own range, and by the adapter within loans of the ledger.
+// SAFETY: bytes are accessed through buffers, of which each has its own range, and by the adapter within loans.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -64,8 +76,9 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// # Safety
     /// The bytes are valid and initialised until `owner` is dropped, and nothing else accesses them until then.
-    pub(crate) unsafe fn new(bytes: NonNull<[u8]>, owner: Pinned) -> Self {
-        Self { base: bytes.cast(), len: bytes.len(), owner, ledger: Mutex::default() }
+    pub(crate) unsafe fn new(bytes: NonNull<[u8]>, owner: Pinned, by: AccessBy) -> Self {
+        let ledger = (by == AccessBy::Tap).then(Mutex::default);
+        Self { base: bytes.cast(), len: bytes.len(), owner, ledger }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -90,13 +103,14 @@ impl Mapping {
         unsafe { self.base.add(start) }
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ledger(&self) -> Option<MutexGuard<'_, Ledger>> {
+        Some(self.ledger.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Lends a range to the adapter until [`Mapping::settle`], and returns the number of the loan.
+    #[inline]
     pub(crate) fn lend(&self, range: Range<usize>, loan: Loan) -> u32 {
-        let mut ledger = self.ledger();
+        let Some(mut ledger) = self.ledger() else { return 0 };
         if let Some(number) = ledger.free.pop() {
             ledger.entries[number as usize] = Some((range, loan));
             return number;
@@ -106,15 +120,17 @@ impl Mapping {
     }
 
     /// Ends a loan. An access of the adapter that has begun is over when this returns.
+    #[inline]
     pub(crate) fn settle(&self, number: u32) {
-        let mut ledger = self.ledger();
+        let Some(mut ledger) = self.ledger() else { return };
         if ledger.entries.get_mut(number as usize).and_then(Option::take).is_some() {
             ledger.free.push(number);
         }
     }
 }
 
-/// A simulated adapter's access to a range of a region. It can be used within [loans](NotLent) only.
+/// An adapter's access to a range of a region. A simulated adapter reads and writes by it, within [loans](NotLent) only. Another
+/// takes the [address](Tap::start).
 #[derive(Clone)]
 pub struct Tap {
     mapping: Arc<Mapping>,
@@ -155,28 +171,76 @@ impl Tap {
         self.len() == 0
     }
 
+    /// The first byte of the range.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.mapping.at(self.range.start)
+    }
+
     /// How far the first byte is from an address that is a multiple of 8.
     #[must_use]
     pub fn misalignment(&self) -> u64 {
-        self.mapping.at(self.range.start).addr().get() as u64 % 8
+        self.start().addr().get() as u64 % 8
+    }
+
+    /// `len` bytes from `at` on.
+    fn within(&self, at: usize, len: usize) -> Result<NonNull<u8>, NotLent> {
+        at.checked_add(len).filter(|end| *end <= self.len()).ok_or(NotLent)?;
+        Ok(self.mapping.at(self.range.start + at))
+    }
+
+    /// Copies bytes that are exposed: peers may write them meanwhile.
+    pub(crate) fn load(&self, at: usize, to: &mut [u8]) -> Result<(), NotLent> {
+        if self.mapping.ledger.is_some() {
+            return self.read(at, to);
+        }
+        let from = self.within(at, to.len())?;
+        // SAFETY: within the region, and initialised. `to` is exclusive.
+        unsafe { raced::copy(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Writes bytes that are exposed: peers may access them meanwhile.
+    pub(crate) fn store(&self, at: usize, bytes: &[u8]) -> Result<(), NotLent> {
+        if self.mapping.ledger.is_some() {
+            return self.write(at, bytes);
+        }
+        let to = self.within(at, bytes.len())?;
+        // SAFETY: within the region; exposed memory has no references to it, but for those of `Exposed::quiet`, whose caller
+        // excludes this.
+        unsafe { raced::copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Replaces an exposed word, and returns what it was. `None` of `f` leaves the word as it is.
+    pub(crate) fn update_word(&self, at: usize, f: impl Fn(u64) -> Option<u64>) -> Result<u64, NotLent> {
+        if self.mapping.ledger.is_some() {
+            return self.update(at, |before| f(before).unwrap_or(before));
+        }
+        let word = self.within(at, 8)?.cast::<u64>();
+        assert!(word.is_aligned(), "a word at {word:p}, which isn't a multiple of 8");
+        // SAFETY: within the region and aligned. The adapter's atomics are instructions of this machine, too.
+        let word = unsafe { AtomicU64::from_ptr(word.as_ptr()) };
+        let updated = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, f);
+        Ok(updated.unwrap_or_else(|before| before))
     }
 
     /// `len` bytes from `at` on, in the mapping, if they are lent.
     fn lent(&self, ledger: &Ledger, at: usize, len: usize, writes: bool) -> Result<NonNull<u8>, NotLent> {
-        let end = at.checked_add(len).filter(|end| *end <= self.len()).ok_or(NotLent)?;
-        let range = self.range.start + at..self.range.start + end;
-        if len > 0 && !ledger.allows(&range, writes) {
+        let first = self.within(at, len)?;
+        let start = self.range.start + at;
+        if len > 0 && !ledger.allows(&(start..start + len), writes) {
             return Err(NotLent);
         }
-        Ok(self.mapping.at(range.start))
+        Ok(first)
     }
 
     /// Reads bytes from `at` on.
     ///
     /// # Errors
-    /// They aren't lent for reading.
+    /// They aren't lent for reading, or the adapter accesses memory by its address.
     pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), NotLent> {
-        let ledger = self.mapping.ledger();
+        let ledger = self.mapping.ledger().ok_or(NotLent)?;
         let from = self.lent(&ledger, at, to.len(), false)?;
         // SAFETY: the range is initialised. It is lent for reading, so no `&mut` to it exists; the ledger's lock excludes
         // writes of other adapters and of the program to shared memory. `to` is exclusive, so it is elsewhere.
@@ -187,9 +251,9 @@ impl Tap {
     /// Writes bytes from `at` on.
     ///
     /// # Errors
-    /// They aren't lent for writing.
+    /// They aren't lent for writing, or the adapter accesses memory by its address.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), NotLent> {
-        let ledger = self.mapping.ledger();
+        let ledger = self.mapping.ledger().ok_or(NotLent)?;
         let to = self.lent(&ledger, at, bytes.len(), true)?;
         // SAFETY: the range is lent for writing, so no reference to it exists; the ledger's lock excludes other accesses.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
@@ -199,9 +263,9 @@ impl Tap {
     /// Replaces the 8 bytes from `at` on, in the byte order of the host, and returns what they were.
     ///
     /// # Errors
-    /// They aren't lent for reading and writing.
+    /// They aren't lent for reading and writing, or the adapter accesses memory by its address.
     pub fn update(&self, at: usize, f: impl FnOnce(u64) -> u64) -> Result<u64, NotLent> {
-        let ledger = self.mapping.ledger();
+        let ledger = self.mapping.ledger().ok_or(NotLent)?;
         self.lent(&ledger, at, 8, false)?;
         let word = self.lent(&ledger, at, 8, true)?.cast::<u64>();
         // SAFETY: as for `read` and `write`.

@@ -1,6 +1,6 @@
 //! Registering memory, and allocating memory to register.
 
-use crate::mapping::{Mapping, Tap};
+use crate::mapping::{AccessBy, Mapping, Tap};
 use crate::memory::{Memory, Pinned};
 use crate::region::{Region, Registration};
 use crate::{Buffer, Error, Failed};
@@ -8,17 +8,18 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Registers memory with an adapter: `register` is given access to all of it.
+/// Registers memory with an adapter. `by` is how it accesses the memory; `register` gets all of it.
 ///
 /// # Errors
 /// The adapter refuses: the memory comes back.
 pub fn register<M: Memory>(
     memory: M,
+    by: AccessBy,
     register: impl FnOnce(Tap) -> Result<Box<dyn Registration>, Error>,
 ) -> Result<Buffer, Failed<M>> {
     let (owner, bytes) = Pinned::new(memory);
     // SAFETY: that is what `Memory` promises.
-    let mapping = Arc::new(unsafe { Mapping::new(bytes, owner) });
+    let mapping = Arc::new(unsafe { Mapping::new(bytes, owner, by) });
     match register(Tap::new(mapping.clone(), 0..mapping.len())) {
         Ok(registration) => Ok(Buffer::whole(Arc::new(Region::new(registration, mapping)))),
         Err(error) => {
@@ -61,11 +62,12 @@ unsafe impl Memory for Allocation {
 /// The adapter refuses, or `len` is 0 or too much for an allocation.
 pub fn alloc(
     len: usize,
+    by: AccessBy,
     register: impl FnOnce(Tap) -> Result<Box<dyn Registration>, Error>,
 ) -> Result<Buffer, Error> {
     let layout = Layout::from_size_align(len, ALIGNMENT).ok().filter(|layout| layout.size() > 0);
     let layout = layout.ok_or_else(|| Error::invalid("alloc", format!("can't allocate {len} bytes")))?;
     // SAFETY: the size isn't 0. The memory is zeroed, so all of it is initialised (S7).
     let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-    self::register(Allocation { start, layout }, register).map_err(|failed| failed.error)
+    self::register(Allocation { start, layout }, by, register).map_err(|failed| failed.error)
 }

@@ -25,7 +25,7 @@ pub use entry::Entry;
 pub use events::{ASYNC_EVENTS, CM_EVENTS, REJECTIONS};
 pub use finding::{Finding, Place, ReportFormat};
 pub use findings::FINDINGS;
-pub use line::{PeerName, Process, Report, RequestOutcome, Subject};
+pub use line::{PeerName, Process, Report, RequestOutcome, Subject, sentence, title};
 pub use page::page;
 pub use reason::{InterfaceName, KeyFault, Reason, Rights};
 pub use statuses::{ERRNOS, STATUSES, Word};

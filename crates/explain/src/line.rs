@@ -85,6 +85,20 @@ pub struct Report {
     pub flushed: u32,
 }
 
+/// A reason as a sentence with its identifier.
+#[must_use]
+pub fn sentence(reason: &Reason) -> String {
+    let title = title(reason.number());
+    let details = reason.to_string();
+    if details.is_empty() { title } else { format!("{title} ({details})") }
+}
+
+/// The title of a reason with its identifier.
+#[must_use]
+pub fn title(number: u16) -> String {
+    format!("{}: {}", id(number), entry(number).map_or("unknown reason", |entry| entry.title))
+}
+
 impl fmt::Display for PeerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "QP {:#08x}", self.qpn)?;

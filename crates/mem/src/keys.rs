@@ -379,7 +379,7 @@ mod tests {
         let memory = vec![0u8; 1 << 17];
         let (addr, length) = (memory.as_ptr() as u64, memory.len() as u64);
         let register =
-            |access| Mr::register(&pd, MrInit { addr, length, iova: addr, access }).expect("memory is there");
+            |access| Mr::of_test(&pd, MrInit { addr, length, iova: addr, access }).expect("memory is there");
         let table = KeyTable::global();
         let local = |pd: &Pd, lkey, offset, length, write| {
             let mut reached = None;
@@ -406,7 +406,7 @@ mod tests {
         }
         let iova = 0x1234_5000;
         let elsewhere =
-            Mr::register(&pd, MrInit { addr, length, iova, access: MrAccess::ALL }).expect("memory");
+            Mr::of_test(&pd, MrInit { addr, length, iova, access: MrAccess::ALL }).expect("memory");
         for length in [8, LARGE] {
             let sge = Sge { addr: iova + 16, length, lkey: elsewhere.key() };
             let mut reached = 0;
@@ -453,7 +453,7 @@ mod tests {
         let table = KeyTable::global();
         let before = table.regions(0).1;
         let register = || {
-            Mr::register(&pd, MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL }).expect("memory")
+            Mr::of_test(&pd, MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL }).expect("memory")
         };
         let regions: Vec<_> = (0..=super::REMEMBERED).map(|_| register()).collect();
         assert_eq!(table.regions(0).1, before + regions.len());
@@ -473,7 +473,7 @@ mod tests {
         let memory = [0u8; 64];
         let addr = memory.as_ptr() as u64;
         let init = MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL };
-        let regions = [0, 1].map(|i: usize| Mr::register(&pds[i], init).expect("memory"));
+        let regions = [0, 1].map(|i: usize| Mr::of_test(&pds[i], init).expect("memory"));
         let windows = [0, 1].map(|i: usize| Mw::alloc(&pds[i], MwKind::One).expect("a window"));
         let table = KeyTable::global();
         assert_eq!(table.end_with_owner(&*owners[0]), (1, 1));

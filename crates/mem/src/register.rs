@@ -23,11 +23,15 @@ use std::sync::{Arc, Weak};
 impl Mr {
     /// Registers `init` in `pd`. Touches no page: it checks that the range is mapped and permits what is asked.
     ///
+    /// # Safety
+    /// Until [`Mr::deregister`] has returned `Ok`, requests that name the region, and peers' requests if it has remote rights, read and
+    /// write the range. For each such access the caller answers as if it made the access itself.
+    ///
     /// # Errors
     /// [`Error::Invalid`] for remote write or atomic without local write, a range that wraps, or a length of 0;
     /// [`Error::Fault`] for a range that isn't mapped or not writable where writing is asked; [`Error::NoMemory`]
     /// when all keys are taken.
-    pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
+    pub unsafe fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
         let shared = check(&init)?;
         Self::insert(pd, init, Bytes::Program, shared, None)
     }

@@ -18,6 +18,7 @@ const LOOKS: u32 = 1000;
 const PAUSE: Duration = Duration::from_micros(200);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
+static KEEPER: OnceLock<fn(&Report)> = OnceLock::new();
 static TWO_LINES: AtomicBool = AtomicBool::new(false);
 /// Failures that nobody has been told of yet.
 static UNTOLD: AtomicU32 = AtomicU32::new(0);
@@ -62,12 +63,21 @@ pub fn listen(listener: fn(&str), two_lines: bool) {
     }
 }
 
+/// Has `keeper` get each report before the completions of its failure can be polled. A queue pair is locked then: the keeper
+/// doesn't block, and doesn't call the adapter. The first keeper stays.
+pub fn keep(keeper: fn(&Report)) {
+    let _ = KEEPER.set(keeper);
+}
+
 /// A failure that somebody is about to tell of. The peer, and through it the rest of this process, may know of the failure already.
 #[derive(Debug)]
 pub(crate) struct Untold(Report);
 
 impl Untold {
     pub(crate) fn new(report: Report) -> Self {
+        if let Some(keeper) = KEEPER.get() {
+            keeper(&report);
+        }
         UNTOLD.fetch_add(1, Ordering::Relaxed);
         Self(report)
     }

@@ -11,20 +11,38 @@
 /// [`Cell`](std::cell::Cell): no reference to a part of the value may be sent to another thread, which could outlive this one.
 pub unsafe trait Zeroed {}
 
+/// The name of a symbol with the version of the crate: two versions of it may be in one program.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! versioned {
+    ($symbol:literal) => {
+        concat!(
+            $symbol,
+            "_",
+            env!("CARGO_PKG_VERSION_MAJOR"),
+            "_",
+            env!("CARGO_PKG_VERSION_MINOR"),
+            "_",
+            env!("CARGO_PKG_VERSION_PATCH")
+        )
+    };
+}
+
 /// `per_thread! { fn name() -> Type = "symbol"; }` declares a function that gives the value of the thread that calls it: zeros at first.
-/// The type is [`Zeroed`](crate::per_thread::Zeroed) and isn't `Sync`; the symbol is one that nobody else has.
+/// The type is [`Zeroed`](crate::per_thread::Zeroed) and isn't `Sync`; the symbol is one that no other declaration has.
+/// The version is added to it.
 #[macro_export]
 macro_rules! per_thread {
     ($(#[$about:meta])* $vis:vis fn $name:ident() -> $type:ty = $symbol:literal;) => {
         #[cfg(not(miri))]
         std::arch::global_asm!(
-            concat!(".pushsection .tbss.", $symbol, ",\"awT\",%nobits"),
+            concat!(".pushsection .tbss.", $crate::versioned!($symbol), ",\"awT\",%nobits"),
             ".balign 16",
-            concat!(".hidden ", $symbol),
-            concat!(".globl ", $symbol),
-            concat!(".type ", $symbol, ",%object"),
-            concat!(".size ", $symbol, ",{size}"),
-            concat!($symbol, ":"),
+            concat!(".hidden ", $crate::versioned!($symbol)),
+            concat!(".globl ", $crate::versioned!($symbol)),
+            concat!(".type ", $crate::versioned!($symbol), ",%object"),
+            concat!(".size ", $crate::versioned!($symbol), ",{size}"),
+            concat!($crate::versioned!($symbol), ":"),
             ".zero {size}",
             ".popsection",
             size = const size_of::<$type>(),
@@ -53,15 +71,15 @@ macro_rules! per_thread {
                 #[cfg(target_arch = "x86_64")]
                 std::arch::asm!(
                     "mov {at}, qword ptr fs:[0]",
-                    concat!("add {at}, qword ptr [rip + ", $symbol, "@GOTTPOFF]"),
+                    concat!("add {at}, qword ptr [rip + ", $crate::versioned!($symbol), "@GOTTPOFF]"),
                     at = out(reg) at,
                     options(pure, nomem, nostack),
                 );
                 #[cfg(target_arch = "aarch64")]
                 std::arch::asm!(
                     "mrs {at}, tpidr_el0",
-                    concat!("adrp {offset}, :gottprel:", $symbol),
-                    concat!("ldr {offset}, [{offset}, :gottprel_lo12:", $symbol, "]"),
+                    concat!("adrp {offset}, :gottprel:", $crate::versioned!($symbol)),
+                    concat!("ldr {offset}, [{offset}, :gottprel_lo12:", $crate::versioned!($symbol), "]"),
                     "add {at}, {at}, {offset}",
                     at = out(reg) at,
                     offset = out(reg) _,

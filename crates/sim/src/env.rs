@@ -214,8 +214,12 @@ impl Env for QpEnv<'_> {
             Cause::NoReceive { .. } | Cause::StillNotReady { .. } | Cause::PostedAfter { .. }
         );
         if !passes && self.side.first.is_none() {
-            let fault =
-                reasons::fault(failure.cause.status(), number, Some(reasons::text(&reason).into()), None);
+            let fault = reasons::fault(
+                failure.cause.status(),
+                number,
+                Some(ferroce_explain::sentence(&reason).into()),
+                None,
+            );
             self.side.first = Some((number, fault.into()));
         }
         number

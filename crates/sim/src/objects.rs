@@ -3,9 +3,9 @@
 use crate::adapter::{CqState, Key, QpState, Side, SimCompletion};
 use crate::wait::Wait;
 use crate::world::Host;
-use ferroce_buffers::{Error, Exposure, Kind, Registration, Rights, Segment, Tap};
+use ferroce_buffers::{Error, Exposure, Kind, Registration, Rights, Tap};
 use ferroce_proto::{
-    Access, PostError, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, Sge, SgeList,
+    Access, PostError, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, SgeList,
 };
 use ferroce_wire::Service;
 use std::collections::VecDeque;
@@ -332,8 +332,7 @@ impl SimQp {
     }
 
     /// Posts a receive. The caller counts the receives.
-    pub fn receive(&self, wr_id: u64, segments: &[Segment]) {
-        let sges = sges(segments);
+    pub fn receive(&self, wr_id: u64, sges: SgeList) {
         let mut state = self.host.world.lock();
         let failed = state.with_qp(self.host.index, self.qpn, |qp, env| {
             debug_assert!(env.side.receives.len() < env.side.recv_depth as usize);
@@ -358,12 +357,6 @@ impl SimQp {
         let found = state.hosts[self.host.index].qps.get(&self.qpn);
         found.is_none_or(|found| found.qp.state() == TransportState::Err)
     }
-}
-
-/// Segments as the transport names them.
-#[must_use]
-pub fn sges(segments: &[Segment]) -> SgeList {
-    segments.iter().map(|s| Sge { addr: s.address, length: s.length, lkey: s.key }).collect()
 }
 
 impl Drop for SimQp {

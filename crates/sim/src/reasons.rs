@@ -3,7 +3,7 @@
 use crate::adapter::Key;
 use crate::keys::key_fault;
 use ferroce_buffers::{Fault, Status};
-use ferroce_explain::{KeyFault, Reason, entry, id, vendor_err};
+use ferroce_explain::{KeyFault, Reason, vendor_err};
 use ferroce_proto::{
     Asked, Cause, Data, Failure, Refusing, SendOp, SendWr, Sge, WcStatus, ack_timeout, rnr_delay,
 };
@@ -105,16 +105,4 @@ pub(crate) fn fault(
 ) -> Fault {
     let status = Status::from_number(status as u32).unwrap_or(Status::Other(0));
     Fault::new(status, vendor_err(number), reason, first)
-}
-
-/// A reason as a sentence with its identifier.
-pub(crate) fn text(reason: &Reason) -> String {
-    let number = reason.number();
-    let title = entry(number).map_or("unknown reason", |entry| entry.title);
-    let details = reason.to_string();
-    if details.is_empty() {
-        format!("{}: {title}", id(number))
-    } else {
-        format!("{}: {title} ({details})", id(number))
-    }
 }

@@ -50,7 +50,7 @@ const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
 /// The crates that are useful by themselves, and those that they are made of.
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 22] = [
     "ferroce-wire",
     "ferroce-ring",
     "ferroce-proto",
@@ -59,6 +59,19 @@ const PUBLISHED: [&str; 9] = [
     "ferroce-pcapng",
     "ferroce-buffers",
     "ferroce-sim",
+    "ferroce-watch",
+    "ferroce-cm",
+    "ferroce-os",
+    "ferroce-access",
+    "ferroce-mem",
+    "ferroce-engine",
+    "ferroce-netdev",
+    "ferroce-queues",
+    "ferroce-host",
+    "ferroce-hostlink",
+    "ferroce-udp",
+    "ferroce-nic",
+    "ferroce-native",
     "ferroce",
 ];
 

@@ -119,10 +119,13 @@ pub const HOUSE: &[Storey] = &[
         },
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
-    &[room(
-        "connect",
-        "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
-    )],
+    &[
+        room("native", "The adapter's objects as the Rust API uses them."),
+        room(
+            "connect",
+            "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
+        ),
+    ],
     &[
         room("capi-ibverbs", "The C interface: libibverbs.so.1."),
         room("ferroce", "The public Rust API: verbs without `unsafe`, and the simulation for tests."),

@@ -1,22 +1,38 @@
 //! Guarded instructions of AArch64: with the atomics of Armv8.1 (LSE) where the processor has them, with exclusive loads and
 //! stores elsewhere.
 
-use super::Outcome;
 use super::action::Action;
+use super::{Outcome, number};
+use ferroce_os::versioned;
 use ferroce_proto::AtomicOp;
 
-std::arch::global_asm!(include_str!("aarch64.s"));
+std::arch::global_asm!(
+    include_str!("aarch64.s"),
+    major = const number(env!("CARGO_PKG_VERSION_MAJOR")),
+    minor = const number(env!("CARGO_PKG_VERSION_MINOR")),
+    patch = const number(env!("CARGO_PKG_VERSION_PATCH")),
+);
 
 unsafe extern "C" {
+    #[link_name = versioned!("ferroce_guarded_add_lse")]
     fn ferroce_guarded_add_lse(word: u64, add: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_swap_lse")]
     fn ferroce_guarded_swap_lse(word: u64, compare: u64, swap: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_store_lse")]
     fn ferroce_guarded_store_lse(word: u64, value: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_add_exclusive")]
     fn ferroce_guarded_add_exclusive(word: u64, add: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_swap_exclusive")]
     fn ferroce_guarded_swap_exclusive(word: u64, compare: u64, swap: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_store_exclusive")]
     fn ferroce_guarded_store_exclusive(word: u64, value: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_ticks")]
     fn ferroce_guarded_ticks() -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_copy")]
     fn ferroce_guarded_copy(to: u64, from: u64, len: usize) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_rows")]
     static ferroce_guarded_rows: [i32; 3];
+    #[link_name = versioned!("ferroce_guarded_rows_end")]
     static ferroce_guarded_rows_end: [i32; 3];
 }
 

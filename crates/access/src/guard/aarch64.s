@@ -1,8 +1,10 @@
+// Names end with the version: two versions of this crate may be in one program.
+
 // A row of the table is three distances from their own places: to the first guarded instruction, behind the last one, to
 // where a fault of one goes on. A fault goes on as if the routine had been left there: none of them uses the stack.
 .macro ferroce_row begin, end
 .pushsection .rodata.ferroce_guarded, "a", %progbits
-.long \begin - ., \end - ., ferroce_guarded_fault - .
+.long \begin - ., \end - ., ferroce_guarded_fault_{major}_{minor}_{patch} - .
 .popsection
 .endm
 
@@ -29,29 +31,29 @@ ret
 
 .pushsection .rodata.ferroce_guarded, "a", %progbits
 .p2align 2
-.hidden ferroce_guarded_rows
-.globl ferroce_guarded_rows
-ferroce_guarded_rows:
+.hidden ferroce_guarded_rows_{major}_{minor}_{patch}
+.globl ferroce_guarded_rows_{major}_{minor}_{patch}
+ferroce_guarded_rows_{major}_{minor}_{patch}:
 .popsection
 
 .pushsection .text.ferroce_guarded, "ax", %progbits
 .p2align 2
 
 .arch_extension lse
-ferroce_routine ferroce_guarded_add_lse
+ferroce_routine ferroce_guarded_add_lse_{major}_{minor}_{patch}
 ferroce_guarded ldaddal x1, x2, [x0]
 ferroce_return x2
 
-ferroce_routine ferroce_guarded_swap_lse
+ferroce_routine ferroce_guarded_swap_lse_{major}_{minor}_{patch}
 ferroce_guarded casal x1, x2, [x0]
 ferroce_return x1
 
-ferroce_routine ferroce_guarded_store_lse
+ferroce_routine ferroce_guarded_store_lse_{major}_{minor}_{patch}
 ferroce_guarded swpal x1, x2, [x0]
 ferroce_return x2
 .arch_extension nolse
 
-ferroce_routine ferroce_guarded_add_exclusive
+ferroce_routine ferroce_guarded_add_exclusive_{major}_{minor}_{patch}
 773:
 ferroce_guarded ldaxr x2, [x0]
 add x3, x2, x1
@@ -59,7 +61,7 @@ ferroce_guarded stlxr w4, x3, [x0]
 cbnz w4, 773b
 ferroce_return x2
 
-ferroce_routine ferroce_guarded_swap_exclusive
+ferroce_routine ferroce_guarded_swap_exclusive_{major}_{minor}_{patch}
 773:
 ferroce_guarded ldaxr x3, [x0]
 cmp x3, x1
@@ -69,7 +71,7 @@ cbnz w4, 773b
 774:
 ferroce_return x3
 
-ferroce_routine ferroce_guarded_store_exclusive
+ferroce_routine ferroce_guarded_store_exclusive_{major}_{minor}_{patch}
 773:
 ferroce_guarded ldaxr x2, [x0]
 ferroce_guarded stlxr w4, x1, [x0]
@@ -77,14 +79,14 @@ cbnz w4, 773b
 ferroce_return x2
 
 // The virtual counter. A thread may have forbidden itself to read it (prctl(2), PR_SET_TSC).
-ferroce_routine ferroce_guarded_ticks
+ferroce_routine ferroce_guarded_ticks_{major}_{minor}_{patch}
 ferroce_guarded mrs x2, cntvct_el0
 ferroce_return x2
 
 // Copies x2 bytes from x1 to x0, upwards. Each aligned word of 8 bytes is stored at once. What ends the copy, a word or
 // what there is in it, becomes visible after everything before.
 .p2align 4
-ferroce_routine ferroce_guarded_copy
+ferroce_routine ferroce_guarded_copy_{major}_{minor}_{patch}
 771:
 neg x3, x0
 ands x3, x3, #7
@@ -168,7 +170,7 @@ strb w4, [x0]
 ferroce_row 771b, 772b
 ferroce_return xzr
 
-ferroce_guarded_fault:
+ferroce_guarded_fault_{major}_{minor}_{patch}:
 .cfi_startproc
 mov x1, #1
 ret
@@ -176,7 +178,12 @@ ret
 .popsection
 
 .pushsection .rodata.ferroce_guarded, "a", %progbits
-.hidden ferroce_guarded_rows_end
-.globl ferroce_guarded_rows_end
-ferroce_guarded_rows_end:
+.hidden ferroce_guarded_rows_end_{major}_{minor}_{patch}
+.globl ferroce_guarded_rows_end_{major}_{minor}_{patch}
+ferroce_guarded_rows_end_{major}_{minor}_{patch}:
 .popsection
+
+.purgem ferroce_row
+.purgem ferroce_guarded
+.purgem ferroce_routine
+.purgem ferroce_return

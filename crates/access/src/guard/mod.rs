@@ -59,6 +59,14 @@ pub(crate) const FOLDED: usize = 32;
 /// [`copy_summed`] copies so many bytes at least.
 pub(crate) const FEWEST_FOLDED: usize = 128;
 
+/// A part of the version, which the assembler puts into names.
+const fn number(digits: &str) -> u32 {
+    match u32::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a version's part is a number"),
+    }
+}
+
 per_thread! { fn answer() -> Answer = "ferroce_guard_answer"; }
 
 /// What the kernel has said about handlers and this thread's mask.

@@ -1,19 +1,32 @@
 //! Guarded instructions of x86-64.
 
 use super::action::Action;
-use super::{Fold, Outcome};
+use super::{Fold, Outcome, number};
+use ferroce_os::versioned;
 use ferroce_proto::AtomicOp;
 use ferroce_wire::crc::fold_by;
 
-std::arch::global_asm!(include_str!("x86_64.s"));
+std::arch::global_asm!(
+    include_str!("x86_64.s"),
+    major = const number(env!("CARGO_PKG_VERSION_MAJOR")),
+    minor = const number(env!("CARGO_PKG_VERSION_MINOR")),
+    patch = const number(env!("CARGO_PKG_VERSION_PATCH")),
+);
 
 unsafe extern "C" {
+    #[link_name = versioned!("ferroce_guarded_add")]
     fn ferroce_guarded_add(word: u64, add: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_swap")]
     fn ferroce_guarded_swap(word: u64, compare: u64, swap: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_store")]
     fn ferroce_guarded_store(word: u64, value: u64) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_ticks")]
     fn ferroce_guarded_ticks() -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_copy")]
     fn ferroce_guarded_copy(to: u64, from: u64, len: usize) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_copy_avx")]
     fn ferroce_guarded_copy_avx(to: u64, from: u64, len: usize) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_fold")]
     fn ferroce_guarded_fold(
         to: u64,
         from: u64,
@@ -21,6 +34,7 @@ unsafe extern "C" {
         folded: *mut [u8; 16],
         by: *const Factors,
     ) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_fold_avx")]
     fn ferroce_guarded_fold_avx(
         to: u64,
         from: u64,
@@ -28,8 +42,11 @@ unsafe extern "C" {
         folded: *mut [u8; 16],
         by: *const Factors,
     ) -> Outcome;
+    #[link_name = versioned!("ferroce_guarded_restore")]
     fn ferroce_guarded_restore();
+    #[link_name = versioned!("ferroce_guarded_rows")]
     static ferroce_guarded_rows: [i32; 3];
+    #[link_name = versioned!("ferroce_guarded_rows_end")]
     static ferroce_guarded_rows_end: [i32; 3];
 }
 

@@ -1,3 +1,5 @@
+// Names end with the version: two versions of this crate may be in one program.
+
 // A row of the table is three distances from their own places: to the first guarded instruction, behind the last one, to
 // where a fault of one goes on. A fault goes on as if the routine had been left there: none of them uses the stack.
 .macro ferroce_row begin, end, landing
@@ -9,7 +11,7 @@
 .macro ferroce_guarded instruction:vararg
 771: \instruction
 772:
-ferroce_row 771b, 772b, ferroce_guarded_fault
+ferroce_row 771b, 772b, ferroce_guarded_fault_{major}_{minor}_{patch}
 .endm
 
 .macro ferroce_routine name
@@ -51,48 +53,48 @@ ferroce_move eax, 4
 
 .pushsection .rodata.ferroce_guarded, "a", @progbits
 .p2align 2
-.hidden ferroce_guarded_rows
-.globl ferroce_guarded_rows
-ferroce_guarded_rows:
+.hidden ferroce_guarded_rows_{major}_{minor}_{patch}
+.globl ferroce_guarded_rows_{major}_{minor}_{patch}
+ferroce_guarded_rows_{major}_{minor}_{patch}:
 .popsection
 
 .pushsection .text.ferroce_guarded, "ax", @progbits
 
-ferroce_routine ferroce_guarded_add
+ferroce_routine ferroce_guarded_add_{major}_{minor}_{patch}
 mov rax, rsi
 ferroce_guarded lock xadd qword ptr [rdi], rax
 xor edx, edx
 ret
-ferroce_end ferroce_guarded_add
+ferroce_end ferroce_guarded_add_{major}_{minor}_{patch}
 
-ferroce_routine ferroce_guarded_swap
+ferroce_routine ferroce_guarded_swap_{major}_{minor}_{patch}
 mov rax, rsi
 ferroce_guarded lock cmpxchg qword ptr [rdi], rdx
 xor edx, edx
 ret
-ferroce_end ferroce_guarded_swap
+ferroce_end ferroce_guarded_swap_{major}_{minor}_{patch}
 
-ferroce_routine ferroce_guarded_store
+ferroce_routine ferroce_guarded_store_{major}_{minor}_{patch}
 mov rax, rsi
 ferroce_guarded xchg qword ptr [rdi], rax
 xor edx, edx
 ret
-ferroce_end ferroce_guarded_store
+ferroce_end ferroce_guarded_store_{major}_{minor}_{patch}
 
 // The time-stamp counter. A thread may have forbidden itself to read it (prctl(2), PR_SET_TSC).
-ferroce_routine ferroce_guarded_ticks
+ferroce_routine ferroce_guarded_ticks_{major}_{minor}_{patch}
 ferroce_guarded rdtsc
 shl rdx, 32
 or rax, rdx
 xor edx, edx
 ret
-ferroce_end ferroce_guarded_ticks
+ferroce_end ferroce_guarded_ticks_{major}_{minor}_{patch}
 
 // Copies rdx bytes from rsi to rdi, upwards. Each aligned word of 8 bytes is stored at once, and no store crosses the
 // border of such a word but those of 16 and 32 bytes, which are aligned themselves: stores become visible in the order
 // of their addresses, the last byte last.
 .p2align 5
-ferroce_routine ferroce_guarded_copy
+ferroce_routine ferroce_guarded_copy_{major}_{minor}_{patch}
 771:
 test edi, 7
 jnz 50f
@@ -183,12 +185,12 @@ sub rdx, rcx
 ferroce_move_to_word
 jmp 12b
 772:
-ferroce_row 771b, 772b, ferroce_guarded_fault
-ferroce_end ferroce_guarded_copy
+ferroce_row 771b, 772b, ferroce_guarded_fault_{major}_{minor}_{patch}
+ferroce_end ferroce_guarded_copy_{major}_{minor}_{patch}
 
 // The same from 256 bytes on, for processors with AVX.
 .p2align 5
-ferroce_routine ferroce_guarded_copy_avx
+ferroce_routine ferroce_guarded_copy_avx_{major}_{minor}_{patch}
 771:
 test edi, 7
 jz 3f
@@ -225,10 +227,10 @@ add rdx, -128
 cmp rdx, 128
 jae 5b
 772:
-ferroce_row 771b, 772b, ferroce_guarded_fault_avx
+ferroce_row 771b, 772b, ferroce_guarded_fault_avx_{major}_{minor}_{patch}
 vzeroupper
-jmp ferroce_guarded_copy
-ferroce_end ferroce_guarded_copy_avx
+jmp ferroce_guarded_copy_{major}_{minor}_{patch}
+ferroce_end ferroce_guarded_copy_avx_{major}_{minor}_{patch}
 
 // Folds a register into itself, moved up by the factors in xmm8 or ymm8, and adds another one.
 .macro ferroce_fold16 into, more
@@ -249,7 +251,7 @@ vpxor \into, \into, \more
 // Copies rdx bytes, a multiple of 32 and 128 at least, from rsi to rdi, upwards, by stores of 16 bytes. At rcx are 16 bytes, which are
 // added to the first 16, and then those with the same CRC as all of them. At r8 are the factors for 1024, 512, 256 and 128 bits.
 .p2align 5
-ferroce_routine ferroce_guarded_fold
+ferroce_routine ferroce_guarded_fold_{major}_{minor}_{patch}
 771:
 movdqu xmm0, [rsi]
 movdqu xmm1, [rsi + 16]
@@ -298,14 +300,14 @@ ferroce_fold16 xmm0, xmm5
 62:
 movdqu [rcx], xmm0
 772:
-ferroce_row 771b, 772b, ferroce_guarded_fault
+ferroce_row 771b, 772b, ferroce_guarded_fault_{major}_{minor}_{patch}
 xor edx, edx
 ret
-ferroce_end ferroce_guarded_fold
+ferroce_end ferroce_guarded_fold_{major}_{minor}_{patch}
 
 // The same by stores of 32 bytes, for processors with AVX2 and VPCLMULQDQ.
 .p2align 5
-ferroce_routine ferroce_guarded_fold_avx
+ferroce_routine ferroce_guarded_fold_avx_{major}_{minor}_{patch}
 771:
 vmovdqu ymm0, [rsi]
 vmovdqu ymm1, [rsi + 32]
@@ -366,20 +368,20 @@ vpxor xmm0, xmm0, xmm9
 vpxor xmm0, xmm0, xmm1
 vmovdqu [rcx], xmm0
 772:
-ferroce_row 771b, 772b, ferroce_guarded_fault_avx
+ferroce_row 771b, 772b, ferroce_guarded_fault_avx_{major}_{minor}_{patch}
 vzeroupper
 xor edx, edx
 ret
-ferroce_end ferroce_guarded_fold_avx
+ferroce_end ferroce_guarded_fold_avx_{major}_{minor}_{patch}
 
-ferroce_guarded_fault_avx:
+ferroce_guarded_fault_avx_{major}_{minor}_{patch}:
 .cfi_startproc
 vzeroupper
 mov edx, 1
 ret
 .cfi_endproc
 
-ferroce_guarded_fault:
+ferroce_guarded_fault_{major}_{minor}_{patch}:
 .cfi_startproc
 mov edx, 1
 ret
@@ -388,16 +390,23 @@ ret
 // These bytes are those by which unwinders and debuggers know a signal's frame (mov rax, SYS_rt_sigreturn; syscall). They
 // have no description of their own, and neither has the byte before them.
 nop
-.hidden ferroce_guarded_restore
-.globl ferroce_guarded_restore
-.type ferroce_guarded_restore, @function
-ferroce_guarded_restore:
+.hidden ferroce_guarded_restore_{major}_{minor}_{patch}
+.globl ferroce_guarded_restore_{major}_{minor}_{patch}
+.type ferroce_guarded_restore_{major}_{minor}_{patch}, @function
+ferroce_guarded_restore_{major}_{minor}_{patch}:
 .byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05
-.size ferroce_guarded_restore, . - ferroce_guarded_restore
+.size ferroce_guarded_restore_{major}_{minor}_{patch}, . - ferroce_guarded_restore_{major}_{minor}_{patch}
 .popsection
 
 .pushsection .rodata.ferroce_guarded, "a", @progbits
-.hidden ferroce_guarded_rows_end
-.globl ferroce_guarded_rows_end
-ferroce_guarded_rows_end:
+.hidden ferroce_guarded_rows_end_{major}_{minor}_{patch}
+.globl ferroce_guarded_rows_end_{major}_{minor}_{patch}
+ferroce_guarded_rows_end_{major}_{minor}_{patch}:
 .popsection
+
+.purgem ferroce_row
+.purgem ferroce_guarded
+.purgem ferroce_routine
+.purgem ferroce_end
+.purgem ferroce_move
+.purgem ferroce_move_to_word

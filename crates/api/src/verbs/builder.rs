@@ -1,12 +1,12 @@
 //! How a queue pair is made.
 
-use crate::verbs::core::{Core, Sizes};
+use crate::verbs::backend::Attributes;
+use crate::verbs::core::Core;
 use crate::verbs::cq::Cq;
 use crate::verbs::device::{Domain, LIMITS};
 use crate::verbs::endpoint::is_mtu;
 use crate::verbs::{Setup, Transport};
 use ferroce_buffers::{Error, Result};
-use ferroce_sim::QpLimits;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ pub struct Builder<'q, T> {
     domain: &'q Domain,
     send_cq: &'q Cq,
     recv_cq: &'q Cq,
-    limits: QpLimits,
-    sizes: Sizes,
+    attributes: Attributes,
     transport: PhantomData<T>,
 }
 
@@ -28,9 +27,11 @@ impl<'q, T: Transport> Builder<'q, T> {
             domain,
             send_cq: cq,
             recv_cq: cq,
-            limits: QpLimits {
+            attributes: Attributes {
                 send_depth: 8,
                 recv_depth: 8,
+                parts: 4,
+                inline: 64,
                 mtu: 1024,
                 reads: LIMITS.reads,
                 peer_reads: LIMITS.reads,
@@ -39,7 +40,6 @@ impl<'q, T: Transport> Builder<'q, T> {
                 retries: 7,
                 rnr_retries: 6,
             },
-            sizes: Sizes { parts: 4, inline: 64 },
             transport: PhantomData,
         }
     }
@@ -52,45 +52,46 @@ impl<'q, T: Transport> Builder<'q, T> {
 
     /// Requests that the send queue holds, until their completions are polled. The default is 8.
     pub const fn send_depth(mut self, depth: u32) -> Self {
-        self.limits.send_depth = depth;
+        self.attributes.send_depth = depth;
         self
     }
 
     /// Receives that the receive queue holds, until their completions are polled. The default is 8.
     pub const fn recv_depth(mut self, depth: u32) -> Self {
-        self.limits.recv_depth = depth;
+        self.attributes.recv_depth = depth;
         self
     }
 
     /// Pieces of memory in a request. The default is 4.
     pub const fn parts(mut self, parts: u32) -> Self {
-        self.sizes.parts = parts;
+        self.attributes.parts = parts;
         self
     }
 
     /// Bytes of [`Inline`](crate::Inline) data in a request. The default is 64.
     pub const fn inline(mut self, bytes: u32) -> Self {
-        self.sizes.inline = bytes;
+        self.attributes.inline = bytes;
         self
     }
 
     /// Bytes of payload in a packet: 256, 512, 1024, 2048 or 4096. The smaller of both sides' counts. The default is 1024.
     pub const fn mtu(mut self, bytes: u32) -> Self {
-        self.limits.mtu = bytes;
+        self.attributes.mtu = bytes;
         self
     }
 
     /// READs and atomics that this side has outstanding, and that it accepts from the peer. The default is 16 for both.
     pub const fn reads(mut self, outstanding: u8, accepted: u8) -> Self {
-        (self.limits.reads, self.limits.peer_reads) = (outstanding, accepted);
+        (self.attributes.reads, self.attributes.peer_reads) = (outstanding, accepted);
         self
     }
 
     /// The local ACK timeout, and how often a request is sent again. The adapter rounds the time up to 4.096 µs × 2^n, and
-    /// waits up to four times as long. The defaults are 67 ms and 7, which is also the most.
+    /// waits up to four times as long; that of [`Device::native`](crate::verbs::Device::native) waits at least 4.2 ms. The
+    /// defaults are 67 ms and 7, which is also the most.
     pub fn timeout(mut self, timeout: Duration, retries: u8) -> Self {
         let code = (1..31).find(|code| Duration::from_nanos(4096 << code) >= timeout);
-        (self.limits.timeout, self.limits.retries) = (code.unwrap_or(31), retries);
+        (self.attributes.timeout, self.attributes.retries) = (code.unwrap_or(31), retries);
         self
     }
 
@@ -99,18 +100,20 @@ impl<'q, T: Transport> Builder<'q, T> {
     pub fn receiver_not_ready(mut self, wait: Duration, retries: Option<u8>) -> Self {
         // Code 0 is the longest time.
         let code = (1..32).find(|code| ferroce_proto::rnr_delay(*code) >= wait);
-        self.limits.rnr_timer = code.unwrap_or(0);
-        self.limits.rnr_retries = retries.map_or(7, |retries| retries.min(7));
+        self.attributes.rnr_timer = code.unwrap_or(0);
+        self.attributes.rnr_retries = retries.map_or(7, |retries| retries.min(7));
         self
     }
 
     /// Makes the queue pair. It accepts receives, and requests after [`Setup::connect`].
     ///
     /// # Errors
-    /// An attribute is out of its range ([`Kind::Invalid`](crate::Kind::Invalid)), or the completion queues have no room for the
-    /// completions of all requests that fit ([`Kind::Full`](crate::Kind::Full)).
+    /// An attribute is out of its range, or a completion queue is of another device ([`Kind::Invalid`](crate::Kind::Invalid)); the
+    /// completion queues have no room for the completions of all requests that fit ([`Kind::Full`](crate::Kind::Full)); or a
+    /// limit of the device is reached.
     pub fn build(self) -> Result<Setup<T>> {
-        let QpLimits { send_depth, recv_depth, mtu, reads, peer_reads, retries, .. } = self.limits;
+        let Attributes { send_depth, recv_depth, parts, inline, mtu, .. } = self.attributes;
+        let Attributes { reads, peer_reads, retries, .. } = self.attributes;
         let wrong = |why: String| Err(Error::invalid("build", why));
         if send_depth > LIMITS.send_depth || recv_depth > LIMITS.recv_depth {
             return wrong(format!(
@@ -118,10 +121,10 @@ impl<'q, T: Transport> Builder<'q, T> {
                 LIMITS.send_depth, LIMITS.recv_depth
             ));
         }
-        if self.sizes.parts == 0 || self.sizes.parts > LIMITS.parts || self.sizes.inline > LIMITS.inline {
+        if parts == 0 || parts > LIMITS.parts || inline > LIMITS.inline {
             return wrong(format!(
-                "requests of {} parts and {} inline bytes; the limits are {} and {}",
-                self.sizes.parts, self.sizes.inline, LIMITS.parts, LIMITS.inline
+                "requests of {parts} parts and {inline} inline bytes; the limits are {} and {}",
+                LIMITS.parts, LIMITS.inline
             ));
         }
         if !is_mtu(mtu) {
@@ -133,6 +136,6 @@ impl<'q, T: Transport> Builder<'q, T> {
                 LIMITS.reads
             ));
         }
-        Ok(Setup::new(Core::new(self.domain, self.send_cq, self.recv_cq, &self.limits, self.sizes)?))
+        Ok(Setup::new(Core::new(self.domain, self.send_cq, self.recv_cq, &self.attributes)?))
     }
 }

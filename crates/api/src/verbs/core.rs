@@ -1,27 +1,20 @@
 //! What a queue pair consists of, before and after it is connected.
 
+use crate::verbs::backend::{Attributes, RawQp};
 use crate::verbs::cq::{Cq, Entry, Operated, Queue, Shared};
 use crate::verbs::device::Domain;
 use crate::verbs::endpoint::Endpoint;
 use crate::verbs::ops::sealed::Described;
 use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{Poster, ring};
-use ferroce_buffers::{Buffer, Error, Failed, Kind, Parts, PayloadMut, Pool, Result, Segments};
-use ferroce_proto::{DataRef, SendRequest};
-use ferroce_sim::{QpLimits, SimQp, sges};
+use ferroce_buffers::{Buffer, Error, Failed, Kind, Parts, PayloadMut, Pool, Result, Segment, Segments};
+use ferroce_proto::{DataRef, SendRequest, Sge, SgeList, one_sge};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
 /// Bytes of an atomic's result.
 const RESULT: usize = 8;
-
-/// What fits a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    pub(crate) parts: u32,
-    pub(crate) inline: u32,
-}
 
 /// One direction of a queue pair: the slots, and where its completions go.
 struct Half {
@@ -63,33 +56,26 @@ impl Drop for Half {
 
 pub(crate) struct Core {
     /// `None` once it is destroyed. It ends before the slots: nothing accesses memory for it after that.
-    inner: Option<SimQp>,
+    inner: Option<RawQp>,
     sends: Half,
     recvs: Half,
     /// For the results of atomics.
     results: Pool,
     /// Quiet requests since the last that wasn't.
     quiet: u32,
-    limits: QpLimits,
-    sizes: Sizes,
+    attributes: Attributes,
 }
 
 impl Core {
-    pub(crate) fn new(
-        domain: &Domain,
-        send_cq: &Cq,
-        recv_cq: &Cq,
-        limits: &QpLimits,
-        sizes: Sizes,
-    ) -> Result<Self> {
-        let sends = Half::new(send_cq.shared(), limits.send_depth)?;
-        let recvs = Half::new(recv_cq.shared(), limits.recv_depth)?;
-        let results = domain.pool(limits.send_depth.max(1) as usize, RESULT)?;
-        let inner = domain.inner.rc(send_cq.inner(), recv_cq.inner(), limits);
-        Ok(Self { inner: Some(inner), sends, recvs, results, quiet: 0, limits: *limits, sizes })
+    pub(crate) fn new(domain: &Domain, send_cq: &Cq, recv_cq: &Cq, attributes: &Attributes) -> Result<Self> {
+        let sends = Half::new(send_cq.shared(), attributes.send_depth)?;
+        let recvs = Half::new(recv_cq.shared(), attributes.recv_depth)?;
+        let results = domain.pool(attributes.send_depth.max(1) as usize, RESULT)?;
+        let inner = domain.inner.rc(send_cq.inner(), recv_cq.inner(), attributes)?;
+        Ok(Self { inner: Some(inner), sends, recvs, results, quiet: 0, attributes: *attributes })
     }
 
-    fn inner(&self) -> &SimQp {
+    fn inner(&self) -> &RawQp {
         self.inner.as_ref().expect("only the destruction takes it")
     }
 
@@ -98,14 +84,11 @@ impl Core {
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
-        let (inner, QpLimits { mtu, peer_reads, .. }) = (self.inner(), self.limits);
-        let gid = inner.ip().to_ipv6_mapped().octets();
-        Endpoint { gid, qpn: inner.qpn(), psn: inner.psn(), mtu, reads: peer_reads }
+        self.inner().endpoint(&self.attributes)
     }
 
     pub(crate) fn connect(&self, endpoint: &Endpoint) -> Result<()> {
-        self.inner().connect(&endpoint.peer()?);
-        Ok(())
+        self.inner().connect(endpoint)
     }
 
     pub(crate) fn room(&self) -> (u32, u32) {
@@ -125,8 +108,9 @@ impl Core {
         let mut segments = Segments::new();
         describe(&mut segments);
         segments.retain(|segment| segment.length > 0);
-        if segments.len() > self.sizes.parts as usize {
-            let why = format!("{} parts; the queue pair was built for {}", segments.len(), self.sizes.parts);
+        if segments.len() > self.attributes.parts as usize {
+            let why =
+                format!("{} parts; the queue pair was built for {}", segments.len(), self.attributes.parts);
             return Err(Error::invalid(verb, why));
         }
         Ok(segments)
@@ -143,7 +127,7 @@ impl Core {
         };
         let wr_id = self.recvs.next();
         self.recvs.push(Entry { tag, what: Operated::Received, len: 0, held: memory.hold_for_writing() });
-        self.inner().receive(wr_id, &segments);
+        self.inner().receive(wr_id, sges(&segments));
         Ok(())
     }
 
@@ -202,8 +186,8 @@ impl Core {
 
     fn too_long(&self, inline: Option<&[u8]>) -> Option<Error> {
         let len = inline.map_or(0, <[u8]>::len);
-        (len > self.sizes.inline as usize).then(|| {
-            let why = format!("{len} inline bytes; the queue pair was built for {}", self.sizes.inline);
+        (len > self.attributes.inline as usize).then(|| {
+            let why = format!("{len} inline bytes; the queue pair was built for {}", self.attributes.inline);
             Error::new(Kind::TooLong, "post", why)
         })
     }
@@ -229,8 +213,17 @@ impl Drop for Core {
     }
 }
 
+/// Segments as the transport names them.
+fn sges(segments: &[Segment]) -> SgeList {
+    let sge = |s: &Segment| Sge { addr: s.address, length: s.length, lkey: s.key };
+    match segments {
+        [segment] => one_sge(sge(segment)),
+        _ => segments.iter().map(sge).collect(),
+    }
+}
+
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Qp").field(&self.inner.as_ref().map(SimQp::qpn)).finish()
+        f.debug_tuple("Qp").field(&self.inner.as_ref().map(RawQp::qpn)).finish()
     }
 }

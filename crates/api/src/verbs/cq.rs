@@ -1,17 +1,15 @@
 //! Completion queues, and the slots of the queue pairs that use them.
 
+use crate::verbs::backend::{Ended, RawCq, Taken};
 use ferroce_buffers::slots::Retirer;
 use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Parts, Result};
 use ferroce_proto::WcOpcode;
-use ferroce_sim::{SimCompletion, SimCq};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Completions that are taken from the adapter at a time.
-const BLOCK: usize = 32;
 
 /// What a request was.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -120,8 +118,10 @@ impl Shared {
         drop(removed);
     }
 
-    fn find(&self, number: u32) -> Option<Arc<Queue>> {
-        self.queues().joined.get(&number).cloned()
+    /// The queue of a completion, which may be the one that was found last.
+    fn find_again(&self, last: Option<Arc<Queue>>, completion: &Ended) -> Option<Arc<Queue>> {
+        let number = (completion.inner.wr_id >> 32) as u32;
+        last.filter(|queue| queue.number == number).or_else(|| self.queues().joined.get(&number).cloned())
     }
 }
 
@@ -129,25 +129,27 @@ impl Shared {
 ///
 /// It has room for the completions of all its queue pairs: [`build`](crate::verbs::Builder::build) fails otherwise.
 pub struct Cq {
-    inner: SimCq,
+    inner: RawCq,
     shared: Arc<Shared>,
     /// Completions that were taken from the adapter.
-    entries: VecDeque<SimCompletion>,
-    /// A completion whose quiet predecessors are reported first, and its queue.
-    retiring: Option<(Arc<Queue>, SimCompletion)>,
+    entries: Taken,
+    /// A completion whose quiet predecessors are reported first. It is of the queue that was found last.
+    retiring: Option<Ended>,
+    found: Option<Arc<Queue>>,
 }
 
 impl Cq {
-    pub(crate) fn new(inner: SimCq, capacity: u32) -> Self {
+    pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
         let shared = Arc::new(Shared { capacity, queues: Mutex::default() });
-        Self { inner, shared, entries: VecDeque::new(), retiring: None }
+        let entries = inner.taken();
+        Self { inner, shared, entries, retiring: None, found: None }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    pub(crate) const fn inner(&self) -> &SimCq {
+    pub(crate) const fn inner(&self) -> &RawCq {
         &self.inner
     }
 
@@ -155,23 +157,72 @@ impl Cq {
         self.retiring.is_some() || !self.entries.is_empty()
     }
 
-    /// Completions that have happened. An empty poll lets other programs of a simulation run.
-    pub fn poll(&mut self) -> Completions<'_> {
+    /// Completions that have happened. Polling also makes progress: on [`Device::native`](crate::verbs::Device::native) for the
+    /// adapter, in a simulation for other programs if there are none.
+    ///
+    /// # Errors
+    /// The device can't be used any more.
+    pub fn poll(&mut self) -> Result<Completions<'_>> {
         if !self.has_entries() {
-            self.inner.poll(&mut self.entries, BLOCK);
+            self.inner.poll(&mut self.entries)?;
         }
-        Completions { cq: self }
+        Ok(Completions { cq: self })
     }
 
     /// Waits for a completion, at most for `limit`. False if none came.
     ///
     /// # Errors
-    /// The device is gone. (A simulated one never is.)
+    /// The device can't be used any more. (A simulated one always can.)
     ///
     /// # Panics
     /// In a simulation without a limit: no completion will ever come. The message contains what each queue pair waits for.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<bool> {
-        Ok(self.has_entries() || self.inner.wait(limit))
+        while !self.is_ready() {
+            if !self.inner.wait(&mut self.entries, limit)? {
+                return Ok(false);
+            }
+            if self.entries.is_empty() {
+                self.inner.poll(&mut self.entries)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a completion was taken whose request is outstanding. Those of queue pairs that were destroyed since are dropped.
+    fn is_ready(&mut self) -> bool {
+        loop {
+            if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
+                if queue.retirer().is_outstanding(completion.inner.wr_id as u32) {
+                    return true;
+                }
+                self.retiring = None;
+            }
+            self.retiring = self.entries.pop();
+            let Some(completion) = &self.retiring else { return false };
+            self.found = self.shared.find_again(self.found.take(), completion);
+        }
+    }
+
+    /// The descriptor for an event loop (epoll, `AsyncFd`), if the device has one; a simulated one has none. After [`Cq::arm`] it is
+    /// readable as soon as there is a completion. Programs don't read it.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    /// Prepares a sleep on the [descriptor](Cq::descriptor). False: there are completions, so poll before the sleep. A loop that
+    /// polls until the queue is empty, arms, and sleeps if that returns true, misses no completion.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn arm(&mut self) -> Result<bool> {
+        if self.is_ready() {
+            return Ok(false);
+        }
+        self.inner.arm()?;
+        // One that has come before is seen here, one that comes later is announced.
+        self.inner.poll(&mut self.entries)?;
+        Ok(!self.is_ready())
     }
 
     /// Waits for the next completion, at most for `limit`.
@@ -183,11 +234,8 @@ impl Cq {
     /// As [`Cq::wait`].
     pub fn next(&mut self, limit: Option<Duration>) -> Result<Option<Completion<'_>>> {
         loop {
-            if !self.has_entries() {
-                if !self.inner.wait(limit) {
-                    return Ok(None);
-                }
-                self.inner.poll(&mut self.entries, BLOCK);
+            if !self.wait(limit)? {
+                return Ok(None);
             }
             if let Some(done) = self.retire() {
                 return Ok(Some(Completion { done, cq: PhantomData }));
@@ -198,7 +246,7 @@ impl Cq {
     /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
     fn retire(&mut self) -> Option<Done> {
         loop {
-            if let Some((queue, completion)) = &self.retiring {
+            if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
                 let number = completion.inner.wr_id as u32;
                 let (entry, last) = {
                     let mut retirer = queue.retirer();
@@ -213,9 +261,8 @@ impl Cq {
                     return done;
                 }
             }
-            let completion = self.entries.pop_front()?;
-            let queue = self.shared.find((completion.inner.wr_id >> 32) as u32);
-            self.retiring = queue.map(|queue| (queue, completion));
+            self.retiring = self.entries.pop();
+            self.found = self.shared.find_again(self.found.take(), self.retiring.as_ref()?);
         }
     }
 }
@@ -254,9 +301,9 @@ struct Done {
 
 impl Done {
     /// `last` is false for a quiet request, which ended before the one that the completion is of.
-    fn new(entry: Entry, completion: &SimCompletion, last: bool) -> Self {
+    fn new(entry: Entry, completion: &Ended, last: bool) -> Self {
         let Entry { tag, what, len, held } = entry;
-        let SimCompletion { inner, qpn, fault } = completion;
+        let Ended { inner, qpn, fault } = completion;
         let fault = fault.clone().filter(|_| last);
         let done = fault.is_none();
         let (what, len, immediate) = match what {

@@ -1,11 +1,15 @@
 //! Devices and protection domains.
 
+use crate::verbs::backend::{RawDevice, RawDomain};
 use crate::verbs::cq::Cq;
 use crate::verbs::{Builder, Reliable};
 use ferroce_buffers::{Buffer, Error, Failed, Memory, Pool, Result};
-use ferroce_sim::{Host, SimDomain};
+#[cfg(feature = "native")]
+use ferroce_native::NativeDevice;
+#[cfg(feature = "sim")]
+use ferroce_sim::Host;
 
-/// What a device can do.
+/// What a device can do. It is the same for all devices of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -35,20 +39,71 @@ pub(crate) const LIMITS: Limits = Limits {
 /// An RDMA device. Clones are handles of the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    host: Host,
+    inner: RawDevice,
 }
 
 impl Device {
+    /// Ferroce's adapter in this process, on the interface of the default route if there is one. It needs no hardware, no kernel module
+    /// and no privilege. Its peers are queue pairs of this process, of other processes of the host, and of other hosts,
+    /// over UDP port 4791: on Ferroce or on RoCEv2 adapters.
+    ///
+    /// Each call finds the devices anew. Completion queues and queue pairs work together if their domains were opened from one
+    /// `Device` or its clones.
+    ///
+    /// # Errors
+    /// The network namespace has no interface that can be used ([`Kind::NotFound`](crate::Kind::NotFound)), or it can't be read.
+    ///
+    /// ```no_run
+    /// # use ferroce::verbs::Device;
+    /// let domain = Device::native()?.open()?;
+    /// # Ok::<_, ferroce::Error>(())
+    /// ```
+    #[cfg(feature = "native")]
+    pub fn native() -> Result<Self> {
+        let first = Self::all()?.into_iter().next();
+        first.ok_or_else(|| {
+            Error::new(ferroce_buffers::Kind::NotFound, "native", "no network interface can be used")
+        })
+    }
+
+    /// All devices of this process's network namespace, that of [`Device::native`] first.
+    ///
+    /// # Errors
+    /// The interfaces can't be read, or the environment variable `FERROCE_DEVICES` is wrong.
+    #[cfg(feature = "native")]
+    pub fn all() -> Result<Vec<Self>> {
+        let devices = NativeDevice::all()?;
+        Ok(devices.into_iter().map(|device| Self { inner: RawDevice::Native(device) }).collect())
+    }
+
+    /// The device with this name.
+    ///
+    /// # Errors
+    /// There is none ([`Kind::NotFound`](crate::Kind::NotFound)), or as [`Device::all`].
+    #[cfg(feature = "native")]
+    pub fn named(name: &str) -> Result<Self> {
+        let all = Self::all()?;
+        let names: Vec<_> = all.iter().map(Self::name).collect();
+        all.into_iter().find(|device| device.name() == name).ok_or_else(|| {
+            Error::new(
+                ferroce_buffers::Kind::NotFound,
+                "named",
+                format!("{name:?}; there are: {}", names.join(", ")),
+            )
+        })
+    }
+
     /// The adapter of a simulated host.
+    #[cfg(feature = "sim")]
     #[must_use]
     pub fn simulated(host: &Host) -> Self {
-        Self { host: host.clone() }
+        Self { inner: RawDevice::Sim(host.clone()) }
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("sim_{}", self.host.name())
+        self.inner.name()
     }
 
     /// What it can do.
@@ -58,9 +113,11 @@ impl Device {
     }
 
     /// Makes a protection domain on it.
-    #[must_use]
-    pub fn open(&self) -> Domain {
-        Domain { device: self.clone(), inner: self.host.domain() }
+    ///
+    /// # Errors
+    /// On [`Device::native`]: UDP port 4791 belongs to another program, or a limit of the system is reached.
+    pub fn open(&self) -> Result<Domain> {
+        Ok(Domain { device: self.clone(), inner: self.inner.open()? })
     }
 }
 
@@ -68,7 +125,7 @@ impl Device {
 #[derive(Clone, Debug)]
 pub struct Domain {
     device: Device,
-    pub(crate) inner: SimDomain,
+    pub(crate) inner: RawDomain,
 }
 
 impl Domain {
@@ -85,14 +142,14 @@ impl Domain {
     ///
     /// ```
     /// # use ferroce::{sim::World, verbs::Device};
-    /// # let domain = Device::simulated(&World::new(0).host("a")).open();
+    /// # let domain = Device::simulated(&World::new(0).host("a")).open()?;
     /// let mut buffer = domain.register(vec![1, 2, 3]).map_err(|failed| failed.error)?;
     /// buffer[0] = 4;
     /// assert_eq!(buffer.reclaim::<Vec<u8>>().unwrap(), [4, 2, 3]);
     /// # Ok::<_, ferroce::Error>(())
     /// ```
     pub fn register<M: Memory>(&self, memory: M) -> Result<Buffer, Failed<M>> {
-        ferroce_buffers::register(memory, |tap| self.inner.register(tap))
+        self.inner.register(memory)
     }
 
     /// Allocates and registers `len` zeroed bytes. The length of the buffer is its capacity.
@@ -100,7 +157,7 @@ impl Domain {
     /// # Errors
     /// `len` is 0, or the device refuses.
     pub fn alloc(&self, len: usize) -> Result<Buffer> {
-        ferroce_buffers::alloc(len, |tap| self.inner.register(tap))
+        self.inner.alloc(len)
     }
 
     /// Allocates `count` buffers of `size` bytes in one registration.
@@ -122,7 +179,7 @@ impl Domain {
             let why = format!("{entries} entries; a completion queue has 1 to {}", LIMITS.cq_entries);
             return Err(Error::invalid("cq", why));
         }
-        Ok(Cq::new(self.inner.cq(entries), entries))
+        Ok(Cq::new(self.inner.cq(entries)?, entries))
     }
 
     /// Begins a queue pair of a reliable connection. Its completions go to `cq`.

@@ -1,8 +1,6 @@
 //! What a queue pair has to know of its peer.
 
 use ferroce_buffers::{Error, Result};
-use ferroce_sim::QpPeer;
-use std::net::{IpAddr, Ipv6Addr};
 
 const VERSION: u8 = 1;
 
@@ -47,15 +45,6 @@ impl Endpoint {
             return Err(Error::invalid("endpoint", why));
         }
         Ok(endpoint)
-    }
-
-    /// The peer, as the device names it.
-    pub(crate) fn peer(&self) -> Result<QpPeer> {
-        let &Self { gid, qpn, psn, mtu, reads } = self;
-        match Ipv6Addr::from(gid).to_canonical() {
-            IpAddr::V4(ip) => Ok(QpPeer { ip, qpn, psn, mtu, reads }),
-            IpAddr::V6(ip) => Err(Error::invalid("connect", format!("{ip} isn't a simulated host"))),
-        }
     }
 }
 

@@ -1,4 +1,6 @@
-//! The objects of an RDMA adapter. The program polls for completions; there are no futures and no threads in here.
+//! The objects of an RDMA adapter. The program polls for completions, or waits for them; there are no futures in here.
+//!
+//! [`Device::native`] has a thread of its own, which receives packets while no thread of the program polls or waits.
 //!
 //! A queue pair is made in two steps. A [`Builder`] makes a [`Setup`], which takes receives and has an [`Endpoint`] for the
 //! peer. With the peer's endpoint it becomes a [`Qp`], which takes requests. Requests are values ([`Send`], [`Write`],
@@ -16,7 +18,8 @@
 //!
 //! # fn main() -> ferroce::Result<()> {
 //! let world = World::new(1);
-//! let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)).open());
+//! let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)));
+//! let (a, b) = (a.open()?, b.open()?);
 //! let (mut a_cq, b_cq) = (a.cq(16)?, b.cq(16)?);
 //! let a_setup = a.rc(&a_cq).send_depth(8).recv_depth(0).build()?;
 //! let b_setup = b.rc(&b_cq).send_depth(0).recv_depth(0).build()?;
@@ -29,7 +32,7 @@
 //! a_qp.post(1, Write::new(Inline::from(&7_u64.to_ne_bytes()), token.slice(..8)).quiet())?;
 //! a_qp.post(2, FetchAdd::new(token.slice(..8), 3))?;
 //! a_cq.wait(None)?;
-//! let mut ended = a_cq.poll();
+//! let mut ended = a_cq.poll()?;
 //! while let Some(completion) = ended.next() {
 //!     completion.result()?;
 //!     if completion.what() == Operated::Atomic {
@@ -54,7 +57,7 @@
 //! # let world = World::new(1);
 //! # let (a, b) = (world.host("a"), world.host("b"));
 //! # let cable = b.clone();
-//! # let [a, b] = [a, b].map(|host| Device::simulated(&host).open());
+//! # let (a, b) = (Device::simulated(&a).open()?, Device::simulated(&b).open()?);
 //! # let (mut cq, b_cq) = (a.cq(16)?, b.cq(16)?);
 //! # let a_setup = a.rc(&cq).build()?;
 //! # let b_setup = b.rc(&b_cq).build()?;
@@ -76,6 +79,7 @@
 //! # }
 //! ```
 
+mod backend;
 mod builder;
 mod core;
 mod cq;

@@ -2,7 +2,7 @@
 use ferroce::verbs::Cq;
 
 pub fn f(cq: &mut Cq) {
-    let mut completions = cq.poll();
+    let mut completions = cq.poll().unwrap();
     let first = completions.next();
     let _ = completions.next();
     drop(first); // WRONG

@@ -2,7 +2,7 @@
 use ferroce::verbs::Cq;
 
 pub fn f(cq: &mut Cq) {
-    let mut completions = cq.poll();
-    let _ = cq.poll();
+    let mut completions = cq.poll().unwrap();
+    let _ = cq.poll().unwrap();
     let _ = completions.next(); // WRONG
 }

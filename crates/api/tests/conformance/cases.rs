@@ -1,7 +1,7 @@
 //! What succeeds.
 
 use crate::fixture::{Fixture, connected, connected_with, large};
-use ferroce::verbs::{CompareSwap, Device, FetchAdd, Operated, Read, Send, Write};
+use ferroce::verbs::{CompareSwap, FetchAdd, Operated, Read, Send, Write};
 use ferroce::{Inline, Kind, Part, rights};
 
 pub fn messages(fixture: &impl Fixture) {
@@ -141,7 +141,7 @@ pub fn inline(fixture: &impl Fixture) {
 }
 
 pub fn frozen(fixture: &impl Fixture) {
-    let [a, b] = fixture.devices().map(Device::open);
+    let [a, b] = fixture.devices().map(|device| device.open().unwrap());
     let (mut a_cq, mut b_cq) = (a.cq(64).unwrap(), b.cq(64).unwrap());
     let mut buffer = a.alloc(3000).unwrap();
     buffer.iter_mut().for_each(|byte| *byte = 9);
@@ -230,7 +230,7 @@ pub fn full(fixture: &impl Fixture) {
 }
 
 pub fn two_queues(fixture: &impl Fixture) {
-    let [a, b] = fixture.devices().map(Device::open);
+    let [a, b] = fixture.devices().map(|device| device.open().unwrap());
     let mut a_cq = a.cq(16).unwrap();
     let (mut sends, mut receives) = (b.cq(8).unwrap(), b.cq(8).unwrap());
     let mut a_setup = a.rc(&a_cq).build().unwrap();
@@ -247,5 +247,5 @@ pub fn two_queues(fixture: &impl Fixture) {
     let mut tags: Vec<_> = (0..2).map(|_| a_cq.next(None).unwrap().unwrap().tag()).collect();
     tags.sort_unstable();
     assert_eq!(tags, [1, 3]);
-    assert!(receives.poll().next().is_none());
+    assert!(receives.poll().unwrap().next().is_none());
 }

@@ -10,12 +10,13 @@ pub fn abort(fixture: &impl Fixture) {
     let exposed = b.domain.alloc(large(1 << 20)).unwrap().expose(rights::Read).unwrap();
     let pool = a.domain.pool(1, large(1 << 20)).unwrap();
     a.qp.post(1, Read::new(pool.try_take().unwrap(), exposed.token())).unwrap();
-    // The response is on its way when the program gives up.
-    assert!(!a.cq.wait(Some(Duration::from_micros(2))).unwrap());
+    // The response is on its way when the program gives up, or has come already.
+    let has_come = a.cq.wait(Some(Duration::from_micros(2))).unwrap();
+    assert!(!has_come || fixture.is_quick());
     assert_eq!(pool.free(), 0);
     a.qp.abort();
     let mut done = a.cq.next(None).unwrap().unwrap();
-    assert_eq!(done.result().unwrap_err().status(), Status::Flushed);
+    assert_eq!(done.result().map_err(|fault| fault.status()).is_ok(), has_come);
     let mut buffer = done.take().buffer().unwrap();
     buffer.iter_mut().for_each(|byte| *byte = 5);
     assert!(!a.cq.wait(Some(Duration::from_millis(100))).unwrap());
@@ -45,7 +46,8 @@ pub fn destroy(fixture: &impl Fixture) {
     b.qp.post(1, Send::new(())).unwrap();
     let fault = b.cq.next(None).unwrap().unwrap().result().unwrap_err();
     assert_eq!(fault.status(), Status::RetriesExceeded);
-    assert!(fault.to_string().starts_with("FC010"), "{fault}");
+    // Nothing has answered, or the device knows why.
+    assert!(fault.to_string().starts_with("FC01"), "{fault}");
 }
 
 pub fn dropped(fixture: &impl Fixture) {
@@ -54,12 +56,12 @@ pub fn dropped(fixture: &impl Fixture) {
     let pool = a.domain.pool(2, large(1 << 16)).unwrap();
     a.qp.post(1, Read::new(pool.try_take().unwrap(), exposed.token())).unwrap();
     a.qp.recv(2, pool.try_take().unwrap()).unwrap();
-    assert!(!a.cq.wait(Some(Duration::from_micros(1))).unwrap());
+    assert!(!a.cq.wait(Some(Duration::from_micros(1))).unwrap() || fixture.is_quick());
     assert_eq!(pool.free(), 0);
     drop(a.qp);
     assert_eq!(pool.free(), 2);
     assert!(!a.cq.wait(Some(Duration::from_millis(1))).unwrap());
-    assert!(a.cq.poll().next().is_none());
+    assert!(a.cq.poll().unwrap().next().is_none());
 }
 
 pub fn forgotten(fixture: &impl Fixture) {
@@ -91,7 +93,7 @@ pub fn dropped_cq(fixture: &impl Fixture) {
 }
 
 pub fn reserved(fixture: &impl Fixture) {
-    let domain = fixture.devices()[0].open();
+    let domain = fixture.devices()[0].open().unwrap();
     let cq = domain.cq(20).unwrap();
     let first = domain.rc(&cq).send_depth(4).recv_depth(6).build().unwrap();
     let error = domain.rc(&cq).send_depth(4).recv_depth(7).build().unwrap_err();

@@ -15,6 +15,10 @@ pub trait Fixture {
     fn devices(&self) -> [&Device; 2];
     /// A number that random cases begin with.
     fn seed(&self) -> u64;
+    /// A request may be over as soon as it is posted.
+    fn is_quick(&self) -> bool {
+        false
+    }
 }
 
 /// Devices of two hosts of a simulated network.
@@ -49,6 +53,39 @@ impl Fixture for Simulated {
     }
 }
 
+/// One device of this process, twice.
+#[cfg(feature = "native")]
+pub struct Native(Device);
+
+#[cfg(feature = "native")]
+impl Native {
+    pub fn new() -> Self {
+        Self(Device::native().unwrap())
+    }
+
+    /// All packets go over UDP, as between hosts. For a process that hasn't used the device yet.
+    pub fn over_udp() -> Self {
+        // SAFETY: the test's own process has one more thread, which sleeps until the time limit.
+        unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+        Self::new()
+    }
+}
+
+#[cfg(feature = "native")]
+impl Fixture for Native {
+    fn devices(&self) -> [&Device; 2] {
+        [&self.0, &self.0]
+    }
+
+    fn seed(&self) -> u64 {
+        1
+    }
+
+    fn is_quick(&self) -> bool {
+        true
+    }
+}
+
 /// One side of a connection.
 pub struct Side {
     pub domain: Domain,
@@ -65,7 +102,7 @@ pub fn connected_with(
     fixture: &impl Fixture,
     build: impl Fn(Builder<'_, Reliable>) -> Builder<'_, Reliable>,
 ) -> [Side; 2] {
-    let [a, b] = fixture.devices().map(Device::open);
+    let [a, b] = fixture.devices().map(|device| device.open().unwrap());
     let (a_cq, b_cq) = (a.cq(128).unwrap(), b.cq(128).unwrap());
     let a_setup = build(a.rc(&a_cq)).build().unwrap();
     let b_setup = build(b.rc(&b_cq)).build().unwrap();

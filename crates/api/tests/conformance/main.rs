@@ -1,12 +1,21 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
 mod cases;
+#[cfg(feature = "native")]
+mod differential;
 mod ends;
 mod failures;
 mod fixture;
+mod line;
 mod memory;
+#[cfg(feature = "native")]
+mod of_this_process;
+mod pairs;
+mod settings;
 mod simulated;
 
+#[cfg(feature = "native")]
+use fixture::Native;
 use fixture::Simulated;
 
 /// Threads may share all objects (rule S12). Those that post and poll do it by `&mut`.
@@ -37,6 +46,36 @@ macro_rules! conformance {
                 }
             }
         )*
+
+        /// Two queue pairs of this process.
+        #[cfg(feature = "native")]
+        mod native {
+            use super::*;
+
+            $(
+                #[test]
+                fn $name() {
+                    ferroce_tests::inside::in_namespace(concat!("native::", stringify!($name)), || {
+                        $case(&Native::new());
+                    });
+                }
+            )*
+        }
+
+        /// Two queue pairs of this process, whose packets go over UDP as between hosts.
+        #[cfg(feature = "native")]
+        mod native_over_udp {
+            use super::*;
+
+            $(
+                #[test]
+                fn $name() {
+                    ferroce_tests::inside::in_namespace(concat!("native_over_udp::", stringify!($name)), || {
+                        $case(&Native::over_udp());
+                    });
+                }
+            )*
+        }
     };
 }
 

@@ -133,7 +133,7 @@ pub fn many(fixture: &impl Fixture) {
                 posted.push_back(Expected::Nothing);
                 next += 1;
             }
-            let mut completions = a.cq.poll();
+            let mut completions = a.cq.poll().unwrap();
             while let Some(mut done) = completions.next() {
                 done.result().unwrap();
                 assert_eq!(done.tag(), ended);
@@ -145,7 +145,7 @@ pub fn many(fixture: &impl Fixture) {
                 }
             }
         }
-        let mut completions = b.cq.poll();
+        let mut completions = b.cq.poll().unwrap();
         while let Some(mut received) = completions.next() {
             assert_eq!(received.buffer().unwrap().unwrap()[..], sent.pop_front().unwrap());
         }

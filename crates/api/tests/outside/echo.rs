@@ -11,7 +11,7 @@ pub fn serve(
     meet: impl FnOnce(Endpoint) -> Endpoint,
     goodbye: impl FnOnce(),
 ) -> Result<()> {
-    let domain = device.open();
+    let domain = device.open()?;
     let pool = domain.pool(4, 1024)?;
     let mut cq = domain.cq(16)?;
     let mut setup = domain.rc(&cq).build()?;
@@ -46,7 +46,7 @@ pub fn call(
     meet: impl FnOnce(Endpoint) -> Endpoint,
     goodbye: impl FnOnce(),
 ) -> Result<Vec<Vec<u8>>> {
-    let domain = device.open();
+    let domain = device.open()?;
     let mut cq = domain.cq(16)?;
     let mut setup = domain.rc(&cq).build()?;
     for _ in messages {

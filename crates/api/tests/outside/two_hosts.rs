@@ -48,8 +48,8 @@ fn a_server_that_forgets_receives_is_found() {
     explore(0..50, |world| {
         let wrong = world.host("wrong");
         let right = world.host("right");
-        let a = Device::simulated(&wrong).open();
-        let b = Device::simulated(&right).open();
+        let a = Device::simulated(&wrong).open().unwrap();
+        let b = Device::simulated(&right).open().unwrap();
         let (a_cq, mut b_cq) = (a.cq(16).unwrap(), b.cq(16).unwrap());
         let retry = std::time::Duration::from_millis(1);
         let forgets = a.rc(&a_cq).receiver_not_ready(retry, None).build().unwrap();

@@ -1,6 +1,6 @@
 //! An adapter that knows what was registered, and notes what happens.
 
-use ferroce_buffers::{Buffer, Error, Exposure, Kind, Registration, Rights, Tap};
+use ferroce_buffers::{AccessBy, Buffer, Error, Exposure, Kind, Registration, Rights, Tap};
 use std::sync::{Arc, Mutex};
 
 /// What the tests see of the adapter.
@@ -36,7 +36,7 @@ impl Adapter {
     }
 
     pub fn alloc(&self, len: usize) -> Buffer {
-        ferroce_buffers::alloc(len, |tap| self.register(tap)).unwrap()
+        ferroce_buffers::alloc(len, AccessBy::Tap, |tap| self.register(tap)).unwrap()
     }
 }
 

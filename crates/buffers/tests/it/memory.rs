@@ -1,7 +1,7 @@
 //! Whose memory it is: registration, parts, pools, and the owner's way back.
 
 use crate::adapter::Adapter;
-use ferroce_buffers::{Buffer, Kind, Memory, Payload, Pool, RawMemory, Remote, register, rights};
+use ferroce_buffers::{AccessBy, Buffer, Kind, Memory, Payload, Pool, RawMemory, Remote, register, rights};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ impl Drop for Noted {
 }
 
 fn registered<M: Memory>(adapter: &Adapter, memory: M) -> Buffer {
-    register(memory, |tap| adapter.register(tap)).unwrap()
+    register(memory, AccessBy::Tap, |tap| adapter.register(tap)).unwrap()
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn raw_memory_comes_back_with_what_keeps_it() {
 #[test]
 fn a_refused_registration_gives_the_memory_back() {
     let adapter = Adapter { refuses: true, ..Adapter::default() };
-    let failed = register(vec![1, 2], |tap| adapter.register(tap)).unwrap_err();
+    let failed = register(vec![1, 2], AccessBy::Tap, |tap| adapter.register(tap)).unwrap_err();
     assert_eq!((failed.error.kind(), failed.back), (Kind::NoMemory, vec![1, 2]));
 }
 

@@ -212,12 +212,12 @@ mod tests {
         let memory = [0u8; 64];
         let addr = memory.as_ptr() as u64;
         let init = MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL };
-        let mr = Mr::register(&pd, init).unwrap();
+        let mr = Mr::of_test(&pd, init).unwrap();
         let change = mr.begin_change().unwrap();
         assert_eq!(mr.deregister().unwrap_err().errno(), libc::EBUSY);
-        assert_eq!(mr.reregister(None, init, init).unwrap_err().errno(), libc::EBUSY);
+        assert_eq!(mr.change_in_test(None, init, init).unwrap_err().errno(), libc::EBUSY);
         drop(change);
-        mr.reregister(None, init, init).unwrap();
+        mr.change_in_test(None, init, init).unwrap();
         mr.deregister().unwrap();
         // It has ended: its key may be another's.
         mr.deregister().unwrap();
@@ -229,7 +229,7 @@ mod tests {
         let memory = vec![0u8; 8192];
         let addr = memory.as_ptr() as u64;
         let init = MrInit { addr, length: 8192, iova: addr, access: MrAccess::ALL };
-        let mr = Mr::register(&pd, init).unwrap();
+        let mr = Mr::of_test(&pd, init).unwrap();
         let mw = Mw::alloc(&pd, MwKind::One).unwrap();
         let (table, by) = (KeyTable::global(), KeyUser { pd: pd.id(), qp: 1 });
         let access = Access { remote_read: true, ..Access::default() };
@@ -246,10 +246,10 @@ mod tests {
         };
         let second_half = MrInit { addr: addr + 4096, length: 4096, iova: addr + 4096, ..init };
         in_use(by_key(addr), || {
-            in_time("ibv_rereg_mr", || mr.reregister(None, mr.init().unwrap(), second_half).unwrap())
+            in_time("ibv_rereg_mr", || mr.change_in_test(None, mr.init().unwrap(), second_half).unwrap())
         });
         // Made of what the region was before.
-        assert_eq!(mr.reregister(None, init, init).unwrap_err().errno(), libc::EBUSY);
+        assert_eq!(mr.change_in_test(None, init, init).unwrap_err().errno(), libc::EBUSY);
         assert_eq!(mr.init().unwrap(), second_half);
         in_use(by_key(addr + 4096), || in_time("ibv_dereg_mr", || mr.deregister().unwrap()));
     }
@@ -263,7 +263,7 @@ mod tests {
         let init = MrInit { addr, length: 4096, iova: addr, access: MrAccess::ALL };
         let (table, by) = (KeyTable::global(), KeyUser { pd: pd.id(), qp: 1 });
         for way in ["without a lock", "by the gate", "through a window"] {
-            let [mr, other] = &[(); 2].map(|()| Mr::register(&pd, init).unwrap());
+            let [mr, other] = &[(); 2].map(|()| Mr::of_test(&pd, init).unwrap());
             let sge = |mr: &Mr| Sge { addr, length: 8, lkey: mr.key() };
             let mw = Mw::alloc(&pd, MwKind::One).unwrap();
             let access = Access { remote_read: true, ..Access::default() };
@@ -300,7 +300,7 @@ mod tests {
                 };
                 assert_eq!(busy.unwrap_err().errno(), libc::EBUSY, "{way}");
                 let half = MrInit { length: 2048, ..init };
-                assert_eq!(mr.reregister(None, init, half).unwrap_err().errno(), libc::EBUSY, "{way}");
+                assert_eq!(mr.change_in_test(None, init, half).unwrap_err().errno(), libc::EBUSY, "{way}");
                 // It is what it was.
                 assert_eq!(mr.init().unwrap(), init);
                 table.local(by.pd, &sge(mr), true, |_| Ok(())).unwrap();

@@ -81,7 +81,7 @@ mod tests {
         let memory = vec![0u8; 4096];
         let addr = memory.as_ptr() as u64;
         let access = MrAccess { local_write: true, remote_read: true, ..MrAccess::default() };
-        let mr = Mr::register(&pd, MrInit { addr, length: 4096, iova: addr, access }).unwrap();
+        let mr = Mr::of_test(&pd, MrInit { addr, length: 4096, iova: addr, access }).unwrap();
         let table = KeyTable::global();
         let by = KeyUser { pd: pd.id(), qp: 1 };
         let fault = |va, len, access| table.remote_fault(by, mr.key(), (va, len), access);

@@ -72,11 +72,14 @@ impl Mr {
     /// Gives the key another range, other rights or another domain (ibv_rereg_mr(3)); `old` is what `init` was made of. When
     /// this returns, nothing touches the memory as it was registered before. After an error the region is what it was.
     ///
+    /// # Safety
+    /// As [`Mr::register`], for the new range.
+    ///
     /// # Errors
     /// As [`Mr::register`]; [`Error::Invalid`] for a region that is deregistered or of no memory; [`Error::Busy`] while a
     /// window is bound to it, when another process is in the middle of an access and doesn't end it within a second, and
     /// when the region isn't `old` any more: another thread has changed it.
-    pub fn reregister(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
+    pub unsafe fn reregister(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
         if self.is_null() {
             return invalid!("a null memory region stays what it is");
         }
@@ -162,5 +165,20 @@ impl Mr {
 
     pub(crate) fn check_unbound(&self) -> Result<()> {
         self.windows.check_none("the region still has bound memory windows")
+    }
+}
+
+#[cfg(test)]
+impl Mr {
+    /// Registers memory of a test, which outlives the region and is accessed by the test and the region in turns.
+    pub(crate) fn of_test(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
+        // SAFETY: see above.
+        unsafe { Self::register(pd, init) }
+    }
+
+    /// Likewise, with another range of a test's memory.
+    pub(crate) fn change_in_test(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
+        // SAFETY: see above.
+        unsafe { self.reregister(pd, old, init) }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
-use super::side::{Side, open};
+use super::side::{Side, open, register};
 use ferroce_nic::{
     Completion, Data, Mr, MrAccess, MrInit, Poll as _, RecvWqe, SendOp, SendWr, Service, Sge, WcOpcode,
     WcStatus,
@@ -108,7 +108,7 @@ pub fn check_many(side: &Side, seed: usize, len: usize, taken: &[Completion]) {
 pub fn register_read_only(side: &Side) -> Arc<Mr> {
     let access = MrAccess { local_write: false, remote_write: false, remote_atomic: false, ..MrAccess::ALL };
     let init = MrInit { addr: side.addr(), length: MEMORY as u64, iova: side.addr(), access };
-    Mr::register(&side.pd, init).unwrap()
+    register(&side.pd, init).unwrap()
 }
 
 /// All completions of `count` requests: one by one, or as many as there are at once.

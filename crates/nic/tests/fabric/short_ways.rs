@@ -6,10 +6,10 @@ use super::messages::{
 };
 use super::namespace::in_namespace;
 use super::peer::MEMORY;
-use super::side::{Side, open};
+use super::side::{Side, open, register};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    Access, Ah, CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Data, Mr, MrAccess, MrInit, Pd, QpState,
+    Access, Ah, CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Data, MrAccess, MrInit, Pd, QpState,
     RecvWqe, SendOp, SendWr, Service, Sge, Srq, SrqAttr, WcStatus,
 };
 use ferroce_tests::wait::eventually;
@@ -84,7 +84,7 @@ fn shared_receives() {
     let cq = Cq::create(&context, 64, None, 0).unwrap();
     let side = Side::of(&pd, Service::Rc, MEMORY, cq, Some(srq.clone()));
     let init = MrInit { addr: side.addr(), length: MEMORY as u64, iova: side.addr(), access: MrAccess::ALL };
-    let region = Mr::register(&other, init).unwrap();
+    let region = register(&other, init).unwrap();
     let receive = |wr_id, lkey| {
         let sge = Sge { lkey, ..side.sge(INCOMING + 2048 * wr_id as usize, 16) };
         srq.post(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
-use crate::side::{QKEY, Side};
+use crate::side::{QKEY, Side, register};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
     Ah, AsyncEvent, Cq, Data, Mr, MrAccess, MrInit, Poll as _, QpState, RecvWqe, SendOp, SendWr, Service,
@@ -38,7 +38,7 @@ impl Pages {
     fn register(&self, side: &Side) -> Arc<Mr> {
         let access = MrAccess::ALL;
         let init = MrInit { addr: self.0, length: Self::LEN, iova: self.0, access };
-        Mr::register(&side.pd, init).unwrap()
+        register(&side.pd, init).unwrap()
     }
 
     fn protect(&self, protection: i32) {
@@ -186,9 +186,8 @@ fn a_key_taken_back_in_the_middle_of_a_read_is_named_at_both_sides() {
         assert!(attempt < 50, "each READ ends before the deregistration");
         let (a, b) = pair(Service::Rc, LEN);
         let length = LEN as u64;
-        let mr =
-            Mr::register(&b.pd, MrInit { addr: b.addr(), length, iova: b.addr(), access: MrAccess::ALL })
-                .unwrap();
+        let mr = register(&b.pd, MrInit { addr: b.addr(), length, iova: b.addr(), access: MrAccess::ALL })
+            .unwrap();
         b.recv(1, b.sge(0, 8));
         a.send(2, SendOp::Read { va: b.addr(), rkey: mr.key() }, a.sge(0, LEN), None);
         mr.deregister().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets, pair};
-use crate::side::Side;
+use crate::side::{Side, register};
 use ferroce_nic::{
     Access, Completion, Mr, MrAccess, MrInit, Mw, MwKind, Pd, SendOp, Service, Sge, WcOpcode, WcStatus,
 };
@@ -115,7 +115,7 @@ fn binds_that_may_not_be_are_mw_bind_err() {
     let rw = MrAccess { flush: Default::default(), bind_windows: false, ..MrAccess::ALL };
     let region = |side: &Side, access| {
         let init = MrInit { addr: side.addr(), length: 4096, iova: side.addr(), access };
-        Mr::register(&side.pd, init).unwrap()
+        register(&side.pd, init).unwrap()
     };
     let constant = MrAccess { bind_windows: true, ..MrAccess::default() };
     let read = Access { remote_write: false, remote_atomic: false, ..ALL };
@@ -224,13 +224,15 @@ fn a_null_region_gives_zeros_and_keeps_nothing() {
     assert_eq!(status(&a, SendOp::Write { va: 0, rkey: nowhere.key() }), WcStatus::RemAccessErr);
     let spare = Pd::alloc(&a.context).unwrap();
     let init = MrInit { addr: a.addr(), length: 64, iova: 0, access: MrAccess::ALL };
-    let (held, kept) = (Mr::null(&spare).unwrap(), Mr::register(&spare, init).unwrap());
+    let (held, kept) = (Mr::null(&spare).unwrap(), register(&spare, init).unwrap());
     assert_eq!(spare.check_unused().unwrap_err().errno(), libc::EBUSY, "another region holds its domain");
     kept.deregister().unwrap();
     spare.dealloc().unwrap();
     held.deregister().unwrap();
     let init = null.init().unwrap();
-    assert_eq!(null.reregister(Some(&b.pd), init, init).unwrap_err().errno(), libc::EINVAL);
+    // SAFETY: it is refused.
+    let changed = unsafe { null.reregister(Some(&b.pd), init, init) };
+    assert_eq!(changed.unwrap_err().errno(), libc::EINVAL);
     null.deregister().unwrap();
     nowhere.deregister().unwrap();
 }

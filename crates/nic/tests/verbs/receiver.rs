@@ -1,6 +1,6 @@
 //! What tests of XRC share: an SRQ with what belongs to it, and a target connected with an initiator.
 
-use crate::side::Side;
+use crate::side::{Side, register};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
     Access, Completion, Cq, Data, Mr, MrAccess, MrInit, Pd, Poll as _, QpState, RecvWqe, SendOp, SendWr, Srq,
@@ -24,7 +24,7 @@ impl Receiver {
         let (pd, addr) = (Pd::alloc(context).unwrap(), memory.as_ptr() as u64);
         let access = MrAccess::ALL;
         let init = MrInit { addr, length: memory.len() as u64, iova: addr, access };
-        let mr = Mr::register(&pd, init).unwrap();
+        let mr = register(&pd, init).unwrap();
         let cq = Cq::create(context, 64, None, 0).unwrap();
         let attr = SrqAttr { max_wr: 16, max_sge: 1, limit: 0 };
         let srq = xrcd.create_srq(&pd, &cq, attr, user_handle).unwrap();

@@ -2,10 +2,10 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
-use crate::side::{QKEY, Side, cap, open};
+use crate::side::{QKEY, Side, cap, open, register};
 use ferroce_nic::qp::{QpCap, QpInit};
 use ferroce_nic::{
-    Ah, Context, Cq, Mr, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
+    Ah, Context, Cq, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
     UdTarget, WcStatus,
 };
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn a_shared_queues_receives_name_the_memory_of_its_domain_and_no_other() {
         let srq = srq_of(&pd);
         let memory = vec![0u8; 4096];
         let addr = memory.as_ptr() as u64;
-        let mr = Mr::register(&pd, MrInit { addr, length: 4096, iova: addr, access: MrAccess::ALL }).unwrap();
+        let mr = register(&pd, MrInit { addr, length: 4096, iova: addr, access: MrAccess::ALL }).unwrap();
         let (a, b) = with_srq(&context, service, &srq);
         post(&srq, 1, Sge { addr, length: 1000, lkey: mr.key() });
         a.send(1, SendOp::Send, a.sge(0, 100), to(&a, &b));
@@ -60,7 +60,7 @@ fn a_read_of_a_qp_with_a_shared_queue_goes_to_the_qps_own_memory() {
     let srq = srq_of(&pd);
     let memory = vec![0u8; 4096];
     let addr = memory.as_ptr() as u64;
-    let mr = Mr::register(&pd, MrInit { addr, length: 4096, iova: addr, access: MrAccess::ALL }).unwrap();
+    let mr = register(&pd, MrInit { addr, length: 4096, iova: addr, access: MrAccess::ALL }).unwrap();
     let (a, b) = with_srq(&context, Service::Rc, &srq);
     let read = SendOp::Read { va: a.addr(), rkey: a.mr.key() };
     let add = SendOp::FetchAdd { va: a.addr(), rkey: a.mr.key(), add: 1 };

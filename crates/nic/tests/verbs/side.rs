@@ -28,6 +28,12 @@ pub struct Side {
     pub context: Arc<Context>,
 }
 
+/// Registers memory of the test, which outlives the region, and which the test and the region access in turns.
+pub fn register(pd: &Arc<Pd>, init: MrInit) -> ferroce_nic::Result<Arc<Mr>> {
+    // SAFETY: see above.
+    unsafe { Mr::register(pd, init) }
+}
+
 /// The first device.
 pub fn open() -> Arc<Context> {
     devices().unwrap()[0].open().unwrap()
@@ -54,7 +60,7 @@ impl Side {
         let memory = vec![0u8; bytes].into_boxed_slice();
         let addr = memory.as_ptr() as u64;
         let access = MrAccess::ALL;
-        let mr = Mr::register(pd, MrInit { addr, length: bytes as u64, iova: addr, access }).unwrap();
+        let mr = register(pd, MrInit { addr, length: bytes as u64, iova: addr, access }).unwrap();
         let init = QpInit {
             service,
             send_cq: cq.clone(),

@@ -1,0 +1,339 @@
+//! The objects of a device, on each backend. The rest of the crate doesn't know which one it is.
+
+use crate::verbs::endpoint::Endpoint;
+use ferroce_buffers::{AccessBy, Buffer, Failed, Fault, Memory, Result};
+use ferroce_proto::{Completion, SendRequest, SgeList};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+#[cfg(feature = "native")]
+use ferroce_native::{
+    NativeCompletion, NativeCq, NativeDevice, NativeDomain, NativePeer, NativeQp, NativeQpInit,
+};
+#[cfg(feature = "sim")]
+use ferroce_sim::{Host, QpLimits, QpPeer, SimCompletion, SimCq, SimDomain, SimQp};
+
+#[cfg(not(any(feature = "native", feature = "sim")))]
+compile_error!("ferroce needs a backend: the feature `native` or the feature `sim`");
+
+/// Runs the same expression for the object of each backend.
+macro_rules! each {
+    ($enum:ident: $value:expr, $object:ident => $done:expr) => {
+        match $value {
+            #[cfg(feature = "native")]
+            $enum::Native($object) => $done,
+            #[cfg(feature = "sim")]
+            $enum::Sim($object) => $done,
+        }
+    };
+}
+
+/// Attributes of a queue pair that is to be made. The codes are those of the specification.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) send_depth: u32,
+    pub(crate) recv_depth: u32,
+    pub(crate) parts: u32,
+    pub(crate) inline: u32,
+    pub(crate) mtu: u32,
+    pub(crate) reads: u8,
+    pub(crate) peer_reads: u8,
+    pub(crate) rnr_timer: u8,
+    pub(crate) timeout: u8,
+    pub(crate) retries: u8,
+    pub(crate) rnr_retries: u8,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum RawDevice {
+    #[cfg(feature = "native")]
+    Native(NativeDevice),
+    #[cfg(feature = "sim")]
+    Sim(Host),
+}
+
+impl RawDevice {
+    pub(crate) fn name(&self) -> String {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(device) => device.name().to_owned(),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => format!("sim_{}", host.name()),
+        }
+    }
+
+    pub(crate) fn open(&self) -> Result<RawDomain> {
+        Ok(match self {
+            #[cfg(feature = "native")]
+            Self::Native(device) => RawDomain::Native(device.open()?),
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => RawDomain::Sim(host.domain()),
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum RawDomain {
+    #[cfg(feature = "native")]
+    Native(NativeDomain),
+    #[cfg(feature = "sim")]
+    Sim(SimDomain),
+}
+
+impl RawDomain {
+    pub(crate) fn register<M: Memory>(&self, memory: M) -> Result<Buffer, Failed<M>> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => {
+                ferroce_buffers::register(memory, AccessBy::Address, |tap| domain.register(&tap))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => ferroce_buffers::register(memory, AccessBy::Tap, |tap| domain.register(tap)),
+        }
+    }
+
+    pub(crate) fn alloc(&self, len: usize) -> Result<Buffer> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => {
+                ferroce_buffers::alloc(len, AccessBy::Address, |tap| domain.register(&tap))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => ferroce_buffers::alloc(len, AccessBy::Tap, |tap| domain.register(tap)),
+        }
+    }
+
+    pub(crate) fn cq(&self, entries: u32) -> Result<RawCq> {
+        Ok(match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => RawCq::Native(domain.cq(entries)?),
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => RawCq::Sim(domain.cq(entries)),
+        })
+    }
+
+    pub(crate) fn rc(&self, send_cq: &RawCq, recv_cq: &RawCq, attributes: &Attributes) -> Result<RawQp> {
+        let &Attributes { send_depth, recv_depth, mtu, reads, peer_reads, .. } = attributes;
+        let &Attributes { rnr_timer, timeout, retries, rnr_retries, .. } = attributes;
+        match (self, send_cq, recv_cq) {
+            #[cfg(feature = "native")]
+            (Self::Native(domain), RawCq::Native(send_cq), RawCq::Native(recv_cq)) => {
+                let &Attributes { parts, inline, .. } = attributes;
+                let init = NativeQpInit {
+                    send_depth,
+                    recv_depth,
+                    parts,
+                    inline,
+                    mtu,
+                    reads,
+                    peer_reads,
+                    rnr_timer,
+                    timeout,
+                    retries,
+                    rnr_retries,
+                };
+                Ok(RawQp::Native(domain.rc(send_cq, recv_cq, init)?))
+            }
+            #[cfg(feature = "sim")]
+            (Self::Sim(domain), RawCq::Sim(send_cq), RawCq::Sim(recv_cq)) => {
+                let limits = QpLimits {
+                    send_depth,
+                    recv_depth,
+                    mtu,
+                    reads,
+                    peer_reads,
+                    rnr_timer,
+                    timeout,
+                    retries,
+                    rnr_retries,
+                };
+                Ok(RawQp::Sim(domain.rc(send_cq, recv_cq, &limits)))
+            }
+            #[cfg(all(feature = "native", feature = "sim"))]
+            _ => Err(ferroce_buffers::Error::invalid("build", "the completion queue is of another device")),
+        }
+    }
+}
+
+/// A completion.
+pub(crate) struct Ended {
+    pub(crate) inner: Completion,
+    pub(crate) qpn: u32,
+    pub(crate) fault: Option<Fault>,
+}
+
+#[cfg(feature = "native")]
+impl From<NativeCompletion> for Ended {
+    fn from(NativeCompletion { inner, qpn, fault }: NativeCompletion) -> Self {
+        Self { inner, qpn, fault }
+    }
+}
+
+#[cfg(feature = "sim")]
+impl From<SimCompletion> for Ended {
+    fn from(SimCompletion { inner, qpn, fault }: SimCompletion) -> Self {
+        Self { inner, qpn, fault }
+    }
+}
+
+/// Completions that were taken from the adapter.
+pub(crate) enum Taken {
+    #[cfg(feature = "native")]
+    Native(VecDeque<NativeCompletion>),
+    #[cfg(feature = "sim")]
+    Sim(VecDeque<SimCompletion>),
+}
+
+impl Taken {
+    pub(crate) fn is_empty(&self) -> bool {
+        each!(Self: self, taken => taken.is_empty())
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Ended> {
+        each!(Self: self, taken => taken.pop_front().map(Ended::from))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum RawCq {
+    #[cfg(feature = "native")]
+    Native(NativeCq),
+    #[cfg(feature = "sim")]
+    Sim(SimCq),
+}
+
+/// Completions that are taken from the adapter at a time.
+const BLOCK: usize = 32;
+
+impl RawCq {
+    pub(crate) fn taken(&self) -> Taken {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(_) => Taken::Native(VecDeque::new()),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => Taken::Sim(VecDeque::new()),
+        }
+    }
+
+    /// Takes completions.
+    pub(crate) fn poll(&self, into: &mut Taken) -> Result<()> {
+        match (self, into) {
+            #[cfg(feature = "native")]
+            (Self::Native(cq), Taken::Native(taken)) => cq.poll(taken, BLOCK),
+            #[cfg(feature = "sim")]
+            (Self::Sim(cq), Taken::Sim(taken)) => {
+                cq.poll(taken, BLOCK);
+                Ok(())
+            }
+            #[cfg(all(feature = "native", feature = "sim"))]
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(cq) => Some(cq.descriptor()),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => None,
+        }
+    }
+
+    pub(crate) fn arm(&self) -> Result<()> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(cq) => cq.arm(),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => Ok(()),
+        }
+    }
+
+    /// Waits for a completion. It may take completions.
+    pub(crate) fn wait(&self, into: &mut Taken, limit: Option<Duration>) -> Result<bool> {
+        match (self, into) {
+            #[cfg(feature = "native")]
+            (Self::Native(cq), Taken::Native(taken)) => cq.wait(taken, BLOCK, limit),
+            #[cfg(feature = "sim")]
+            (Self::Sim(cq), Taken::Sim(_)) => Ok(cq.wait(limit)),
+            #[cfg(all(feature = "native", feature = "sim"))]
+            _ => Ok(false),
+        }
+    }
+}
+
+pub(crate) enum RawQp {
+    #[cfg(feature = "native")]
+    Native(NativeQp),
+    #[cfg(feature = "sim")]
+    Sim(SimQp),
+}
+
+impl RawQp {
+    pub(crate) fn qpn(&self) -> u32 {
+        each!(Self: self, qp => qp.qpn())
+    }
+
+    /// The address for the peer. The peer may have `reads` READs and atomics outstanding.
+    pub(crate) fn endpoint(&self, &Attributes { mtu, peer_reads, .. }: &Attributes) -> Endpoint {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(qp) => {
+                let mtu = mtu.min(qp.mtu());
+                Endpoint { gid: qp.gid(), qpn: qp.qpn(), psn: qp.psn(), mtu, reads: peer_reads }
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(qp) => {
+                let gid = qp.ip().to_ipv6_mapped().octets();
+                Endpoint { gid, qpn: qp.qpn(), psn: qp.psn(), mtu, reads: peer_reads }
+            }
+        }
+    }
+
+    pub(crate) fn connect(&self, peer: &Endpoint) -> Result<()> {
+        let &Endpoint { gid, qpn, psn, mtu, reads } = peer;
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(qp) => qp.connect(&NativePeer { gid, qpn, psn, mtu, reads }),
+            #[cfg(feature = "sim")]
+            Self::Sim(qp) => {
+                use std::net::{IpAddr, Ipv6Addr};
+                let IpAddr::V4(ip) = Ipv6Addr::from(gid).to_canonical() else {
+                    let why = format!("{} isn't a simulated host", Ipv6Addr::from(gid));
+                    return Err(ferroce_buffers::Error::invalid("connect", why));
+                };
+                qp.connect(&QpPeer { ip, qpn, psn, mtu, reads });
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether [`RawQp::post`] takes a request with so many bytes.
+    #[inline]
+    pub(crate) fn check(&self, request: &SendRequest<'_, ()>) -> Result<()> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(qp) => qp.check(request.data.len()),
+            #[cfg(feature = "sim")]
+            Self::Sim(qp) => qp.check(request),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn post(&self, request: &SendRequest<'_, ()>) {
+        each!(Self: self, qp => qp.post(request));
+    }
+
+    #[inline]
+    pub(crate) fn receive(&self, wr_id: u64, sges: SgeList) {
+        each!(Self: self, qp => qp.receive(wr_id, sges));
+    }
+
+    pub(crate) fn abort(&self) {
+        each!(Self: self, qp => qp.abort());
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        each!(Self: self, qp => qp.is_dead())
+    }
+}

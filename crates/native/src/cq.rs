@@ -1,0 +1,177 @@
+//! Completion queues.
+
+use crate::device::NativeDomain;
+use crate::{failures, library};
+use ferroce_buffers::{Error, Fault};
+use ferroce_nic::{self as nic, Completion, Poll as _, WcStatus, sys};
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A completion, as the adapter reports it.
+#[derive(Clone, Debug)]
+pub struct NativeCompletion {
+    /// The transport's completion.
+    pub inner: Completion,
+    /// The queue pair.
+    pub qpn: u32,
+    /// Why the request has failed, if it has.
+    pub fault: Option<Fault>,
+}
+
+struct Inner {
+    cq: Arc<nic::Cq>,
+    channel: Arc<nic::CompChannel>,
+    domain: NativeDomain,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Queue pairs have a handle, so none is left.
+        library::until_done("destroy", || self.cq.destroy());
+    }
+}
+
+/// A completion queue. It exists as long as a handle or a queue pair that uses it.
+#[derive(Clone)]
+pub struct NativeCq(Arc<Inner>);
+
+impl NativeDomain {
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    /// A limit is reached, or no descriptor is left.
+    pub fn cq(&self, entries: u32) -> Result<NativeCq, Error> {
+        let _inside = library::enter("cq")?;
+        let refused = |error: nic::Error| library::error("cq", &error);
+        let channel = nic::CompChannel::new(self.context()).map_err(refused)?;
+        let cq = nic::Cq::create(self.context(), entries, Some(&channel), 0).map_err(refused)?;
+        Ok(NativeCq(Arc::new(Inner { cq, channel, domain: self.clone() })))
+    }
+}
+
+impl NativeCq {
+    pub(crate) fn inner(&self) -> &Arc<nic::Cq> {
+        &self.0.cq
+    }
+
+    pub(crate) fn domain(&self) -> &NativeDomain {
+        &self.0.domain
+    }
+
+    /// Moves completions to `into`, at most `most`.
+    ///
+    /// # Errors
+    /// The adapter can't be used in this process.
+    pub fn poll(&self, into: &mut VecDeque<NativeCompletion>, most: usize) -> Result<(), Error> {
+        let inside = library::enter("poll")?;
+        self.take(&inside, into, most)
+    }
+
+    fn take(
+        &self,
+        _inside: &nic::InLibrary,
+        into: &mut VecDeque<NativeCompletion>,
+        most: usize,
+    ) -> Result<(), Error> {
+        let before = into.len();
+        // The queue pair may be locked while a completion is moved, so there is room before.
+        into.reserve(most);
+        let polled = self.0.cq.poll(most, |wc| {
+            into.push_back(NativeCompletion { inner: wc.completion, qpn: wc.qp_num, fault: None });
+        });
+        for failed in into.range_mut(before..).filter(|done| done.inner.status != WcStatus::Success) {
+            failed.fault = Some(failures::fault(failed.qpn, &failed.inner));
+        }
+        polled.map(drop).map_err(|error| library::error("poll", &error))
+    }
+
+    /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
+    ///
+    /// # Errors
+    /// The adapter can't be used in this process.
+    pub fn wait(
+        &self,
+        into: &mut VecDeque<NativeCompletion>,
+        most: usize,
+        limit: Option<Duration>,
+    ) -> Result<bool, Error> {
+        // A limit beyond what the clock can express is none.
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let inside = library::enter("wait")?;
+            self.take_events();
+            self.take(&inside, into, most)?;
+            if !into.is_empty() {
+                return Ok(true);
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(false);
+            }
+            self.0.cq.request_notify(false);
+            let Some(mut plan) = self.plan() else { continue };
+            drop(inside);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            plan.timeout = left.map_or(plan.timeout, |left| left.min(plan.timeout));
+            let readable = sleep(&plan);
+            let _inside = library::enter("wait")?;
+            let _attending = self.0.channel.events().attend();
+            nic::progress_of_waiter(readable);
+        }
+    }
+
+    /// The descriptor that is readable while an event is announced.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel has it open for as long as it exists, which is at least as long as `self` is borrowed.
+        #[allow(unsafe_code)]
+        unsafe {
+            BorrowedFd::borrow_raw(self.0.channel.events().fd())
+        }
+    }
+
+    /// Takes the events that were announced, and asks for one with the next completion that hasn't been polled. A completion that
+    /// has come since the last poll raises it at once.
+    ///
+    /// # Errors
+    /// The adapter can't be used in this process.
+    pub fn arm(&self) -> Result<(), Error> {
+        let _inside = library::enter("arm")?;
+        self.take_events();
+        self.0.cq.request_notify(false);
+        Ok(())
+    }
+
+    /// What to sleep on, unless an event comes before.
+    fn plan(&self) -> Option<nic::WaitPlan> {
+        let events = self.0.channel.events();
+        let _attending = events.attend();
+        nic::prepare_wait(events.fd(), true, || events.has_events())
+    }
+
+    /// Takes the events that were announced. Their completions are polled next.
+    fn take_events(&self) {
+        let events = self.0.channel.events();
+        while let Some(cq) = events.take_with(Duration::ZERO, |cq| {
+            cq.unacked().got();
+            cq.clone()
+        }) {
+            cq.unacked().ack(1);
+        }
+        events.lower_if_empty();
+    }
+}
+
+/// Sleeps as the adapter has planned it. Whether the adapter's sockets have something.
+fn sleep(plan: &nic::WaitPlan) -> bool {
+    let mut fds = plan.fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    sys::poll(&mut fds, plan.timeout).is_ok() && fds[1].revents != 0
+}
+
+impl fmt::Debug for NativeCq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NativeCq({})", self.0.cq.serial())
+    }
+}
