@@ -86,6 +86,49 @@ impl Fixture for Native {
     }
 }
 
+/// The first device of a libibverbs, twice: of Ferroce's own.
+#[cfg(feature = "system")]
+pub struct System(Device);
+
+#[cfg(feature = "system")]
+impl System {
+    /// Names the library. To be called outside of the test's namespaces.
+    pub fn choose() {
+        const FILE: &str = "FERROCE_LIBIBVERBS";
+        if std::env::var_os(FILE).is_none() {
+            let library = ferroce_tests::Artifacts::get().library_dir().join("libibverbs.so.1");
+            // SAFETY: the test's process has no other thread that uses the environment.
+            unsafe { std::env::set_var(FILE, library) };
+        }
+    }
+
+    pub fn new() -> Self {
+        Self(Device::system().unwrap())
+    }
+
+    /// All packets go over UDP, as between hosts. For a process that hasn't used the device yet.
+    pub fn over_udp() -> Self {
+        // SAFETY: as above.
+        unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+        Self::new()
+    }
+}
+
+#[cfg(feature = "system")]
+impl Fixture for System {
+    fn devices(&self) -> [&Device; 2] {
+        [&self.0, &self.0]
+    }
+
+    fn seed(&self) -> u64 {
+        1
+    }
+
+    fn is_quick(&self) -> bool {
+        true
+    }
+}
+
 /// One side of a connection.
 pub struct Side {
     pub domain: Domain,
