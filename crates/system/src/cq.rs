@@ -57,7 +57,8 @@ impl Channel {
     fn new(context: &Arc<Context>) -> Result<Self, Error> {
         // SAFETY: an open device.
         let channel = unsafe { (context.library.ibv_create_comp_channel)(context.get()) };
-        let channel = NonNull::new(channel).ok_or_else(|| library::last_error("cq", "ibv_create_comp_channel"))?;
+        let channel =
+            NonNull::new(channel).ok_or_else(|| library::last_error("cq", "ibv_create_comp_channel"))?;
         let channel = Self { channel, context: context.clone() };
         // SAFETY: a descriptor of the channel's own.
         let set = unsafe {
@@ -183,7 +184,8 @@ impl SystemCq {
     fn sleep(&self, left: Option<Duration>) {
         let mut one = libc::pollfd { fd: self.0.channel.fd(), events: libc::POLLIN, revents: 0 };
         // Rounded up: a wait of less than a millisecond would be none.
-        let millis = left.map_or(-1, |left| c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX));
+        let millis =
+            left.map_or(-1, |left| c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX));
         // SAFETY: one entry.
         unsafe { libc::poll(&raw mut one, 1, millis) };
     }

@@ -11,6 +11,9 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The kernel has no RDMA, so no device.
+const NO_DEVICE: &str = "the kernel offers no RDMA device to libibverbs (ib_uverbs isn't loaded)";
+
 /// The number of the only port that is used.
 const PORT: u8 = 1;
 
@@ -77,7 +80,13 @@ impl List {
         let mut len = 0;
         // SAFETY: a place for the number of devices.
         let first = unsafe { (library.ibv_get_device_list)(&raw mut len) };
-        let first = NonNull::new(first).ok_or_else(|| library::last_error(verb, "ibv_get_device_list"))?;
+        let first = NonNull::new(first).ok_or_else(|| {
+            let error = library::last_error(verb, "ibv_get_device_list");
+            match error.kind() {
+                Kind::Unsupported => Error::new(Kind::NotFound, verb, NO_DEVICE),
+                _ => error,
+            }
+        })?;
         Ok(Self { library, first, len: usize::try_from(len).unwrap_or(0) })
     }
 
@@ -127,7 +136,8 @@ impl Context {
         let context = NonNull::new(context).ok_or_else(|| library::last_error("open", "ibv_open_device"))?;
         let open = Self { library, maker: Maker::this(), failures: Failures::default(), context };
         if open.port()?.link_layer == IBV_LINK_LAYER_INFINIBAND as u8 {
-            let why = format!("the link layer of {name} is InfiniBand; this version connects by RoCEv2 addresses");
+            let why =
+                format!("the link layer of {name} is InfiniBand; this version connects by RoCEv2 addresses");
             return Err(Error::new(Kind::Unsupported, "open", why));
         }
         Ok(open)
@@ -145,7 +155,8 @@ impl Context {
             return None;
         }
         // SAFETY: the mark says that the context is the last member of an extended one.
-        let whole = unsafe { &*self.get().byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>() };
+        let whole =
+            unsafe { &*self.get().byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>() };
         // Older libraries have fewer members, which lie at the end.
         (whole.sz >= size_of::<verbs_context>() - offset).then_some(whole)
     }

@@ -43,7 +43,8 @@ impl Failures {
 fn reason(vendor_err: u32) -> Option<Arc<str>> {
     const FERROCE: u32 = 0xfc;
     let number = vendor_err & 0xfff;
-    (vendor_err >> 12 == FERROCE).then(|| format!("FC{number:03x}: see `ferroce explain FC{number:03x}`").into())
+    (vendor_err >> 12 == FERROCE)
+        .then(|| format!("FC{number:03x}: see `ferroce explain FC{number:03x}`").into())
 }
 
 #[cfg(test)]

@@ -130,7 +130,11 @@ impl Maker {
     /// It is another process.
     #[inline]
     pub(crate) fn check(self, verb: &'static str) -> Result<(), Error> {
-        if self.is_here() { Ok(()) } else { Err(Error::new(Kind::Dead, verb, "the object is of this process's parent")) }
+        if self.is_here() {
+            Ok(())
+        } else {
+            Err(Error::new(Kind::Dead, verb, "the object is of this process's parent"))
+        }
     }
 }
 
@@ -178,7 +182,9 @@ pub(crate) fn end(call: &'static str, mut end: impl FnMut() -> c_int) {
             // EIO: the device is gone, and with it the object.
             Err(error) if error.kind() == Kind::Dead => return,
             Err(error) => {
-                eprintln!("ferroce: {error}: the adapter may still access memory that is about to be released");
+                eprintln!(
+                    "ferroce: {error}: the adapter may still access memory that is about to be released"
+                );
                 std::process::abort();
             }
         }

@@ -114,7 +114,8 @@ impl SystemDomain {
         let qp = SystemQp { qp, qpn, psn, gid_index, gid, init, domain, _cqs: cqs };
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
         let rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-        let attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags: rights, ..no_attributes() };
+        let attr =
+            ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags: rights, ..no_attributes() };
         qp.modify("build", attr, mask)?;
         Ok(qp)
     }
@@ -221,7 +222,9 @@ impl SystemQp {
     pub fn post(&self, request: &SendRequest<'_, ()>) {
         let context = self.domain.context();
         let mut sges: SmallVec<[ibv_sge; 4]> = match request.data {
-            DataRef::Sges(sges) => sges.iter().map(|s| ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey }).collect(),
+            DataRef::Sges(sges) => {
+                sges.iter().map(|s| ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey }).collect()
+            }
             DataRef::Inline(bytes) if bytes.is_empty() => SmallVec::new(),
             DataRef::Inline(bytes) => {
                 let addr = bytes.as_ptr().expose_provenance() as u64;

@@ -128,6 +128,7 @@ pub const HOUSE: &[Storey] = &[
     ],
     &[
         room("native", "The adapter's objects as the Rust API uses them."),
+        room("system", "The machine's libibverbs.so.1 as the Rust API uses it."),
         one(
             "connect",
             "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",

@@ -8,6 +8,8 @@ mod failures;
 mod fixture;
 mod line;
 mod memory;
+#[cfg(feature = "system")]
+mod of_the_system;
 #[cfg(feature = "native")]
 mod of_this_process;
 mod pairs;
