@@ -1,5 +1,6 @@
 //! Two devices, and pairs of connected queue pairs on them.
 
+use ferroce::Status;
 use ferroce::sim::{Faults, World};
 use ferroce::verbs::{Builder, Cq, Device, Domain, RcQp, Reliable};
 use std::time::Duration;
@@ -15,6 +16,16 @@ pub trait Fixture {
     fn devices(&self) -> [&Device; 2];
     /// A number that random cases begin with.
     fn seed(&self) -> u64;
+    /// The device isn't Ferroce's: its faults have no reason.
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
+    /// How an error of this side is reported: `rdma_rxe` has one status for all.
+    fn local(&self, status: Status) -> Status {
+        if self.is_foreign() { Status::LocalOperation } else { status }
+    }
+
     /// A request may be over as soon as it is posted.
     fn is_quick(&self) -> bool {
         false
@@ -118,6 +129,10 @@ impl System {
 impl Fixture for System {
     fn devices(&self) -> [&Device; 2] {
         [&self.0, &self.0]
+    }
+
+    fn is_foreign(&self) -> bool {
+        self.0.name().starts_with("rxe")
     }
 
     fn seed(&self) -> u64 {

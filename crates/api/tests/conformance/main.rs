@@ -6,6 +6,8 @@ mod differential;
 mod ends;
 mod failures;
 mod fixture;
+#[cfg(feature = "system")]
+mod hostile;
 mod line;
 mod memory;
 #[cfg(feature = "system")]

@@ -4,6 +4,7 @@ use crate::fixture::{Fixture as _, Side, System, connected};
 use ferroce::verbs::{Device, FetchAdd, Send};
 use ferroce::{Kind, rights};
 use ferroce_tests::inside::in_namespace;
+use ferroce_tests::{Artifacts, Guest, World, require};
 use std::time::Duration;
 
 fn refusal(file: Option<&str>) -> ferroce::Error {
@@ -95,4 +96,32 @@ fn a_forks_child_ends_nothing_of_its_parents() {
         b.cq.next(Some(Duration::from_secs(5))).unwrap().expect("a message").result().unwrap();
         assert_eq!(exposed.word(0).load(), 7);
     });
+}
+
+/// All cases between two queue pairs of rdma-core and the kernel's `rdma_rxe`, in a guest.
+#[test]
+fn every_case_passes_on_rxe() {
+    /// Of the programs in the guest, which is emulated.
+    const LIMIT: Duration = Duration::from_secs(60);
+    let own = std::env::current_exe().unwrap();
+    let program = Artifacts::get().stage_program(&own).expect("the stage is writable");
+    let listed = std::process::Command::new(own).args(["system::", "--list"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    let names: Vec<_> = names.filter(|name| name.starts_with("system::")).collect();
+    assert!(names.len() >= 26, "{listed}");
+    let world = require!(World::one_host_with_tap(1500));
+    let guest = require!(Guest::start(&world, 1500));
+    let mut failed = Vec::new();
+    for name in names {
+        let script = format!(
+            "ulimit -l unlimited; FERROCE_TEST_INSIDE={name} FERROCE_LIBIBVERBS=libibverbs.so.1 {} --exact {name} --nocapture",
+            program.display()
+        );
+        let outcome = guest.start_script(&script).wait(LIMIT);
+        if !outcome.stdout.contains("test result: ok. 1 passed") {
+            failed.push(format!("{name}: {outcome}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
