@@ -9,10 +9,11 @@
 //! | device | feature | where it is |
 //! |---|---|---|
 //! | [`Device::native`](verbs::Device::native) | `native` | Ferroce's adapter in this process. Peers are queue pairs of this process, of others of the host, and of other hosts (RoCEv2). |
+//! | [`Device::system`](verbs::Device::system) | `system` | A device of the machine's `libibverbs.so.1`: an RDMA adapter, or `rdma_rxe`. |
 //! | [`Device::simulated`](verbs::Device::simulated) | `sim` | A host of a [simulation](sim). |
 //!
-//! This version has reliable connections (RC) with SEND, WRITE, READ and atomics. It has no connections by address, no
-//! futures, and no access to the machine's `libibverbs.so.1`.
+//! This version has reliable connections (RC) with SEND, WRITE, READ and atomics. It has no connections by address
+//! and no futures. Devices of the system are connected by RoCEv2 addresses, so those with an InfiniBand link layer are refused.
 //!
 //! # A test
 //!

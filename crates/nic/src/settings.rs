@@ -36,8 +36,14 @@ pub const TRUST: &str = "FERROCE_TRUST";
 /// `off`: this process doesn't let others of its user copy from and to its memory where the kernel asks for leave.
 pub const PTRACER: &str = "FERROCE_PTRACER";
 
+/// The file that the Rust API loads as the machine's libibverbs.
+const LIBIBVERBS: &str = "FERROCE_LIBIBVERBS";
+
+/// The seed with which a simulation of the Rust API runs.
+const SEED: &str = "FERROCE_SEED";
+
 /// All that Ferroce reads.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 15] = [
     LOG,
     RUN,
     FABRIC,
@@ -51,6 +57,8 @@ const KNOWN: [&str; 13] = [
     capture::VARIABLE,
     DEVICES_VARIABLE,
     LINK_LAYER_VARIABLE,
+    LIBIBVERBS,
+    SEED,
 ];
 /// Those of Ferroce's own tests, which are none of its business.
 const OF_TESTS: [&str; 5] = [

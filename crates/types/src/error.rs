@@ -1,36 +1,27 @@
 //! What can go wrong in a verbs call, and the errno that says so.
 
-use std::io;
+use std::{fmt, io};
 
 /// Why a call was refused. [`Error::errno`] is what the C ABI returns.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum Error {
     /// An argument is wrong: EINVAL.
-    #[error("{0}")]
     Invalid(String),
     /// A queue is full or a limit is reached: ENOMEM.
-    #[error("{0}")]
     NoMemory(String),
     /// The object is still used by others: EBUSY.
-    #[error("{0}")]
     Busy(String),
     /// The adapter doesn't do this: EOPNOTSUPP.
-    #[error("{0}")]
     NotSupported(String),
     /// Memory that isn't mapped, or not with these rights: EFAULT.
-    #[error("{0}")]
     Fault(String),
     /// There is no such object: ENOENT.
-    #[error("{0}")]
     NotFound(String),
     /// A right is missing: EPERM.
-    #[error("{0}")]
     Permission(String),
     /// The object belongs to a process from before a fork, or its device is gone: EIO.
-    #[error("{0}")]
     Dead(String),
     /// The process couldn't join the host's others: EADDRINUSE when UDP port 4791 is somebody else's.
-    #[error("joining the host's other processes: {why}")]
     Host {
         /// What says so to the C ABI.
         errno: i32,
@@ -38,7 +29,6 @@ pub enum Error {
         why: String,
     },
     /// What no other variant has the errno for.
-    #[error("{why}")]
     Refused {
         /// What says so to the C ABI.
         errno: i32,
@@ -46,13 +36,39 @@ pub enum Error {
         why: String,
     },
     /// The operating system refused.
-    #[error("{what}: {source}")]
     Os {
         /// What was tried.
         what: &'static str,
         /// Its answer.
         source: io::Error,
     },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(why)
+            | Self::NoMemory(why)
+            | Self::Busy(why)
+            | Self::NotSupported(why)
+            | Self::Fault(why)
+            | Self::NotFound(why)
+            | Self::Permission(why)
+            | Self::Dead(why)
+            | Self::Refused { why, .. } => f.write_str(why),
+            Self::Host { why, .. } => write!(f, "joining the host's other processes: {why}"),
+            Self::Os { what, source } => write!(f, "{what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 /// A result with [`Error`].

@@ -1,6 +1,8 @@
 //! A whole packet from BTH to ICRC, as a UDP datagram carries it.
 
 use crate::{Headers, ICRC_LEN, ParseError};
+use core::error::Error;
+use core::fmt;
 
 /// A view of a packet: its headers, and its payload without pad and ICRC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,13 +14,11 @@ pub struct Packet<'a> {
 }
 
 /// Why bytes aren't a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PacketError {
     /// The headers are wrong.
-    #[error(transparent)]
-    Headers(#[from] ParseError),
+    Headers(ParseError),
     /// More pad bytes than there are bytes between headers and ICRC.
-    #[error("{pad} pad bytes in {have} bytes of payload and pad")]
     Pad {
         /// What the BTH says.
         pad: u8,
@@ -26,8 +26,32 @@ pub enum PacketError {
         have: usize,
     },
     /// Payload and pad together aren't a multiple of 4 bytes (IBTA 9.2.3).
-    #[error("{0} bytes of payload and pad: not a multiple of 4")]
     Unaligned(usize),
+}
+
+impl fmt::Display for PacketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Headers(error) => error.fmt(f),
+            Self::Pad { pad, have } => write!(f, "{pad} pad bytes in {have} bytes of payload and pad"),
+            Self::Unaligned(len) => write!(f, "{len} bytes of payload and pad: not a multiple of 4"),
+        }
+    }
+}
+
+impl Error for PacketError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Headers(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<ParseError> for PacketError {
+    fn from(error: ParseError) -> Self {
+        Self::Headers(error)
+    }
 }
 
 impl<'a> Packet<'a> {

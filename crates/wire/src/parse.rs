@@ -4,12 +4,12 @@
 //! IBTA 9.2 (table 38) and annexes A14 and A19: XRCETH, DETH, FETH, RETH or AtomicETH, ImmDt or IETH, AETH, AtomicAckETH.
 
 use crate::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Feth, Headers, Opcode, Reth};
+use core::fmt;
 
 /// Why bytes aren't the headers of a packet. (IBTA 9.6.1: such packets are dropped in silence.)
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ParseError {
     /// Fewer bytes than the opcode's headers take.
-    #[error("{have} bytes, but the headers take {need}")]
     Truncated {
         /// Bytes that there are.
         have: usize,
@@ -17,18 +17,15 @@ pub enum ParseError {
         need: usize,
     },
     /// The transport header version isn't 0.
-    #[error("transport header version {0}")]
     Version(u8),
     /// A reserved opcode, or one of a service that isn't spoken here.
-    #[error("unknown opcode {0:#04x}")]
     Opcode(u8),
 }
 
 /// Why headers weren't emitted. Nothing was written then.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EmitError {
     /// The buffer is shorter than the headers.
-    #[error("the headers take {need} bytes, the buffer has {have}")]
     Short {
         /// Bytes of the buffer.
         have: usize,
@@ -36,9 +33,31 @@ pub enum EmitError {
         need: usize,
     },
     /// The optional headers that are `Some` aren't those that the opcode has, or there is no such opcode.
-    #[error("the headers don't fit the opcode {0:?}")]
     Mismatch(Opcode),
 }
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { have, need } => write!(f, "{have} bytes, but the headers take {need}"),
+            Self::Version(version) => write!(f, "transport header version {version}"),
+            Self::Opcode(opcode) => write!(f, "unknown opcode {opcode:#04x}"),
+        }
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+impl fmt::Display for EmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { have, need } => write!(f, "the headers take {need} bytes, the buffer has {have}"),
+            Self::Mismatch(opcode) => write!(f, "the headers don't fit the opcode {opcode:?}"),
+        }
+    }
+}
+
+impl core::error::Error for EmitError {}
 
 const LOW_24_BITS: u32 = 0x00ff_ffff;
 

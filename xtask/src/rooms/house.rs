@@ -121,6 +121,7 @@ pub const HOUSE: &[Storey] = &[
     ],
     &[
         room("native", "The adapter's objects as the Rust API uses them."),
+        room("system", "The machine's libibverbs.so.1 as the Rust API uses it."),
         room(
             "connect",
             "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",

@@ -14,8 +14,13 @@ use ferroce_native::{
 #[cfg(feature = "sim")]
 use ferroce_sim::{Host, QpLimits, QpPeer, SimCompletion, SimCq, SimDomain, SimQp};
 
-#[cfg(not(any(feature = "native", feature = "sim")))]
-compile_error!("ferroce needs a backend: the feature `native` or the feature `sim`");
+#[cfg(feature = "system")]
+use ferroce_system::{
+    SystemCompletion, SystemCq, SystemDevice, SystemDomain, SystemPeer, SystemQp, SystemQpInit,
+};
+
+#[cfg(not(any(feature = "native", feature = "sim", feature = "system")))]
+compile_error!("ferroce needs a backend: the feature `native`, `system` or `sim`");
 
 /// Runs the same expression for the object of each backend.
 macro_rules! each {
@@ -25,6 +30,8 @@ macro_rules! each {
             $enum::Native($object) => $done,
             #[cfg(feature = "sim")]
             $enum::Sim($object) => $done,
+            #[cfg(feature = "system")]
+            $enum::System($object) => $done,
         }
     };
 }
@@ -51,6 +58,8 @@ pub(crate) enum RawDevice {
     Native(NativeDevice),
     #[cfg(feature = "sim")]
     Sim(Host),
+    #[cfg(feature = "system")]
+    System(SystemDevice),
 }
 
 impl RawDevice {
@@ -60,6 +69,8 @@ impl RawDevice {
             Self::Native(device) => device.name().to_owned(),
             #[cfg(feature = "sim")]
             Self::Sim(host) => format!("sim_{}", host.name()),
+            #[cfg(feature = "system")]
+            Self::System(device) => device.name().to_owned(),
         }
     }
 
@@ -69,6 +80,8 @@ impl RawDevice {
             Self::Native(device) => RawDomain::Native(device.open()?),
             #[cfg(feature = "sim")]
             Self::Sim(host) => RawDomain::Sim(host.domain()),
+            #[cfg(feature = "system")]
+            Self::System(device) => RawDomain::System(device.open()?),
         })
     }
 }
@@ -79,6 +92,8 @@ pub(crate) enum RawDomain {
     Native(NativeDomain),
     #[cfg(feature = "sim")]
     Sim(SimDomain),
+    #[cfg(feature = "system")]
+    System(SystemDomain),
 }
 
 impl RawDomain {
@@ -90,6 +105,10 @@ impl RawDomain {
             }
             #[cfg(feature = "sim")]
             Self::Sim(domain) => ferroce_buffers::register(memory, AccessBy::Tap, |tap| domain.register(tap)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => {
+                ferroce_buffers::register(memory, AccessBy::Address, |tap| domain.register(&tap))
+            }
         }
     }
 
@@ -101,6 +120,10 @@ impl RawDomain {
             }
             #[cfg(feature = "sim")]
             Self::Sim(domain) => ferroce_buffers::alloc(len, AccessBy::Tap, |tap| domain.register(tap)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => {
+                ferroce_buffers::alloc(len, AccessBy::Address, |tap| domain.register(&tap))
+            }
         }
     }
 
@@ -110,6 +133,8 @@ impl RawDomain {
             Self::Native(domain) => RawCq::Native(domain.cq(entries)?),
             #[cfg(feature = "sim")]
             Self::Sim(domain) => RawCq::Sim(domain.cq(entries)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => RawCq::System(domain.cq(entries)?),
         })
     }
 
@@ -150,7 +175,29 @@ impl RawDomain {
                 };
                 Ok(RawQp::Sim(domain.rc(send_cq, recv_cq, &limits)))
             }
-            #[cfg(all(feature = "native", feature = "sim"))]
+            #[cfg(feature = "system")]
+            (Self::System(domain), RawCq::System(send_cq), RawCq::System(recv_cq)) => {
+                let &Attributes { parts, inline, .. } = attributes;
+                let init = SystemQpInit {
+                    send_depth,
+                    recv_depth,
+                    parts,
+                    inline,
+                    mtu,
+                    reads,
+                    peer_reads,
+                    rnr_timer,
+                    timeout,
+                    retries,
+                    rnr_retries,
+                };
+                Ok(RawQp::System(domain.rc(send_cq, recv_cq, init)?))
+            }
+            #[cfg(any(
+                all(feature = "native", feature = "sim"),
+                all(feature = "native", feature = "system"),
+                all(feature = "sim", feature = "system")
+            ))]
             _ => Err(ferroce_buffers::Error::invalid("build", "the completion queue is of another device")),
         }
     }
@@ -177,12 +224,21 @@ impl From<SimCompletion> for Ended {
     }
 }
 
+#[cfg(feature = "system")]
+impl From<SystemCompletion> for Ended {
+    fn from(SystemCompletion { inner, qpn, fault }: SystemCompletion) -> Self {
+        Self { inner, qpn, fault }
+    }
+}
+
 /// Completions that were taken from the adapter.
 pub(crate) enum Taken {
     #[cfg(feature = "native")]
     Native(VecDeque<NativeCompletion>),
     #[cfg(feature = "sim")]
     Sim(VecDeque<SimCompletion>),
+    #[cfg(feature = "system")]
+    System(VecDeque<SystemCompletion>),
 }
 
 impl Taken {
@@ -201,6 +257,8 @@ pub(crate) enum RawCq {
     Native(NativeCq),
     #[cfg(feature = "sim")]
     Sim(SimCq),
+    #[cfg(feature = "system")]
+    System(SystemCq),
 }
 
 /// Completions that are taken from the adapter at a time.
@@ -213,6 +271,8 @@ impl RawCq {
             Self::Native(_) => Taken::Native(VecDeque::new()),
             #[cfg(feature = "sim")]
             Self::Sim(_) => Taken::Sim(VecDeque::new()),
+            #[cfg(feature = "system")]
+            Self::System(_) => Taken::System(VecDeque::new()),
         }
     }
 
@@ -226,7 +286,13 @@ impl RawCq {
                 cq.poll(taken, BLOCK);
                 Ok(())
             }
-            #[cfg(all(feature = "native", feature = "sim"))]
+            #[cfg(feature = "system")]
+            (Self::System(cq), Taken::System(taken)) => cq.poll(taken, BLOCK),
+            #[cfg(any(
+                all(feature = "native", feature = "sim"),
+                all(feature = "native", feature = "system"),
+                all(feature = "sim", feature = "system")
+            ))]
             _ => Ok(()),
         }
     }
@@ -237,6 +303,8 @@ impl RawCq {
             Self::Native(cq) => Some(cq.descriptor()),
             #[cfg(feature = "sim")]
             Self::Sim(_) => None,
+            #[cfg(feature = "system")]
+            Self::System(cq) => Some(cq.descriptor()),
         }
     }
 
@@ -246,6 +314,8 @@ impl RawCq {
             Self::Native(cq) => cq.arm(),
             #[cfg(feature = "sim")]
             Self::Sim(_) => Ok(()),
+            #[cfg(feature = "system")]
+            Self::System(cq) => cq.arm(),
         }
     }
 
@@ -256,7 +326,13 @@ impl RawCq {
             (Self::Native(cq), Taken::Native(taken)) => cq.wait(taken, BLOCK, limit),
             #[cfg(feature = "sim")]
             (Self::Sim(cq), Taken::Sim(_)) => Ok(cq.wait(limit)),
-            #[cfg(all(feature = "native", feature = "sim"))]
+            #[cfg(feature = "system")]
+            (Self::System(cq), Taken::System(taken)) => cq.wait(taken, BLOCK, limit),
+            #[cfg(any(
+                all(feature = "native", feature = "sim"),
+                all(feature = "native", feature = "system"),
+                all(feature = "sim", feature = "system")
+            ))]
             _ => Ok(false),
         }
     }
@@ -267,6 +343,8 @@ pub(crate) enum RawQp {
     Native(NativeQp),
     #[cfg(feature = "sim")]
     Sim(SimQp),
+    #[cfg(feature = "system")]
+    System(SystemQp),
 }
 
 impl RawQp {
@@ -287,6 +365,11 @@ impl RawQp {
                 let gid = qp.ip().to_ipv6_mapped().octets();
                 Endpoint { gid, qpn: qp.qpn(), psn: qp.psn(), mtu, reads: peer_reads }
             }
+            #[cfg(feature = "system")]
+            Self::System(qp) => {
+                let mtu = mtu.min(qp.mtu());
+                Endpoint { gid: qp.gid(), qpn: qp.qpn(), psn: qp.psn(), mtu, reads: peer_reads }
+            }
         }
     }
 
@@ -305,6 +388,8 @@ impl RawQp {
                 qp.connect(&QpPeer { ip, qpn, psn, mtu, reads });
                 Ok(())
             }
+            #[cfg(feature = "system")]
+            Self::System(qp) => qp.connect(&SystemPeer { gid, qpn, psn, mtu, reads }),
         }
     }
 
@@ -316,6 +401,8 @@ impl RawQp {
             Self::Native(qp) => qp.check(request.data.len()),
             #[cfg(feature = "sim")]
             Self::Sim(qp) => qp.check(request),
+            #[cfg(feature = "system")]
+            Self::System(qp) => qp.check(request.data.len()),
         }
     }
 

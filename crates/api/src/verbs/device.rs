@@ -8,6 +8,8 @@ use ferroce_buffers::{Buffer, Error, Failed, Memory, Pool, Result};
 use ferroce_native::NativeDevice;
 #[cfg(feature = "sim")]
 use ferroce_sim::Host;
+#[cfg(feature = "system")]
+use ferroce_system::SystemDevice;
 
 /// What a device can do. It is the same for all devices of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +93,36 @@ impl Device {
                 format!("{name:?}; there are: {}", names.join(", ")),
             )
         })
+    }
+
+    /// The first device of the machine's `libibverbs.so.1`: an adapter, `rdma_rxe`, or what `ferroce run` puts there. The library is loaded
+    /// by this call, and the binary starts without it. `FERROCE_LIBIBVERBS` names another file.
+    ///
+    /// # Errors
+    /// The library isn't there, or the machine has no device ([`Kind::NotFound`](crate::Kind::NotFound)).
+    ///
+    /// ```no_run
+    /// # use ferroce::verbs::Device;
+    /// let domain = Device::system()?.open()?;
+    /// # Ok::<_, ferroce::Error>(())
+    /// ```
+    #[cfg(feature = "system")]
+    pub fn system() -> Result<Self> {
+        let first = Self::all_of_system()?.into_iter().next();
+        first.ok_or_else(|| {
+            let why = "libibverbs has found no device: see `ibv_devices`, or use `Device::native`";
+            Error::new(ferroce_buffers::Kind::NotFound, "system", why)
+        })
+    }
+
+    /// All devices of the machine's `libibverbs.so.1`, in its order.
+    ///
+    /// # Errors
+    /// The library isn't there, or can't list the devices.
+    #[cfg(feature = "system")]
+    pub fn all_of_system() -> Result<Vec<Self>> {
+        let devices = SystemDevice::all()?;
+        Ok(devices.into_iter().map(|device| Self { inner: RawDevice::System(device) }).collect())
     }
 
     /// The adapter of a simulated host.

@@ -226,7 +226,7 @@ pub fn full(fixture: &impl Fixture) {
     a.qp.post(2, Send::new(buffer)).unwrap();
     a.cq.next(None).unwrap().unwrap().result().unwrap();
     let done = a.cq.next(None).unwrap().unwrap();
-    assert_eq!(done.result().unwrap_err().status(), ferroce::Status::LocalProtection);
+    assert_eq!(done.result().unwrap_err().status(), fixture.local(ferroce::Status::LocalProtection));
 }
 
 pub fn two_queues(fixture: &impl Fixture) {

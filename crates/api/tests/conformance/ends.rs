@@ -1,6 +1,6 @@
 //! How requests end that aren't waited for (rules S1, S6, S10).
 
-use crate::fixture::{Fixture, connected, large};
+use crate::fixture::{Fixture, connected, connected_with, large};
 use ferroce::verbs::{Device, Read, Send, Write};
 use ferroce::{Kind, Status, rights};
 use std::time::Duration;
@@ -26,7 +26,10 @@ pub fn abort(fixture: &impl Fixture) {
 }
 
 pub fn destroy(fixture: &impl Fixture) {
-    let [mut a, mut b] = connected(fixture);
+    // `rdma_rxe` repeats for ever where 7 repetitions are asked for.
+    let [mut a, mut b] = connected_with(fixture, |builder| {
+        builder.send_depth(16).recv_depth(16).timeout(Duration::from_millis(20), 3)
+    });
     let exposed = b.domain.alloc(large(1 << 16)).unwrap().expose(rights::All).unwrap();
     a.qp.recv(1, a.domain.alloc(8).unwrap()).unwrap();
     a.qp.recv(2, (a.domain.alloc(8).unwrap(), a.domain.alloc(8).unwrap()).0).unwrap();
@@ -47,7 +50,7 @@ pub fn destroy(fixture: &impl Fixture) {
     let fault = b.cq.next(None).unwrap().unwrap().result().unwrap_err();
     assert_eq!(fault.status(), Status::RetriesExceeded);
     // Nothing has answered, or the device knows why.
-    assert!(fault.to_string().starts_with("FC01"), "{fault}");
+    assert!(fixture.is_foreign() || fault.to_string().starts_with("FC01"), "{fault}");
 }
 
 pub fn dropped(fixture: &impl Fixture) {

@@ -14,7 +14,7 @@ pub fn no_receive(fixture: &impl Fixture) {
     let mut done = a.cq.next(None).unwrap().unwrap();
     let fault = done.result().unwrap_err();
     assert_eq!(fault.status(), Status::ReceiverNotReady);
-    assert!(fault.reason().unwrap().starts_with("FC02"), "{fault}");
+    assert!(fixture.is_foreign() || fault.reason().unwrap().starts_with("FC02"), "{fault}");
     assert_eq!((&done.take().buffer().unwrap()[..], a.qp.is_dead()), (&b"lost"[..], true));
 }
 
@@ -23,11 +23,13 @@ pub fn too_long(fixture: &impl Fixture) {
     b.qp.recv(1, b.domain.alloc(10).unwrap()).unwrap();
     a.qp.post(2, Send::new(a.domain.alloc(11).unwrap())).unwrap();
     let mut received = b.cq.next(None).unwrap().unwrap();
-    assert_eq!(received.result().unwrap_err().status(), Status::LocalLength);
+    assert_eq!(received.result().unwrap_err().status(), fixture.local(Status::LocalLength));
     assert_eq!(received.take().buffer().unwrap().capacity(), 10);
     let sent = a.cq.next(None).unwrap().unwrap();
     let fault = sent.result().unwrap_err();
-    assert_eq!(fault.status(), Status::RemoteRequest);
+    // `rdma_rxe` refuses it as an error of its own side.
+    let expected = if fixture.is_foreign() { Status::RemoteOperation } else { Status::RemoteRequest };
+    assert_eq!(fault.status(), expected);
 }
 
 pub fn revoked(fixture: &impl Fixture) {
@@ -40,7 +42,7 @@ pub fn revoked(fixture: &impl Fixture) {
     let done = a.cq.next(None).unwrap().unwrap();
     let fault = done.result().unwrap_err();
     assert_eq!(fault.status(), Status::RemoteAccess);
-    assert!(fault.to_string().contains("FC03"), "{fault}");
+    assert!(fixture.is_foreign() || fault.to_string().contains("FC03"), "{fault}");
     assert_eq!(&memory[..], b"restored");
     b.qp.recv(2, memory).unwrap();
     let mut flushed = b.cq.next(None).unwrap().unwrap();

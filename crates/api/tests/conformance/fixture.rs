@@ -1,5 +1,6 @@
 //! Two devices, and pairs of connected queue pairs on them.
 
+use ferroce::Status;
 use ferroce::sim::{Faults, World};
 use ferroce::verbs::{Builder, Cq, Device, Domain, RcQp, Reliable};
 use std::time::Duration;
@@ -15,6 +16,16 @@ pub trait Fixture {
     fn devices(&self) -> [&Device; 2];
     /// A number that random cases begin with.
     fn seed(&self) -> u64;
+    /// The device isn't Ferroce's: its faults have no reason.
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
+    /// How an error of this side is reported: `rdma_rxe` has one status for all.
+    fn local(&self, status: Status) -> Status {
+        if self.is_foreign() { Status::LocalOperation } else { status }
+    }
+
     /// A request may be over as soon as it is posted.
     fn is_quick(&self) -> bool {
         false
@@ -75,6 +86,53 @@ impl Native {
 impl Fixture for Native {
     fn devices(&self) -> [&Device; 2] {
         [&self.0, &self.0]
+    }
+
+    fn seed(&self) -> u64 {
+        1
+    }
+
+    fn is_quick(&self) -> bool {
+        true
+    }
+}
+
+/// The first device of a libibverbs, twice: of Ferroce's own.
+#[cfg(feature = "system")]
+pub struct System(Device);
+
+#[cfg(feature = "system")]
+impl System {
+    /// Names the library. To be called outside of the test's namespaces.
+    pub fn choose() {
+        const FILE: &str = "FERROCE_LIBIBVERBS";
+        if std::env::var_os(FILE).is_none() {
+            let library = ferroce_tests::Artifacts::get().library_dir().join("libibverbs.so.1");
+            // SAFETY: the test's process has no other thread that uses the environment.
+            unsafe { std::env::set_var(FILE, library) };
+        }
+    }
+
+    pub fn new() -> Self {
+        Self(Device::system().unwrap())
+    }
+
+    /// All packets go over UDP, as between hosts. For a process that hasn't used the device yet.
+    pub fn over_udp() -> Self {
+        // SAFETY: as above.
+        unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+        Self::new()
+    }
+}
+
+#[cfg(feature = "system")]
+impl Fixture for System {
+    fn devices(&self) -> [&Device; 2] {
+        [&self.0, &self.0]
+    }
+
+    fn is_foreign(&self) -> bool {
+        self.0.name().starts_with("rxe")
     }
 
     fn seed(&self) -> u64 {

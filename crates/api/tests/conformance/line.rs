@@ -1,9 +1,9 @@
 //! A channel between two programs for what they exchange besides RDMA, in each setting.
 
 use ferroce::sim::{Receiver, Sender};
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 use ferroce_tests::helper::{self, Helper};
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 use std::sync::mpsc;
 
 /// One end of a line between two programs.
@@ -38,10 +38,10 @@ impl Line for Simulated {
 }
 
 /// Between threads.
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 pub struct Threads(pub mpsc::Sender<Vec<u8>>, pub mpsc::Receiver<Vec<u8>>);
 
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 impl Threads {
     pub fn pair() -> [Self; 2] {
         let ((to_b, at_b), (to_a, at_a)) = (mpsc::channel(), mpsc::channel());
@@ -49,7 +49,7 @@ impl Threads {
     }
 }
 
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 impl Line for Threads {
     fn tell(&mut self, message: &[u8]) {
         let _ = self.0.send(message.to_vec());
@@ -60,18 +60,18 @@ impl Line for Threads {
     }
 }
 
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 
 /// From the test to a helper's process.
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 impl Line for Helper {
     fn tell(&mut self, message: &[u8]) {
         Helper::tell(self, &to_hex(message));
@@ -83,10 +83,10 @@ impl Line for Helper {
 }
 
 /// In a helper's process.
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 pub struct Standard;
 
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 impl Line for Standard {
     fn tell(&mut self, message: &[u8]) {
         helper::answer(&to_hex(message));

@@ -6,8 +6,12 @@ mod differential;
 mod ends;
 mod failures;
 mod fixture;
+#[cfg(feature = "system")]
+mod hostile;
 mod line;
 mod memory;
+#[cfg(feature = "system")]
+mod of_the_system;
 #[cfg(feature = "native")]
 mod of_this_process;
 mod pairs;
@@ -17,6 +21,8 @@ mod simulated;
 #[cfg(feature = "native")]
 use fixture::Native;
 use fixture::Simulated;
+#[cfg(feature = "system")]
+use fixture::System;
 
 /// Threads may share all objects (rule S12). Those that post and poll do it by `&mut`.
 const _: () = {
@@ -72,6 +78,38 @@ macro_rules! conformance {
                 fn $name() {
                     ferroce_tests::inside::in_namespace(concat!("native_over_udp::", stringify!($name)), || {
                         $case(&Native::over_udp());
+                    });
+                }
+            )*
+        }
+
+        /// Two queue pairs of this process on Ferroce's library for C.
+        #[cfg(feature = "system")]
+        mod system {
+            use super::*;
+
+            $(
+                #[test]
+                fn $name() {
+                    System::choose();
+                    ferroce_tests::inside::in_namespace(concat!("system::", stringify!($name)), || {
+                        $case(&System::new());
+                    });
+                }
+            )*
+        }
+
+        /// Two queue pairs of this process, on Ferroce's library for C, whose packets go over UDP.
+        #[cfg(feature = "system")]
+        mod system_over_udp {
+            use super::*;
+
+            $(
+                #[test]
+                fn $name() {
+                    System::choose();
+                    ferroce_tests::inside::in_namespace(concat!("system_over_udp::", stringify!($name)), || {
+                        $case(&System::over_udp());
                     });
                 }
             )*

@@ -1,12 +1,12 @@
 //! Where the pairs of programs run.
 
 use crate::line::Simulated;
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 use crate::line::{Line, Standard, Threads};
 use crate::pairs::{self, Pair};
 use ferroce::sim::{Faults, World};
 use ferroce::verbs::Device;
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 use ferroce_tests::helper::Helper;
 use std::time::Duration;
 
@@ -28,34 +28,45 @@ fn simulated(pair: fn() -> Pair<Simulated>) {
     }
 }
 
-/// Two threads of this process.
 #[cfg(feature = "native")]
-fn threads(pair: fn() -> Pair<Threads>) {
+fn native() -> Device {
+    Device::native().unwrap()
+}
+
+/// On Ferroce's library for C.
+#[cfg(feature = "system")]
+fn system() -> Device {
+    Device::system().unwrap()
+}
+
+/// Two threads of this process.
+#[cfg(any(feature = "native", feature = "system"))]
+fn threads(device: fn() -> Device, pair: fn() -> Pair<Threads>) {
     let [mut here, mut there] = Threads::pair();
-    let server = std::thread::spawn(move || (pair().server)(&Device::native().unwrap(), &mut there));
-    (pair().client)(&Device::native().unwrap(), &mut here);
+    let server = std::thread::spawn(move || (pair().server)(&device(), &mut there));
+    (pair().client)(&device(), &mut here);
     drop(here);
     server.join().unwrap();
 }
 
 /// With the program in another process. The first word is that the network is there.
-#[cfg(feature = "native")]
-fn serve(pair: fn() -> Pair<Standard>) {
+#[cfg(any(feature = "native", feature = "system"))]
+fn serve(device: fn() -> Device, pair: fn() -> Pair<Standard>) {
     let mut line = Standard;
     line.meet();
-    (pair().server)(&Device::native().unwrap(), &mut line);
+    (pair().server)(&device(), &mut line);
 }
 
-#[cfg(feature = "native")]
-fn with_process(pair: fn() -> Pair<Helper>) {
+#[cfg(any(feature = "native", feature = "system"))]
+fn with_process(device: fn() -> Device, pair: fn() -> Pair<Helper>) {
     let mut helper = Helper::start("server");
     helper.meet();
-    (pair().client)(&Device::native().unwrap(), &mut helper);
+    (pair().client)(&device(), &mut helper);
 }
 
 /// With the program on another host: a network namespace, and a cable to it.
-#[cfg(feature = "native")]
-fn with_host(pair: fn() -> Pair<Helper>) {
+#[cfg(any(feature = "native", feature = "system"))]
+fn with_host(device: fn() -> Device, pair: fn() -> Pair<Helper>) {
     let mut helper = Helper::start_with("server", &[], libc::CLONE_NEWNET);
     Line::tell(&mut helper, b"here");
     // It answers, so its namespace is there.
@@ -76,10 +87,10 @@ fn with_host(pair: fn() -> Pair<Helper>) {
         });
     }
     helper.meet();
-    (pair().client)(&Device::native().unwrap(), &mut helper);
+    (pair().client)(&device(), &mut helper);
 }
 
-#[cfg(feature = "native")]
+#[cfg(any(feature = "native", feature = "system"))]
 fn run(words: &[&str]) -> String {
     let output = std::process::Command::new(words[0]).args(&words[1..]).output().expect("a program");
     assert!(output.status.success(), "{words:?}: {output:?}");
@@ -105,7 +116,7 @@ macro_rules! pairs {
                 fn $name() {
                     ferroce_tests::inside::in_namespace(
                         concat!("settings::in_two_threads::", stringify!($name)),
-                        || super::threads(super::pairs::$pair),
+                        || super::threads(super::native, super::pairs::$pair),
                     );
                 }
             )*
@@ -116,10 +127,10 @@ macro_rules! pairs {
             $(
                 #[test]
                 fn $name() {
-                    if !ferroce_tests::helper::play(&[("server", || super::serve(super::pairs::$pair))]) {
+                    if !ferroce_tests::helper::play(&[("server", || super::serve(super::native, super::pairs::$pair))]) {
                         ferroce_tests::inside::in_namespace(
                             concat!("settings::in_two_processes::", stringify!($name)),
-                            || super::with_process(super::pairs::$pair),
+                            || super::with_process(super::native, super::pairs::$pair),
                         );
                     }
                 }
@@ -131,10 +142,56 @@ macro_rules! pairs {
             $(
                 #[test]
                 fn $name() {
-                    if !ferroce_tests::helper::play(&[("server", || super::serve_host(super::pairs::$pair))]) {
+                    if !ferroce_tests::helper::play(&[("server", || super::serve_host(super::native, super::pairs::$pair))]) {
                         ferroce_tests::inside::in_namespace(
                             concat!("settings::on_two_hosts::", stringify!($name)),
-                            || super::with_host(super::pairs::$pair),
+                            || super::with_host(super::native, super::pairs::$pair),
+                        );
+                    }
+                }
+            )*
+        }
+
+        #[cfg(feature = "system")]
+        mod in_two_threads_with_the_systems {
+            $(
+                #[test]
+                fn $name() {
+                    crate::fixture::System::choose();
+                    ferroce_tests::inside::in_namespace(
+                        concat!("settings::in_two_threads_with_the_systems::", stringify!($name)),
+                        || super::threads(super::system, super::pairs::$pair),
+                    );
+                }
+            )*
+        }
+
+        #[cfg(feature = "system")]
+        mod in_two_processes_with_the_systems {
+            $(
+                #[test]
+                fn $name() {
+                    crate::fixture::System::choose();
+                    if !ferroce_tests::helper::play(&[("server", || super::serve(super::system, super::pairs::$pair))]) {
+                        ferroce_tests::inside::in_namespace(
+                            concat!("settings::in_two_processes_with_the_systems::", stringify!($name)),
+                            || super::with_process(super::system, super::pairs::$pair),
+                        );
+                    }
+                }
+            )*
+        }
+
+        #[cfg(feature = "system")]
+        mod on_two_hosts_with_the_systems {
+            $(
+                #[test]
+                fn $name() {
+                    crate::fixture::System::choose();
+                    if !ferroce_tests::helper::play(&[("server", || super::serve_host(super::system, super::pairs::$pair))]) {
+                        ferroce_tests::inside::in_namespace(
+                            concat!("settings::on_two_hosts_with_the_systems::", stringify!($name)),
+                            || super::with_host(super::system, super::pairs::$pair),
                         );
                     }
                 }
@@ -144,10 +201,10 @@ macro_rules! pairs {
 }
 
 /// As [`serve`], once there is a network.
-#[cfg(feature = "native")]
-fn serve_host(pair: fn() -> Pair<Standard>) {
+#[cfg(any(feature = "native", feature = "system"))]
+fn serve_host(device: fn() -> Device, pair: fn() -> Pair<Standard>) {
     Standard.meet();
-    serve(pair);
+    serve(device, pair);
 }
 
 pairs! {

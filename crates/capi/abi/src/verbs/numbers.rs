@@ -51,6 +51,7 @@ numbers! {
         IBV_MTU_4096 = 5;
         IBV_PORT_DOWN = 1;
         IBV_PORT_ACTIVE = 4;
+        IBV_LINK_LAYER_INFINIBAND = 1;
         IBV_FORK_UNNEEDED = 2;
         IBV_GID_TYPE_ROCE_V2 = 2;
 

@@ -1,0 +1,122 @@
+//! A library that lies about completions (rule S11): `tests/hostile/libibverbs.c`.
+
+use ferroce::verbs::{Device, Operated, Send};
+use ferroce::{Kind, Status};
+use ferroce_tests::{Skip, record_skip};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles the library, once for all tests of a process.
+fn library() -> Result<PathBuf, Skip> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
+    let built = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{}.so", std::process::id()));
+    let output = Command::new(ferroce_tests::tool("cc", "gcc")?)
+        .args(["-shared", "-fPIC", "-Wall", "-Wno-unused-parameter", "-o"])
+        .arg(&built)
+        .arg(sources.join("libibverbs.c"))
+        .arg(format!("-Wl,--version-script={}", sources.join("versions.map").display()))
+        .output()
+        .expect("a compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(built)
+}
+
+/// The completions of a send of 8 bytes and of two receives of 8 bytes: tag, operation, whether it has succeeded, and the length of
+/// the memory. Or the error of a poll.
+fn told(lie: &str) -> Result<Vec<(u64, Operated, Result<(), Status>, usize)>, Kind> {
+    let library = match library() {
+        Ok(library) => library,
+        Err(Skip(why)) => {
+            record_skip(&why);
+            std::process::exit(0);
+        }
+    };
+    // SAFETY: each test is a process of its own, whose other thread waits for this one.
+    unsafe {
+        std::env::set_var("FERROCE_LIBIBVERBS", &library);
+        std::env::set_var("HOSTILE", lie);
+    }
+    let domain = Device::system().unwrap().open().unwrap();
+    std::fs::remove_file(library).unwrap();
+    let mut cq = domain.cq(16).unwrap();
+    let setup = domain.rc(&cq).build().unwrap();
+    let own = setup.endpoint();
+    let mut qp = setup.connect(&own).unwrap();
+    qp.post(1, Send::new(domain.alloc(8).unwrap())).unwrap();
+    qp.recv(2, domain.alloc(8).unwrap()).unwrap();
+    qp.recv(3, domain.alloc(8).unwrap()).unwrap();
+    let mut found = Vec::new();
+    for _ in 0..10 {
+        let mut polled = cq.poll().map_err(|error| error.kind())?;
+        while let Some(mut done) = polled.next() {
+            let result = done.result().map_err(|fault| fault.status());
+            let memory = done.take().buffer().expect("each has a buffer");
+            // All of what is said to be received can be read.
+            assert!(memory.iter().all(|byte| *byte == 0));
+            found.push((done.tag(), done.what(), result, memory.len()));
+        }
+    }
+    // What wasn't reported comes back.
+    let outstanding = qp.destroy();
+    let mut tags: Vec<_> =
+        outstanding.iter().map(|(tag, _)| *tag).chain(found.iter().map(|it| it.0)).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, [1, 2, 3], "each request ends once");
+    Ok(found)
+}
+
+#[test]
+fn the_truth_is_believed() {
+    let all = [
+        (1, Operated::Sent, Ok(()), 8),
+        (2, Operated::Received, Ok(()), 4),
+        (3, Operated::Received, Ok(()), 4),
+    ];
+    assert_eq!(told("nothing").unwrap(), all);
+}
+
+#[test]
+fn no_more_is_received_than_there_is_room_for() {
+    let lengths: Vec<_> = told("long").unwrap().into_iter().map(|it| it.3).collect();
+    assert_eq!(lengths, [8, 8, 8]);
+}
+
+#[test]
+fn a_completion_of_no_request_is_dropped() {
+    assert_eq!(told("stranger").unwrap(), []);
+}
+
+#[test]
+fn a_request_ends_once() {
+    assert_eq!(told("twice").unwrap().len(), 3);
+}
+
+#[test]
+fn an_earlier_request_ends_with_a_later_one() {
+    let tags: Vec<_> = told("order").unwrap().into_iter().map(|it| it.0).collect();
+    assert_eq!(tags, [2, 3, 1]);
+}
+
+#[test]
+fn what_a_request_was_is_not_the_librarys_word() {
+    let what: Vec<_> = told("opcode").unwrap().into_iter().map(|it| it.1).collect();
+    assert_eq!(what, [Operated::Sent, Operated::Received, Operated::Received]);
+}
+
+#[test]
+fn a_status_that_is_none_is_a_failure() {
+    let results: Vec<_> = told("status").unwrap().into_iter().map(|it| it.2).collect();
+    assert_eq!(results, [Err(Status::Other(12345)); 3]);
+}
+
+#[test]
+fn more_completions_than_asked_for_end_the_queue() {
+    assert_eq!(told("many"), Err(Kind::Dead));
+    assert_eq!(told("negative"), Err(Kind::Dead));
+}
+
+#[test]
+fn a_request_that_is_refused_keeps_its_memory_until_the_end() {
+    let tags: Vec<_> = told("refuses").unwrap().into_iter().map(|it| it.0).collect();
+    assert_eq!(tags, [2, 3]);
+}

@@ -1,0 +1,252 @@
+//! Completion queues.
+
+use crate::device::Context;
+use crate::library;
+use ferroce_abi::verbs::*;
+use ferroce_buffers::{Error, Fault, Kind, Status};
+use ferroce_proto::{Completion, WcOpcode, WcStatus};
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A completion, as the library reports it.
+#[derive(Clone, Debug)]
+pub struct SystemCompletion {
+    /// What it contains. Of the status it has whether the request has succeeded, of the opcode what kind of receive it was.
+    pub inner: Completion,
+    /// The queue pair.
+    pub qpn: u32,
+    /// Why the request has failed, if it has.
+    pub fault: Option<Fault>,
+}
+
+/// Completions that are taken at a time, at most.
+const MOST: usize = 32;
+
+struct Inner {
+    cq: NonNull<ibv_cq>,
+    channel: Channel,
+    context: Arc<Context>,
+}
+
+// SAFETY: the library's objects may be used by any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as `Context`.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.context.maker.is_here() {
+            // SAFETY: queue pairs have a handle, so none is left, and all events were acknowledged.
+            unsafe { (self.context.library.ibv_destroy_cq)(self.cq.as_ptr()) };
+        }
+    }
+}
+
+/// A completion channel for one completion queue.
+struct Channel {
+    channel: NonNull<ibv_comp_channel>,
+    context: Arc<Context>,
+}
+
+impl Channel {
+    fn new(context: &Arc<Context>) -> Result<Self, Error> {
+        // SAFETY: an open device.
+        let channel = unsafe { (context.library.ibv_create_comp_channel)(context.get()) };
+        let channel =
+            NonNull::new(channel).ok_or_else(|| library::last_error("cq", "ibv_create_comp_channel"))?;
+        let channel = Self { channel, context: context.clone() };
+        // SAFETY: a descriptor of the channel's own.
+        let set = unsafe {
+            let flags = libc::fcntl(channel.fd(), libc::F_GETFL);
+            libc::fcntl(channel.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
+        };
+        if set < 0 {
+            return Err(library::last_error("cq", "fcntl"));
+        }
+        Ok(channel)
+    }
+
+    fn fd(&self) -> c_int {
+        // SAFETY: the library has initialised it.
+        unsafe { (*self.channel.as_ptr()).fd }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if self.context.maker.is_here() {
+            // SAFETY: its completion queue was destroyed before.
+            unsafe { (self.context.library.ibv_destroy_comp_channel)(self.channel.as_ptr()) };
+        }
+    }
+}
+
+/// A completion queue. It exists as long as a handle or a queue pair that uses it.
+#[derive(Clone)]
+pub struct SystemCq(Arc<Inner>);
+
+impl SystemCq {
+    pub(crate) fn new(context: &Arc<Context>, entries: u32) -> Result<Self, Error> {
+        context.maker.check("cq")?;
+        let channel = Channel::new(context)?;
+        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        // SAFETY: an open device, and a channel of it.
+        let cq = unsafe {
+            (context.library.ibv_create_cq)(context.get(), entries, null_mut(), channel.channel.as_ptr(), 0)
+        };
+        let cq = NonNull::new(cq).ok_or_else(|| library::last_error("cq", "ibv_create_cq"))?;
+        Ok(Self(Arc::new(Inner { cq, channel, context: context.clone() })))
+    }
+
+    pub(crate) fn get(&self) -> *mut ibv_cq {
+        self.0.cq.as_ptr()
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.0.context
+    }
+
+    /// Moves completions to `into`, at most `most`.
+    ///
+    /// # Errors
+    /// The device is gone, or the queue is the parent's of a fork.
+    pub fn poll(&self, into: &mut VecDeque<SystemCompletion>, most: usize) -> Result<(), Error> {
+        let Inner { context, .. } = &*self.0;
+        context.maker.check("poll")?;
+        let mut polled: [ibv_wc; MOST] = [EMPTY; MOST];
+        let most = most.min(MOST);
+        // SAFETY: a completion queue, whose context's functions the library has set, and a place for so many completions.
+        let found = unsafe {
+            let poll = (*context.get()).ops.poll_cq.ok_or_else(|| missing("poll", "poll_cq"))?;
+            poll(self.get(), most as c_int, polled.as_mut_ptr())
+        };
+        let Some(found) = usize::try_from(found).ok().and_then(|found| polled.get(..found)) else {
+            return Err(Error::new(Kind::Dead, "poll", format!("ibv_poll_cq returned {found}")));
+        };
+        into.extend(found.iter().map(|wc| self.completion(wc)));
+        Ok(())
+    }
+
+    fn completion(&self, wc: &ibv_wc) -> SystemCompletion {
+        let status = Status::from_number(wc.status.cast_unsigned());
+        let fault = status.map(|status| self.0.context.failures.fault(wc.qp_num, status, wc.vendor_err));
+        let opcode = match wc.opcode {
+            IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
+            IBV_WC_RECV => WcOpcode::Recv,
+            _ => WcOpcode::Send,
+        };
+        let inner_status = if fault.is_none() { WcStatus::Success } else { WcStatus::GeneralErr };
+        let has_immediate = fault.is_none() && wc.wc_flags & IBV_WC_WITH_IMM != 0;
+        let inner = Completion {
+            byte_len: wc.byte_len,
+            immediate: has_immediate.then(|| wc.imm_data.to_ne_bytes()),
+            ..Completion::new(wc.wr_id, inner_status, opcode)
+        };
+        SystemCompletion { inner, qpn: wc.qp_num, fault }
+    }
+
+    /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
+    ///
+    /// # Errors
+    /// As [`SystemCq::poll`].
+    pub fn wait(
+        &self,
+        into: &mut VecDeque<SystemCompletion>,
+        most: usize,
+        limit: Option<Duration>,
+    ) -> Result<bool, Error> {
+        // A limit beyond what the clock can express is none.
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            self.poll(into, most)?;
+            if !into.is_empty() {
+                return Ok(true);
+            }
+            self.arm()?;
+            // What has come before raises no event.
+            self.poll(into, most)?;
+            if !into.is_empty() {
+                return Ok(true);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+            self.sleep(left);
+        }
+    }
+
+    fn sleep(&self, left: Option<Duration>) {
+        let mut one = libc::pollfd { fd: self.0.channel.fd(), events: libc::POLLIN, revents: 0 };
+        // Rounded up: a wait of less than a millisecond would be none.
+        let millis =
+            left.map_or(-1, |left| c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX));
+        // SAFETY: one entry.
+        unsafe { libc::poll(&raw mut one, 1, millis) };
+    }
+
+    /// The descriptor that is readable while an event is announced.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel has it open for as long as it exists, which is at least as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.0.channel.fd()) }
+    }
+
+    /// Takes the events that were announced, and asks for one with the next completion.
+    ///
+    /// # Errors
+    /// As [`SystemCq::poll`].
+    pub fn arm(&self) -> Result<(), Error> {
+        let Inner { context, channel, .. } = &*self.0;
+        context.maker.check("arm")?;
+        let (mut cq, mut unused) = (null_mut(), null_mut());
+        // SAFETY: a channel that doesn't block, and places for the queue and its context. The only queue of the channel is this one.
+        while unsafe {
+            (context.library.ibv_get_cq_event)(channel.channel.as_ptr(), &raw mut cq, &raw mut unused)
+        } == 0
+        {
+            // SAFETY: the event was of this queue.
+            unsafe { (context.library.ibv_ack_cq_events)(self.get(), 1) };
+        }
+        // SAFETY: a completion queue, whose context's functions the library has set.
+        let returned = unsafe {
+            let notify = (*context.get()).ops.req_notify_cq.ok_or_else(|| missing("arm", "req_notify_cq"))?;
+            notify(self.get(), 0)
+        };
+        library::check("arm", "ibv_req_notify_cq", returned)
+    }
+}
+
+/// A completion before the library writes it.
+const EMPTY: ibv_wc = ibv_wc {
+    wr_id: 0,
+    status: 0,
+    opcode: 0,
+    vendor_err: 0,
+    byte_len: 0,
+    imm_data: 0,
+    qp_num: 0,
+    src_qp: 0,
+    wc_flags: 0,
+    pkey_index: 0,
+    slid: 0,
+    sl: 0,
+    dlid_path_bits: 0,
+};
+
+/// The provider lacks a function that all have.
+#[cold]
+fn missing(verb: &'static str, function: &'static str) -> Error {
+    Error::new(Kind::Unsupported, verb, format!("the device's provider has no {function}"))
+}
+
+impl fmt::Debug for SystemCq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SystemCq").field(&self.0.cq).finish()
+    }
+}

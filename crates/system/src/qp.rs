@@ -1,0 +1,352 @@
+//! Queue pairs.
+
+use crate::cq::SystemCq;
+use crate::device::SystemDomain;
+use crate::library;
+use ferroce_abi::verbs::*;
+use ferroce_buffers::{Error, Kind};
+use ferroce_proto::{DataRef, MAX_MESSAGE, SendOp, SendRequest, SgeList};
+use smallvec::SmallVec;
+use std::ffi::c_int;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// What a queue pair is made with. The codes are those of the specification.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // ibv_create_qp(3), ibv_modify_qp(3)
+pub struct SystemQpInit {
+    pub send_depth: u32,
+    pub recv_depth: u32,
+    pub parts: u32,
+    pub inline: u32,
+    pub mtu: u32,
+    pub reads: u8,
+    pub peer_reads: u8,
+    pub rnr_timer: u8,
+    pub timeout: u8,
+    pub retries: u8,
+    pub rnr_retries: u8,
+}
+
+/// The other side of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemPeer {
+    /// Its address.
+    pub gid: [u8; 16],
+    /// Its QPN.
+    pub qpn: u32,
+    /// The PSN of its first request.
+    pub psn: u32,
+    /// Bytes of payload that its packets may carry.
+    pub mtu: u32,
+    /// READs and atomics that it accepts at once.
+    pub reads: u8,
+}
+
+/// An RC queue pair. It is destroyed with its handle.
+pub struct SystemQp {
+    qp: NonNull<ibv_qp>,
+    qpn: u32,
+    psn: u32,
+    gid_index: u8,
+    gid: [u8; 16],
+    init: SystemQpInit,
+    domain: SystemDomain,
+    /// They exist for at least as long.
+    _cqs: [SystemCq; 2],
+}
+
+// SAFETY: the library's objects may be used by any thread.
+unsafe impl Send for SystemQp {}
+// SAFETY: as above; the library locks what several threads use at once.
+unsafe impl Sync for SystemQp {}
+
+/// Attributes that name nothing.
+fn no_attributes() -> ibv_qp_attr {
+    // SAFETY: plain numbers, for which zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+impl SystemDomain {
+    /// Makes an RC queue pair in INIT.
+    ///
+    /// # Errors
+    /// The completion queues are of another device, or the device can't do what `init` asks for.
+    pub fn rc(
+        &self,
+        send_cq: &SystemCq,
+        recv_cq: &SystemCq,
+        mut init: SystemQpInit,
+    ) -> Result<SystemQp, Error> {
+        let context = self.context();
+        if ![send_cq, recv_cq].iter().all(|cq| Arc::ptr_eq(cq.context(), context)) {
+            return Err(Error::invalid("build", "the completion queue is of another device"));
+        }
+        context.maker.check("build")?;
+        let (gid_index, gid) = self.gid()?;
+        init.mtu = init.mtu.min(self.mtu()?);
+        let mut attr = ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: send_cq.get(),
+            recv_cq: recv_cq.get(),
+            srq: null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: init.send_depth,
+                max_recv_wr: init.recv_depth,
+                max_send_sge: init.parts,
+                max_recv_sge: init.parts,
+                max_inline_data: init.inline,
+            },
+            qp_type: IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: a domain, and queues of its device.
+        let qp = unsafe { (context.library.ibv_create_qp)(self.pd(), &raw mut attr) };
+        let qp = NonNull::new(qp).ok_or_else(|| library::last_error("build", "ibv_create_qp"))?;
+        // SAFETY: the library has initialised it, and doesn't change its number.
+        let qpn = unsafe { (*qp.as_ptr()).qp_num };
+        context.failures.watch(qpn);
+        // The keys of a new hasher are random.
+        let psn = RandomState::new().hash_one(qpn) as u32 & 0xff_ffff;
+        let (domain, cqs) = (self.clone(), [send_cq.clone(), recv_cq.clone()]);
+        let qp = SystemQp { qp, qpn, psn, gid_index, gid, init, domain, _cqs: cqs };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        let rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+        let attr =
+            ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags: rights, ..no_attributes() };
+        qp.modify("build", attr, mask)?;
+        Ok(qp)
+    }
+}
+
+impl SystemQp {
+    /// Its number.
+    #[must_use]
+    pub const fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The PSN of its first request.
+    #[must_use]
+    pub const fn psn(&self) -> u32 {
+        self.psn
+    }
+
+    /// The address of its device.
+    #[must_use]
+    pub const fn gid(&self) -> [u8; 16] {
+        self.gid
+    }
+
+    /// Bytes of payload that its packets may carry.
+    #[must_use]
+    pub const fn mtu(&self) -> u32 {
+        self.init.mtu
+    }
+
+    fn modify(&self, verb: &'static str, mut attr: ibv_qp_attr, mask: c_int) -> Result<(), Error> {
+        let context = self.domain.context();
+        context.maker.check(verb)?;
+        // SAFETY: a queue pair, and attributes.
+        let returned = unsafe { (context.library.ibv_modify_qp)(self.qp.as_ptr(), &raw mut attr, mask) };
+        library::check(verb, "ibv_modify_qp", returned)
+    }
+
+    /// Connects it, and takes it to RTS.
+    ///
+    /// # Errors
+    /// The peer's address can't be reached from this device.
+    pub fn connect(&self, peer: &SystemPeer) -> Result<(), Error> {
+        let &SystemPeer { gid, qpn, psn, mtu, reads } = peer;
+        let Self { init, gid_index, .. } = self;
+        let to_rtr = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        let grh = ibv_global_route {
+            dgid: ibv_gid { raw: gid },
+            sgid_index: *gid_index,
+            hop_limit: 64,
+            ..ibv_global_route::default()
+        };
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RTR,
+            // 1 is 256.
+            path_mtu: init.mtu.min(mtu).ilog2() as c_int - 7,
+            dest_qp_num: qpn,
+            rq_psn: psn,
+            max_dest_rd_atomic: init.peer_reads,
+            min_rnr_timer: init.rnr_timer,
+            ah_attr: ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() },
+            ..no_attributes()
+        };
+        self.modify("connect", attr, to_rtr)?;
+        let to_rts = IBV_QP_STATE
+            | IBV_QP_SQ_PSN
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RTS,
+            sq_psn: self.psn,
+            timeout: init.timeout,
+            retry_cnt: init.retries,
+            rnr_retry: init.rnr_retries,
+            max_rd_atomic: init.reads.min(reads),
+            ..no_attributes()
+        };
+        self.modify("connect", attr, to_rts)
+    }
+
+    /// Whether [`SystemQp::post`] takes a message of so many bytes.
+    ///
+    /// # Errors
+    /// It doesn't.
+    #[inline]
+    pub fn check(&self, len: u64) -> Result<(), Error> {
+        if len > MAX_MESSAGE {
+            let why = format!("{len} bytes, at most {MAX_MESSAGE} fit a message");
+            return Err(Error::new(Kind::TooLong, "post", why));
+        }
+        Ok(())
+    }
+
+    /// Posts a request that [`SystemQp::check`] has accepted.
+    #[inline]
+    pub fn post(&self, request: &SendRequest<'_, ()>) {
+        let context = self.domain.context();
+        let mut sges: SmallVec<[ibv_sge; 4]> = match request.data {
+            DataRef::Sges(sges) => {
+                sges.iter().map(|s| ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey }).collect()
+            }
+            DataRef::Inline(bytes) if bytes.is_empty() => SmallVec::new(),
+            DataRef::Inline(bytes) => {
+                let addr = bytes.as_ptr().expose_provenance() as u64;
+                SmallVec::from_slice(&[ibv_sge { addr, length: bytes.len() as u32, lkey: 0 }])
+            }
+        };
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        let send_flags = flag(request.signaled, IBV_SEND_SIGNALED)
+            | flag(request.solicited, IBV_SEND_SOLICITED)
+            | flag(request.fence, IBV_SEND_FENCE)
+            | flag(matches!(request.data, DataRef::Inline(_)), IBV_SEND_INLINE);
+        // SAFETY: plain numbers and pointers, for which zero is a value.
+        let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
+        (wr.wr_id, wr.send_flags) = (request.wr_id, send_flags);
+        (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
+        let is_known = describe(&mut wr, &request.op);
+        let mut bad = null_mut();
+        let posted = is_known
+            && context.maker.is_here()
+            // SAFETY: a queue pair, whose context's functions the library has set, and a request whose elements are there. The memory
+            // that it names is in a slot, which keeps it until the request has ended; inline data are read by the call.
+            && unsafe {
+                let post = (*context.get()).ops.post_send;
+                post.is_some_and(|post| post(self.qp.as_ptr(), &raw mut wr, &raw mut bad) == 0)
+            };
+        if !posted {
+            self.abort();
+        }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub fn receive(&self, wr_id: u64, sges: SgeList) {
+        let context = self.domain.context();
+        let element = |s: &ferroce_proto::Sge| ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey };
+        let mut sges: SmallVec<[ibv_sge; 4]> = sges.iter().map(element).collect();
+        let (sg_list, num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
+        let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list, num_sge };
+        let mut bad = null_mut();
+        let posted = context.maker.is_here()
+            // SAFETY: as in `post`.
+            && unsafe {
+                let post = (*context.get()).ops.post_recv;
+                post.is_some_and(|post| post(self.qp.as_ptr(), &raw mut wr, &raw mut bad) == 0)
+            };
+        if !posted {
+            self.abort();
+        }
+    }
+
+    /// Takes it to ERR: all requests are flushed. A request that the library has refused keeps its memory until the queue pair is
+    /// destroyed.
+    pub fn abort(&self) {
+        let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..no_attributes() };
+        // If that fails, it is the parent's of a fork, or the device is gone.
+        let _ = self.modify("abort", attr, IBV_QP_STATE);
+    }
+
+    /// Whether it has failed, or was aborted.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        let context = self.domain.context();
+        let mut attr = no_attributes();
+        // SAFETY: plain numbers and pointers, for which zero is a value.
+        let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        !context.maker.is_here()
+            // SAFETY: a queue pair, and places for its attributes.
+            || unsafe {
+                let query = context.library.ibv_query_qp;
+                query(self.qp.as_ptr(), &raw mut attr, IBV_QP_STATE, &raw mut init) != 0
+            }
+            || attr.qp_state == IBV_QPS_ERR
+    }
+}
+
+/// Writes what a request asks for. False: no request of this API does.
+fn describe(wr: &mut ibv_send_wr, op: &SendOp) -> bool {
+    wr.opcode = match *op {
+        SendOp::Send => IBV_WR_SEND,
+        SendOp::SendWithImmediate { immediate } => {
+            wr.imm_data = u32::from_ne_bytes(immediate);
+            IBV_WR_SEND_WITH_IMM
+        }
+        SendOp::Write { va, rkey } => {
+            wr.wr.rdma = ibv_send_wr_rdma { remote_addr: va, rkey };
+            IBV_WR_RDMA_WRITE
+        }
+        SendOp::WriteWithImmediate { va, rkey, immediate } => {
+            wr.wr.rdma = ibv_send_wr_rdma { remote_addr: va, rkey };
+            wr.imm_data = u32::from_ne_bytes(immediate);
+            IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+        SendOp::Read { va, rkey } => {
+            wr.wr.rdma = ibv_send_wr_rdma { remote_addr: va, rkey };
+            IBV_WR_RDMA_READ
+        }
+        SendOp::CompareSwap { va, rkey, compare, swap } => {
+            wr.wr.atomic = ibv_send_wr_atomic { remote_addr: va, compare_add: compare, swap, rkey };
+            IBV_WR_ATOMIC_CMP_AND_SWP
+        }
+        SendOp::FetchAdd { va, rkey, add } => {
+            wr.wr.atomic = ibv_send_wr_atomic { remote_addr: va, compare_add: add, swap: 0, rkey };
+            IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        _ => return false,
+    };
+    true
+}
+
+impl Drop for SystemQp {
+    fn drop(&mut self) {
+        let context = self.domain.context();
+        if context.maker.is_here() {
+            context.failures.forget(self.qpn);
+            // SAFETY: it exists until the call succeeds, after which there is no other.
+            library::end("ibv_destroy_qp", || unsafe { (context.library.ibv_destroy_qp)(self.qp.as_ptr()) });
+        }
+    }
+}
+
+impl fmt::Debug for SystemQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SystemQp({:#x})", self.qpn)
+    }
+}
