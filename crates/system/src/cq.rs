@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use crate::device::Context;
+use crate::device::{SystemContext, SystemDomain};
 use crate::library;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{Error, Fault, Kind, Status};
@@ -27,18 +27,18 @@ pub struct SystemCompletion {
 /// Completions that are taken at a time, at most.
 const MOST: usize = 32;
 
-struct Inner {
+struct SystemQueue {
     cq: NonNull<ibv_cq>,
-    channel: Channel,
-    context: Arc<Context>,
+    channel: SystemChannel,
+    context: Arc<SystemContext>,
 }
 
 // SAFETY: the library's objects may be used by any thread.
-unsafe impl Send for Inner {}
-// SAFETY: as `Context`.
-unsafe impl Sync for Inner {}
+unsafe impl Send for SystemQueue {}
+// SAFETY: as `SystemContext`.
+unsafe impl Sync for SystemQueue {}
 
-impl Drop for Inner {
+impl Drop for SystemQueue {
     fn drop(&mut self) {
         if self.context.maker.is_here() {
             // SAFETY: queue pairs have a handle, so none is left, and all events were acknowledged.
@@ -48,13 +48,13 @@ impl Drop for Inner {
 }
 
 /// A completion channel for one completion queue.
-struct Channel {
+struct SystemChannel {
     channel: NonNull<ibv_comp_channel>,
-    context: Arc<Context>,
+    context: Arc<SystemContext>,
 }
 
-impl Channel {
-    fn new(context: &Arc<Context>) -> Result<Self, Error> {
+impl SystemChannel {
+    fn new(context: &Arc<SystemContext>) -> Result<Self, Error> {
         // SAFETY: an open device.
         let channel = unsafe { (context.library.ibv_create_comp_channel)(context.get()) };
         let channel =
@@ -77,7 +77,7 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl Drop for SystemChannel {
     fn drop(&mut self) {
         if self.context.maker.is_here() {
             // SAFETY: its completion queue was destroyed before.
@@ -88,26 +88,36 @@ impl Drop for Channel {
 
 /// A completion queue. It exists as long as a handle or a queue pair that uses it.
 #[derive(Clone)]
-pub struct SystemCq(Arc<Inner>);
+pub struct SystemCq(Arc<SystemQueue>);
+
+impl SystemDomain {
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    /// A limit is reached, or no descriptor is left.
+    pub fn cq(&self, entries: u32) -> Result<SystemCq, Error> {
+        SystemCq::new(self.context(), entries)
+    }
+}
 
 impl SystemCq {
-    pub(crate) fn new(context: &Arc<Context>, entries: u32) -> Result<Self, Error> {
+    pub(crate) fn new(context: &Arc<SystemContext>, entries: u32) -> Result<Self, Error> {
         context.maker.check("cq")?;
-        let channel = Channel::new(context)?;
+        let channel = SystemChannel::new(context)?;
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         // SAFETY: an open device, and a channel of it.
         let cq = unsafe {
             (context.library.ibv_create_cq)(context.get(), entries, null_mut(), channel.channel.as_ptr(), 0)
         };
         let cq = NonNull::new(cq).ok_or_else(|| library::last_error("cq", "ibv_create_cq"))?;
-        Ok(Self(Arc::new(Inner { cq, channel, context: context.clone() })))
+        Ok(Self(Arc::new(SystemQueue { cq, channel, context: context.clone() })))
     }
 
     pub(crate) fn get(&self) -> *mut ibv_cq {
         self.0.cq.as_ptr()
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<SystemContext> {
         &self.0.context
     }
 
@@ -116,7 +126,7 @@ impl SystemCq {
     /// # Errors
     /// The device is gone, or the queue is the parent's of a fork.
     pub fn poll(&self, into: &mut VecDeque<SystemCompletion>, most: usize) -> Result<(), Error> {
-        let Inner { context, .. } = &*self.0;
+        let SystemQueue { context, .. } = &*self.0;
         context.maker.check("poll")?;
         let mut polled: [ibv_wc; MOST] = [EMPTY; MOST];
         let most = most.min(MOST);
@@ -202,7 +212,7 @@ impl SystemCq {
     /// # Errors
     /// As [`SystemCq::poll`].
     pub fn arm(&self) -> Result<(), Error> {
-        let Inner { context, channel, .. } = &*self.0;
+        let SystemQueue { context, channel, .. } = &*self.0;
         context.maker.check("arm")?;
         let (mut cq, mut unused) = (null_mut(), null_mut());
         // SAFETY: a channel that doesn't block, and places for the queue and its context. The only queue of the channel is this one.

@@ -1,6 +1,5 @@
 //! Devices, and domains on them.
 
-use crate::cq::SystemCq;
 use crate::failures::Failures;
 use crate::library::{self, Library, Maker, library};
 use ferroce_abi::verbs::*;
@@ -19,12 +18,12 @@ const PORT: u8 = 1;
 
 /// A device of the library. Clones are handles of the same device.
 #[derive(Clone)]
-pub struct SystemDevice(Arc<Inner>);
+pub struct SystemDevice(Arc<NamedDevice>);
 
-struct Inner {
+struct NamedDevice {
     name: String,
     /// Open as soon as there was a domain.
-    context: Mutex<Option<Arc<Context>>>,
+    context: Mutex<Option<Arc<SystemContext>>>,
 }
 
 impl SystemDevice {
@@ -34,7 +33,7 @@ impl SystemDevice {
     /// There is no library ([`Kind::NotFound`]), or it can't list the devices.
     pub fn all() -> Result<Vec<Self>, Error> {
         let devices = List::new("system")?;
-        let named = |name| Self(Arc::new(Inner { name, context: Mutex::default() }));
+        let named = |name| Self(Arc::new(NamedDevice { name, context: Mutex::default() }));
         Ok(devices.names().map(named).collect())
     }
 
@@ -52,7 +51,7 @@ impl SystemDevice {
         let mut context = self.0.context.lock().unwrap_or_else(PoisonError::into_inner);
         let context = match &*context {
             Some(context) if context.maker.is_here() => context.clone(),
-            _ => context.insert(Arc::new(Context::open(&self.0.name)?)).clone(),
+            _ => context.insert(Arc::new(SystemContext::open(&self.0.name)?)).clone(),
         };
         // SAFETY: an open device.
         let pd = unsafe { (context.library.ibv_alloc_pd)(context.get()) };
@@ -113,7 +112,7 @@ impl Drop for List {
 }
 
 /// An open device.
-pub(crate) struct Context {
+pub(crate) struct SystemContext {
     pub(crate) library: &'static Library,
     pub(crate) maker: Maker,
     pub(crate) failures: Failures,
@@ -121,11 +120,11 @@ pub(crate) struct Context {
 }
 
 // SAFETY: the library's objects may be used by any thread.
-unsafe impl Send for Context {}
+unsafe impl Send for SystemContext {}
 // SAFETY: ibv_open_device(3): the library's calls may run in several threads at once.
-unsafe impl Sync for Context {}
+unsafe impl Sync for SystemContext {}
 
-impl Context {
+impl SystemContext {
     fn open(name: &str) -> Result<Self, Error> {
         let list = List::new("open")?;
         let device = list.devices().find(|&device| list.name(device) == name);
@@ -154,7 +153,7 @@ impl Context {
         if !is_extended {
             return None;
         }
-        // SAFETY: the mark says that the context is the last member of an extended one.
+        // SAFETY: by the mark, the context is the last member of an extended one.
         let whole =
             unsafe { &*self.get().byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>() };
         // Older libraries have fewer members, which lie at the end.
@@ -215,7 +214,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for SystemContext {
     fn drop(&mut self) {
         if self.maker.is_here() {
             // SAFETY: open, without objects, and closed once.
@@ -227,12 +226,12 @@ impl Drop for Context {
 struct DomainInner {
     device: SystemDevice,
     pd: NonNull<ibv_pd>,
-    context: Arc<Context>,
+    context: Arc<SystemContext>,
 }
 
-// SAFETY: as `Context`.
+// SAFETY: as `SystemContext`.
 unsafe impl Send for DomainInner {}
-// SAFETY: as `Context`.
+// SAFETY: as `SystemContext`.
 unsafe impl Sync for DomainInner {}
 
 impl Drop for DomainInner {
@@ -253,16 +252,8 @@ impl SystemDomain {
         self.0.pd.as_ptr()
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<SystemContext> {
         &self.0.context
-    }
-
-    /// Makes a completion queue.
-    ///
-    /// # Errors
-    /// A limit is reached, or no descriptor is left.
-    pub fn cq(&self, entries: u32) -> Result<SystemCq, Error> {
-        SystemCq::new(self.context(), entries)
     }
 
     /// Bytes of payload in the largest packet.

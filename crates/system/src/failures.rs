@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(first.reason(), Some("FC034: see `ferroce explain FC034`"));
         failures.forget(3);
         assert!(failures.fault(3, Status::Flushed, 0).first().is_none());
-        // Numbers of other vendors are no reasons.
+        // Other vendors have numbers of their own.
         assert!(failures.fault(3, Status::RemoteAccess, 0x88).reason().is_none());
     }
 }

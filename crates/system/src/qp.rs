@@ -225,7 +225,7 @@ impl SystemQp {
             DataRef::Sges(sges) => {
                 sges.iter().map(|s| ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey }).collect()
             }
-            DataRef::Inline(bytes) if bytes.is_empty() => SmallVec::new(),
+            DataRef::Inline([]) => SmallVec::new(),
             DataRef::Inline(bytes) => {
                 let addr = bytes.as_ptr().expose_provenance() as u64;
                 SmallVec::from_slice(&[ibv_sge { addr, length: bytes.len() as u32, lkey: 0 }])

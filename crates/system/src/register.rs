@@ -1,4 +1,4 @@
-//! Registered memory.
+//! SystemRegion memory.
 
 use crate::device::SystemDomain;
 use crate::library;
@@ -7,16 +7,16 @@ use ferroce_buffers::{Error, Exposure, Registration, Rights, Tap};
 use std::ptr::NonNull;
 
 /// A region of the adapter, which ends with this.
-struct Registered {
+struct SystemRegion {
     mr: NonNull<ibv_mr>,
     address: u64,
     domain: SystemDomain,
 }
 
 // SAFETY: the library's objects may be used by any thread.
-unsafe impl Send for Registered {}
+unsafe impl Send for SystemRegion {}
 // SAFETY: its members are only read.
-unsafe impl Sync for Registered {}
+unsafe impl Sync for SystemRegion {}
 
 impl SystemDomain {
     /// Registers memory for local use.
@@ -27,13 +27,13 @@ impl SystemDomain {
         Ok(Box::new(self.region("register", memory, 0)?))
     }
 
-    fn region(&self, verb: &'static str, memory: &Tap, access: u32) -> Result<Registered, Error> {
+    fn region(&self, verb: &'static str, memory: &Tap, access: u32) -> Result<SystemRegion, Error> {
         let context = self.context();
         context.maker.check(verb)?;
         if memory.is_empty() {
             return Err(Error::invalid(verb, "a region of 0 bytes"));
         }
-        let address = memory.start().expose_provenance().get();
+        let address = memory.start().as_ptr().expose_provenance();
         let start = std::ptr::with_exposed_provenance_mut(address);
         let access = (IBV_ACCESS_LOCAL_WRITE | access) as i32;
         // SAFETY: `ferroce_buffers` drops a registration before the memory is released, moved or given back, and the drop below waits
@@ -41,11 +41,11 @@ impl SystemDomain {
         // slots. With rights of peers, the memory is exposed: it has no reference, but for those whose creation is unsafe.
         let mr = unsafe { (context.library.ibv_reg_mr)(self.pd(), start, memory.len(), access) };
         let mr = NonNull::new(mr).ok_or_else(|| library::last_error(verb, "ibv_reg_mr"))?;
-        Ok(Registered { mr, address: address as u64, domain: self.clone() })
+        Ok(SystemRegion { mr, address: address as u64, domain: self.clone() })
     }
 }
 
-impl Registration for Registered {
+impl Registration for SystemRegion {
     fn key(&self) -> u32 {
         // SAFETY: it is registered, and the library doesn't change it.
         unsafe { (*self.mr.as_ptr()).lkey }
@@ -65,14 +65,14 @@ impl Registration for Registered {
     }
 }
 
-impl Exposure for Registered {
+impl Exposure for SystemRegion {
     fn key(&self) -> u32 {
         // SAFETY: it is registered, and the library doesn't change it.
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 }
 
-impl Drop for Registered {
+impl Drop for SystemRegion {
     fn drop(&mut self) {
         let context = self.domain.context();
         if context.maker.is_here() {

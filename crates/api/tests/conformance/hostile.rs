@@ -21,9 +21,11 @@ fn library() -> Result<PathBuf, Skip> {
     Ok(built)
 }
 
-/// The completions of a send of 8 bytes and of two receives of 8 bytes: tag, operation, whether it has succeeded, and the length of
-/// the memory. Or the error of a poll.
-fn told(lie: &str) -> Result<Vec<(u64, Operated, Result<(), Status>, usize)>, Kind> {
+/// Tag, operation, whether it has succeeded, and the length of its memory.
+type Ended = (u64, Operated, Result<(), Status>, usize);
+
+/// The completions of a send of 8 bytes and of two receives of 8 bytes. Or the error of a poll.
+fn told(lie: &str) -> Result<Vec<Ended>, Kind> {
     let library = match library() {
         Ok(library) => library,
         Err(Skip(why)) => {
@@ -51,7 +53,7 @@ fn told(lie: &str) -> Result<Vec<(u64, Operated, Result<(), Status>, usize)>, Ki
         while let Some(mut done) = polled.next() {
             let result = done.result().map_err(|fault| fault.status());
             let memory = done.take().buffer().expect("each has a buffer");
-            // All of what is said to be received can be read.
+            // All bytes that it has received can be read.
             assert!(memory.iter().all(|byte| *byte == 0));
             found.push((done.tag(), done.what(), result, memory.len()));
         }

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 fn refusal(file: Option<&str>) -> ferroce::Error {
     // SAFETY: the test's own process has one more thread, which sleeps until the time limit.
-    match file {
-        Some(file) => unsafe { std::env::set_var("FERROCE_LIBIBVERBS", file) },
-        None => unsafe { std::env::remove_var("FERROCE_LIBIBVERBS") },
+    unsafe {
+        match file {
+            Some(file) => std::env::set_var("FERROCE_LIBIBVERBS", file),
+            None => std::env::remove_var("FERROCE_LIBIBVERBS"),
+        }
     }
     Device::system().unwrap_err()
 }
