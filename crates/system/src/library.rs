@@ -80,8 +80,7 @@ fn symbol(handle: *mut c_void, name: &str, version: &str) -> Option<*mut c_void>
 pub(crate) fn library() -> Result<&'static Library, Error> {
     static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
-        let file = std::env::var_os(FILE).unwrap_or_else(|| "libibverbs.so.1".into());
-        let path = CString::new(file.into_encoded_bytes()).map_err(|_| format!("{FILE} has a zero byte"))?;
+        let path = file();
         // SAFETY: a string. The library's initialisers run, as the user of a library accepts.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
@@ -92,6 +91,18 @@ pub(crate) fn library() -> Result<&'static Library, Error> {
         Library::of(handle).map_err(|why| format!("{}: {why}", path.to_string_lossy()))
     });
     loaded.as_ref().map_err(|why| Error::new(Kind::NotFound, "system", why.clone()))
+}
+
+/// The file to load. A privileged program (setuid) takes no other from its user.
+fn file() -> CString {
+    let name = CString::new(FILE).expect("no zero byte");
+    // SAFETY: a string.
+    let chosen = unsafe { libc::secure_getenv(name.as_ptr()) };
+    if chosen.is_null() {
+        return c"libibverbs.so.1".into();
+    }
+    // SAFETY: a string of the environment, which other threads don't change meanwhile: to do so is unsafe.
+    unsafe { CStr::from_ptr(chosen) }.into()
 }
 
 fn last_dl_error() -> String {

@@ -333,6 +333,7 @@ fn libraries_read_variables_by_setting_alone() {
         "crates/rsocket/preload/src/forking.rs",
         "crates/rsocket/preload/src/rsocket.rs",
         "crates/sim/src/world.rs",
+        "crates/system/src/library.rs",
         "crates/udp/src/tap/mod.rs",
     ];
     let mut read = BTreeSet::new();
