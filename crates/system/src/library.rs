@@ -93,11 +93,15 @@ pub(crate) fn library() -> Result<&'static Library, Error> {
     loaded.as_ref().map_err(|why| Error::new(Kind::NotFound, "system", why.clone()))
 }
 
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
 /// The file to load. A privileged program (setuid) takes no other from its user.
 fn file() -> CString {
     let name = CString::new(FILE).expect("no zero byte");
     // SAFETY: a string.
-    let chosen = unsafe { libc::secure_getenv(name.as_ptr()) };
+    let chosen = unsafe { secure_getenv(name.as_ptr()) };
     if chosen.is_null() {
         return c"libibverbs.so.1".into();
     }
