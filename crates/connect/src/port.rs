@@ -81,8 +81,8 @@ impl Port {
         self.wanted.address
     }
 
-    /// Takes requests from now on: `sink` gets [`Event::Request`](crate::Event::Request)s for `transport`, and
-    /// [`Event::Lookup`](crate::Event::Lookup)s when it is `None`. Once `backlog` of them haven't been
+    /// Takes requests from now on: `sink` gets [`CmEvent::Request`](crate::CmEvent::Request)s for `transport`, and
+    /// [`CmEvent::Lookup`](crate::CmEvent::Lookup)s when it is `None`. Once `backlog` of them haven't been
     /// [taken](crate::Connection::take), further ones are dropped silently: the peer asks again.
     ///
     /// # Errors
