@@ -26,6 +26,7 @@ pub struct Block {
     pub language: String,
     /// The files whose code the block contains, relative to the book: those of the line `<!-- code: FILE:PART … -->` above it.
     pub files: Vec<String>,
+    pub text: String,
 }
 
 /// The pages, relative to `src`, in the order of their names.
@@ -60,7 +61,8 @@ impl Page {
                 if language == "console" && files.is_empty() {
                     page.transcripts.push(Transcript { lines: block });
                 } else {
-                    page.others.push(Block { language: language.into(), files });
+                    let text = block.join("\n");
+                    page.others.push(Block { language: language.into(), files, text });
                 }
             } else if let Some((_, rest)) = line.split_once("pictures/")
                 && let Some((name, _)) = rest.split_once(".svg)")

@@ -44,6 +44,10 @@ pub fn revoked(fixture: &impl Fixture) {
     assert_eq!(fault.status(), Status::RemoteAccess);
     assert!(fixture.is_foreign() || fault.to_string().contains("FC03"), "{fault}");
     assert_eq!(&memory[..], b"restored");
+    if fixture.is_foreign() {
+        // `rdma_rxe` doesn't always flush what is posted to a queue pair that has failed.
+        return;
+    }
     b.qp.recv(2, memory).unwrap();
     let mut flushed = b.cq.next(None).unwrap().unwrap();
     assert_eq!((flushed.tag(), flushed.result().unwrap_err().status()), (2, Status::Flushed));
@@ -101,6 +105,10 @@ pub fn flushed(fixture: &impl Fixture) {
     let (sent, received): (Vec<_>, Vec<_>) = tags.iter().partition(|(_, what)| *what == Operated::Sent);
     let of = |tags: Vec<(u64, Operated)>| tags.iter().map(|(tag, _)| *tag).collect::<Vec<_>>();
     assert_eq!((of(sent), of(received)), (vec![2, 3, 4], vec![9]));
+    if fixture.is_foreign() {
+        // As in `revoked`.
+        return;
+    }
     // What is posted later is flushed too.
     a.qp.post(5, Send::new(())).unwrap();
     assert_eq!(a.cq.next(None).unwrap().unwrap().result().unwrap_err().status(), Status::Flushed);

@@ -13,6 +13,7 @@ const ALLOWED: [&str; 18] = [
     "std::slice",
     "std::ops::",
     "core::cell::",
+    "core::error::Error",
     "core::fmt",
     "core::mem::",
     // Addresses, without sockets.
