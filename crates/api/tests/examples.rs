@@ -5,7 +5,7 @@ use ferroce_tests::inside::in_namespace;
 use std::net::{TcpListener, TcpStream};
 
 #[path = "../examples/greet.rs"]
-#[allow(dead_code)] // its `main`
+#[expect(dead_code, reason = "the tests call what its `main` calls")]
 mod greet;
 
 /// What the book shows is the README's, whose blocks are compiled and run.

@@ -2,7 +2,7 @@
 //!
 //! In here: [regions](Registration) of the program's memory, [buffers](Buffer) that are disjoint pieces of them, memory
 //! [exposed](Exposed) to peers, the [slots] that own the memory of outstanding requests, and the errors of all of these.
-//! Out of here: adapters, queue pairs, completions.
+//! Out of here: adapters, queue pairs (but for what a connection is made with), completions.
 //!
 //! An adapter is a thread that Rust doesn't see. It reads the memory of a send until the completion, writes the memory of a
 //! receive until the completion, and does what a peer's key permits until the key is invalid. Three rules keep that sound:
@@ -17,6 +17,7 @@
 //! by its [address](AccessBy::Address) has no ledger.
 
 mod buffer;
+mod connection;
 mod error;
 mod exposed;
 mod frozen;
@@ -35,6 +36,7 @@ pub mod slots;
 mod sync;
 
 pub use buffer::Buffer;
+pub use connection::{ConnectedTo, QpAttributes};
 pub use error::{Error, Failed, Fault, Kind, Result, Status};
 pub use exposed::{Exposed, Word};
 pub use frozen::Frozen;

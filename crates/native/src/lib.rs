@@ -18,4 +18,4 @@ mod register;
 
 pub use cq::{NativeCompletion, NativeCq};
 pub use device::{NativeDevice, NativeDomain};
-pub use qp::{NativePeer, NativeQp, NativeQpInit};
+pub use qp::NativeQp;

@@ -3,44 +3,12 @@
 use crate::cq::NativeCq;
 use crate::device::NativeDomain;
 use crate::{failures, library};
-use ferroce_buffers::{Error, Kind};
+use ferroce_buffers::{ConnectedTo, Error, Kind, QpAttributes};
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
 use ferroce_nic::{Access, MAX_MESSAGE, Qp, QpState, RecvWqe, SendRequest, Service, SgeList};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-
-/// What a queue pair is made with. The codes are those of the specification.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // ibv_create_qp(3), ibv_modify_qp(3)
-pub struct NativeQpInit {
-    pub send_depth: u32,
-    pub recv_depth: u32,
-    pub parts: u32,
-    pub inline: u32,
-    pub mtu: u32,
-    pub reads: u8,
-    pub peer_reads: u8,
-    pub rnr_timer: u8,
-    pub timeout: u8,
-    pub retries: u8,
-    pub rnr_retries: u8,
-}
-
-/// The other side of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct NativePeer {
-    /// Its address.
-    pub gid: [u8; 16],
-    /// Its QPN.
-    pub qpn: u32,
-    /// The PSN of its first request.
-    pub psn: u32,
-    /// Bytes of payload that its packets may carry.
-    pub mtu: u32,
-    /// READs and atomics that it accepts at once.
-    pub reads: u8,
-}
 
 /// An RC queue pair. It is destroyed with its handle.
 pub struct NativeQp {
@@ -48,7 +16,7 @@ pub struct NativeQp {
     psn: u32,
     gid_index: u8,
     gid: [u8; 16],
-    init: NativeQpInit,
+    init: QpAttributes,
     _domain: NativeDomain,
     /// They exist for at least as long.
     _cqs: [NativeCq; 2],
@@ -63,7 +31,7 @@ impl NativeDomain {
         &self,
         send_cq: &NativeCq,
         recv_cq: &NativeCq,
-        mut init: NativeQpInit,
+        mut init: QpAttributes,
     ) -> Result<NativeQp, Error> {
         if ![send_cq, recv_cq].iter().all(|cq| cq.domain().shares_device_with(self)) {
             return Err(Error::invalid("build", "the completion queue is of another device"));
@@ -138,9 +106,9 @@ impl NativeQp {
     ///
     /// # Errors
     /// The peer's address can't be reached from this device.
-    pub fn connect(&self, peer: &NativePeer) -> Result<(), Error> {
+    pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
         let _inside = library::enter("connect")?;
-        let &NativePeer { gid, qpn, psn, mtu, reads } = peer;
+        let &ConnectedTo { gid, qpn, psn, mtu, reads } = peer;
         let Self { init, gid_index, .. } = self;
         let to_rtr = mask::AV
             | mask::PATH_MTU

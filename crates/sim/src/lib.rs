@@ -28,7 +28,7 @@ mod world;
 pub use adapter::SimCompletion;
 pub use faults::Faults;
 pub use mail::{Receiver, Sender};
-pub use objects::{QpLimits, QpPeer, SimCq, SimDomain, SimQp};
+pub use objects::{QpPeer, SimCq, SimDomain, SimQp};
 pub use programs::Program;
 pub use trace::{Trace, TraceEvent, What};
 pub use world::{Host, World, explore};

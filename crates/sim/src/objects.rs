@@ -3,7 +3,7 @@
 use crate::adapter::{CqState, Key, QpState, Side, SimCompletion};
 use crate::wait::Wait;
 use crate::world::Host;
-use ferroce_buffers::{Error, Exposure, Kind, Registration, Rights, Tap};
+use ferroce_buffers::{Error, Exposure, Kind, QpAttributes, Registration, Rights, Tap};
 use ferroce_proto::{
     Access, PostError, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, SgeList,
 };
@@ -72,7 +72,7 @@ impl SimDomain {
 
     /// Makes an RC queue pair in INIT.
     #[must_use]
-    pub fn rc(&self, send_cq: &SimCq, recv_cq: &SimCq, limits: &QpLimits) -> SimQp {
+    pub fn rc(&self, send_cq: &SimCq, recv_cq: &SimCq, limits: &QpAttributes) -> SimQp {
         let mut state = self.host.world.lock();
         let psn = state.random.next() as u32 & 0xff_ffff;
         let host = &mut state.hosts[self.host.index];
@@ -224,21 +224,6 @@ impl fmt::Debug for SimCq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SimCq({:#x})", self.0.number)
     }
-}
-
-/// What a queue pair is made with. The codes are those of the specification.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // ibv_create_qp(3), ibv_modify_qp(3)
-pub struct QpLimits {
-    pub send_depth: u32,
-    pub recv_depth: u32,
-    pub mtu: u32,
-    pub reads: u8,
-    pub peer_reads: u8,
-    pub rnr_timer: u8,
-    pub timeout: u8,
-    pub retries: u8,
-    pub rnr_retries: u8,
 }
 
 /// The other side of a connection.

@@ -18,4 +18,4 @@ mod register;
 
 pub use cq::{SystemCompletion, SystemCq};
 pub use device::{SystemDevice, SystemDomain};
-pub use qp::{SystemPeer, SystemQp, SystemQpInit};
+pub use qp::SystemQp;

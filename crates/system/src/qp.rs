@@ -4,7 +4,7 @@ use crate::cq::SystemCq;
 use crate::device::SystemDomain;
 use crate::library;
 use ferroce_abi::verbs::*;
-use ferroce_buffers::{Error, Kind};
+use ferroce_buffers::{ConnectedTo, Error, Kind, QpAttributes};
 use ferroce_proto::{DataRef, MAX_MESSAGE, SendOp, SendRequest, SgeList};
 use smallvec::SmallVec;
 use std::ffi::c_int;
@@ -13,38 +13,6 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// What a queue pair is made with. The codes are those of the specification.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // ibv_create_qp(3), ibv_modify_qp(3)
-pub struct SystemQpInit {
-    pub send_depth: u32,
-    pub recv_depth: u32,
-    pub parts: u32,
-    pub inline: u32,
-    pub mtu: u32,
-    pub reads: u8,
-    pub peer_reads: u8,
-    pub rnr_timer: u8,
-    pub timeout: u8,
-    pub retries: u8,
-    pub rnr_retries: u8,
-}
-
-/// The other side of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct SystemPeer {
-    /// Its address.
-    pub gid: [u8; 16],
-    /// Its QPN.
-    pub qpn: u32,
-    /// The PSN of its first request.
-    pub psn: u32,
-    /// Bytes of payload that its packets may carry.
-    pub mtu: u32,
-    /// READs and atomics that it accepts at once.
-    pub reads: u8,
-}
-
 /// An RC queue pair. It is destroyed with its handle.
 pub struct SystemQp {
     qp: NonNull<ibv_qp>,
@@ -52,7 +20,7 @@ pub struct SystemQp {
     psn: u32,
     gid_index: u8,
     gid: [u8; 16],
-    init: SystemQpInit,
+    init: QpAttributes,
     domain: SystemDomain,
     /// They exist for at least as long.
     _cqs: [SystemCq; 2],
@@ -78,7 +46,7 @@ impl SystemDomain {
         &self,
         send_cq: &SystemCq,
         recv_cq: &SystemCq,
-        mut init: SystemQpInit,
+        mut init: QpAttributes,
     ) -> Result<SystemQp, Error> {
         let context = self.context();
         if ![send_cq, recv_cq].iter().all(|cq| Arc::ptr_eq(cq.context(), context)) {
@@ -158,8 +126,8 @@ impl SystemQp {
     ///
     /// # Errors
     /// The peer's address can't be reached from this device.
-    pub fn connect(&self, peer: &SystemPeer) -> Result<(), Error> {
-        let &SystemPeer { gid, qpn, psn, mtu, reads } = peer;
+    pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
+        let &ConnectedTo { gid, qpn, psn, mtu, reads } = peer;
         let Self { init, gid_index, .. } = self;
         let to_rtr = IBV_QP_STATE
             | IBV_QP_AV

@@ -506,7 +506,7 @@ fn forwarded_packets_of_a_third_user_are_refused_and_told() {
     world.first().wait_for_listener(19001, &mut guest, LIMIT);
     let forge = "while True:\n  for s in slots(): send(inbox(s), forged(s << 12))\n  time.sleep(0.01)";
     let _attacker = python(&world, forge);
-    eventually("the guest tells of it", || {
+    eventually("the guest logs it", || {
         guest.stderr().contains("packets refused: the process that passed them on")
     });
 }

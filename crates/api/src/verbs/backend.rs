@@ -1,23 +1,21 @@
 //! The objects of a device, on each backend. The rest of the crate doesn't know which one it is.
 
 use crate::verbs::endpoint::Endpoint;
-use ferroce_buffers::{AccessBy, Buffer, Failed, Fault, Memory, Result};
+#[cfg(any(feature = "native", feature = "system"))]
+use ferroce_buffers::ConnectedTo;
+use ferroce_buffers::{AccessBy, Buffer, Failed, Fault, Memory, QpAttributes, Result};
 use ferroce_proto::{Completion, SendRequest, SgeList};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 #[cfg(feature = "native")]
-use ferroce_native::{
-    NativeCompletion, NativeCq, NativeDevice, NativeDomain, NativePeer, NativeQp, NativeQpInit,
-};
+use ferroce_native::{NativeCompletion, NativeCq, NativeDevice, NativeDomain, NativeQp};
 #[cfg(feature = "sim")]
-use ferroce_sim::{Host, QpLimits, QpPeer, SimCompletion, SimCq, SimDomain, SimQp};
+use ferroce_sim::{Host, QpPeer, SimCompletion, SimCq, SimDomain, SimQp};
 
 #[cfg(feature = "system")]
-use ferroce_system::{
-    SystemCompletion, SystemCq, SystemDevice, SystemDomain, SystemPeer, SystemQp, SystemQpInit,
-};
+use ferroce_system::{SystemCompletion, SystemCq, SystemDevice, SystemDomain, SystemQp};
 
 #[cfg(not(any(feature = "native", feature = "sim", feature = "system")))]
 compile_error!("ferroce needs a backend: the feature `native`, `system` or `sim`");
@@ -34,22 +32,6 @@ macro_rules! each {
             $enum::System($object) => $done,
         }
     };
-}
-
-/// Attributes of a queue pair that is to be made. The codes are those of the specification.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes {
-    pub(crate) send_depth: u32,
-    pub(crate) recv_depth: u32,
-    pub(crate) parts: u32,
-    pub(crate) inline: u32,
-    pub(crate) mtu: u32,
-    pub(crate) reads: u8,
-    pub(crate) peer_reads: u8,
-    pub(crate) rnr_timer: u8,
-    pub(crate) timeout: u8,
-    pub(crate) retries: u8,
-    pub(crate) rnr_retries: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -138,60 +120,19 @@ impl RawDomain {
         })
     }
 
-    pub(crate) fn rc(&self, send_cq: &RawCq, recv_cq: &RawCq, attributes: &Attributes) -> Result<RawQp> {
-        let &Attributes { send_depth, recv_depth, mtu, reads, peer_reads, .. } = attributes;
-        let &Attributes { rnr_timer, timeout, retries, rnr_retries, .. } = attributes;
+    pub(crate) fn rc(&self, send_cq: &RawCq, recv_cq: &RawCq, attributes: &QpAttributes) -> Result<RawQp> {
         match (self, send_cq, recv_cq) {
             #[cfg(feature = "native")]
             (Self::Native(domain), RawCq::Native(send_cq), RawCq::Native(recv_cq)) => {
-                let &Attributes { parts, inline, .. } = attributes;
-                let init = NativeQpInit {
-                    send_depth,
-                    recv_depth,
-                    parts,
-                    inline,
-                    mtu,
-                    reads,
-                    peer_reads,
-                    rnr_timer,
-                    timeout,
-                    retries,
-                    rnr_retries,
-                };
-                Ok(RawQp::Native(domain.rc(send_cq, recv_cq, init)?))
+                Ok(RawQp::Native(domain.rc(send_cq, recv_cq, *attributes)?))
             }
             #[cfg(feature = "sim")]
             (Self::Sim(domain), RawCq::Sim(send_cq), RawCq::Sim(recv_cq)) => {
-                let limits = QpLimits {
-                    send_depth,
-                    recv_depth,
-                    mtu,
-                    reads,
-                    peer_reads,
-                    rnr_timer,
-                    timeout,
-                    retries,
-                    rnr_retries,
-                };
-                Ok(RawQp::Sim(domain.rc(send_cq, recv_cq, &limits)))
+                Ok(RawQp::Sim(domain.rc(send_cq, recv_cq, attributes)))
             }
             #[cfg(feature = "system")]
             (Self::System(domain), RawCq::System(send_cq), RawCq::System(recv_cq)) => {
-                let &Attributes { parts, inline, .. } = attributes;
-                let init = SystemQpInit {
-                    send_depth,
-                    recv_depth,
-                    parts,
-                    inline,
-                    mtu,
-                    reads,
-                    peer_reads,
-                    rnr_timer,
-                    timeout,
-                    retries,
-                    rnr_retries,
-                };
-                Ok(RawQp::System(domain.rc(send_cq, recv_cq, init)?))
+                Ok(RawQp::System(domain.rc(send_cq, recv_cq, *attributes)?))
             }
             #[cfg(any(
                 all(feature = "native", feature = "sim"),
@@ -353,7 +294,7 @@ impl RawQp {
     }
 
     /// The address for the peer. The peer may have `reads` READs and atomics outstanding.
-    pub(crate) fn endpoint(&self, &Attributes { mtu, peer_reads, .. }: &Attributes) -> Endpoint {
+    pub(crate) fn endpoint(&self, &QpAttributes { mtu, peer_reads, .. }: &QpAttributes) -> Endpoint {
         match self {
             #[cfg(feature = "native")]
             Self::Native(qp) => {
@@ -377,7 +318,7 @@ impl RawQp {
         let &Endpoint { gid, qpn, psn, mtu, reads } = peer;
         match self {
             #[cfg(feature = "native")]
-            Self::Native(qp) => qp.connect(&NativePeer { gid, qpn, psn, mtu, reads }),
+            Self::Native(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }),
             #[cfg(feature = "sim")]
             Self::Sim(qp) => {
                 use std::net::{IpAddr, Ipv6Addr};
@@ -389,7 +330,7 @@ impl RawQp {
                 Ok(())
             }
             #[cfg(feature = "system")]
-            Self::System(qp) => qp.connect(&SystemPeer { gid, qpn, psn, mtu, reads }),
+            Self::System(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }),
         }
     }
 

@@ -1,11 +1,11 @@
 //! How a queue pair is made.
 
-use crate::verbs::backend::Attributes;
 use crate::verbs::core::Core;
 use crate::verbs::cq::Cq;
 use crate::verbs::device::{Domain, LIMITS};
 use crate::verbs::endpoint::is_mtu;
 use crate::verbs::{Setup, Transport};
+use ferroce_buffers::QpAttributes;
 use ferroce_buffers::{Error, Result};
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Builder<'q, T> {
     domain: &'q Domain,
     send_cq: &'q Cq,
     recv_cq: &'q Cq,
-    attributes: Attributes,
+    attributes: QpAttributes,
     transport: PhantomData<T>,
 }
 
@@ -27,7 +27,7 @@ impl<'q, T: Transport> Builder<'q, T> {
             domain,
             send_cq: cq,
             recv_cq: cq,
-            attributes: Attributes {
+            attributes: QpAttributes {
                 send_depth: 8,
                 recv_depth: 8,
                 parts: 4,
@@ -112,8 +112,8 @@ impl<'q, T: Transport> Builder<'q, T> {
     /// completion queues have no room for the completions of all requests that fit ([`Kind::Full`](crate::Kind::Full)); or a
     /// limit of the device is reached.
     pub fn build(self) -> Result<Setup<T>> {
-        let Attributes { send_depth, recv_depth, parts, inline, mtu, .. } = self.attributes;
-        let Attributes { reads, peer_reads, retries, .. } = self.attributes;
+        let QpAttributes { send_depth, recv_depth, parts, inline, mtu, .. } = self.attributes;
+        let QpAttributes { reads, peer_reads, retries, .. } = self.attributes;
         let wrong = |why: String| Err(Error::invalid("build", why));
         if send_depth > LIMITS.send_depth || recv_depth > LIMITS.recv_depth {
             return wrong(format!(

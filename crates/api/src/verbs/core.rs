@@ -1,13 +1,15 @@
 //! What a queue pair consists of, before and after it is connected.
 
-use crate::verbs::backend::{Attributes, RawQp};
+use crate::verbs::backend::RawQp;
 use crate::verbs::cq::{Cq, Entry, Operated, Queue, Shared};
 use crate::verbs::device::Domain;
 use crate::verbs::endpoint::Endpoint;
 use crate::verbs::ops::sealed::Described;
 use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{Poster, ring};
-use ferroce_buffers::{Buffer, Error, Failed, Kind, Parts, PayloadMut, Pool, Result, Segment, Segments};
+use ferroce_buffers::{
+    Buffer, Error, Failed, Kind, Parts, PayloadMut, Pool, QpAttributes, Result, Segment, Segments,
+};
 use ferroce_proto::{DataRef, SendRequest, Sge, SgeList, one_sge};
 use smallvec::SmallVec;
 use std::fmt;
@@ -63,11 +65,16 @@ pub(crate) struct Core {
     results: Pool,
     /// Quiet requests since the last that wasn't.
     quiet: u32,
-    attributes: Attributes,
+    attributes: QpAttributes,
 }
 
 impl Core {
-    pub(crate) fn new(domain: &Domain, send_cq: &Cq, recv_cq: &Cq, attributes: &Attributes) -> Result<Self> {
+    pub(crate) fn new(
+        domain: &Domain,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        attributes: &QpAttributes,
+    ) -> Result<Self> {
         let sends = Half::new(send_cq.shared(), attributes.send_depth)?;
         let recvs = Half::new(recv_cq.shared(), attributes.recv_depth)?;
         let results = domain.pool(attributes.send_depth.max(1) as usize, RESULT)?;
