@@ -34,6 +34,7 @@ impl Buffer {
         Self { region, start, capacity, len: 0, home: Some(home) }
     }
 
+    #[inline]
     fn pointer(&self) -> NonNull<u8> {
         self.region.mapping().at(self.start)
     }
@@ -48,6 +49,7 @@ impl Buffer {
     ///
     /// # Panics
     /// `len` is more than the capacity.
+    #[inline]
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity, "a length of {len} in a buffer of {} bytes", self.capacity);
         self.len = len;
@@ -124,16 +126,17 @@ impl Buffer {
     }
 
     /// What a request names: the length for reading it, the capacity for writing it.
+    #[inline]
     pub(crate) fn segment(&self, bytes: usize) -> Segment {
-        let registration = self.region.registration();
-        let address = registration.address() + self.start as u64;
-        Segment { address, length: u32::try_from(bytes).unwrap_or(u32::MAX), key: registration.key() }
+        let address = self.region.address() + self.start as u64;
+        Segment { address, length: u32::try_from(bytes).unwrap_or(u32::MAX), key: self.region.key() }
     }
 
     pub(crate) const fn is_pooled(&self) -> bool {
         self.home.is_some()
     }
 
+    #[inline]
     pub(crate) const fn length(&self) -> usize {
         self.len
     }
@@ -147,10 +150,12 @@ impl Buffer {
     }
 
     /// Lends the capacity to the adapter.
+    #[inline]
     pub(crate) fn lend(&self, loan: Loan) -> u32 {
         self.region.mapping().lend(self.start..self.start + self.capacity, loan)
     }
 
+    #[inline]
     pub(crate) fn settle(&self, loan: u32) {
         self.region.mapping().settle(loan);
     }
@@ -159,6 +164,7 @@ impl Buffer {
 impl Deref for Buffer {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: initialised (S7), and within the region. Buffers don't overlap, and one that is lent for writing isn't
         // accessible: it is in a slot. So nothing writes it while `self` is borrowed.
@@ -167,6 +173,7 @@ impl Deref for Buffer {
 }
 
 impl DerefMut for Buffer {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above. A buffer that the adapter reads is in a slot or frozen, so it can't be borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.pointer().as_ptr(), self.len) }

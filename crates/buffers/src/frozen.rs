@@ -47,12 +47,14 @@ impl Frozen {
         Arc::try_unwrap(whole).map_err(|whole| Self { whole, start, len })
     }
 
+    #[inline]
     pub(crate) fn segment(&self) -> Segment {
         let mut segment = self.whole.segment(self.len);
         segment.address += self.start as u64;
         segment
     }
 
+    #[inline]
     pub(crate) fn whole(&self) -> &Buffer {
         &self.whole
     }

@@ -103,6 +103,7 @@ impl Mapping {
         unsafe { self.base.add(start) }
     }
 
+    #[inline]
     fn ledger(&self) -> Option<MutexGuard<'_, Ledger>> {
         Some(self.ledger.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -46,6 +46,7 @@ pub enum Part {
 }
 
 impl Part {
+    #[inline]
     fn buffer(&self) -> &Buffer {
         match self {
             Self::Buffer(buffer) => buffer,
@@ -62,17 +63,20 @@ struct Lent {
 }
 
 impl Lent {
+    #[inline]
     fn new(part: Part, loan: Loan) -> Self {
         let loan = part.buffer().lend(loan);
         Self { part: Some(part), loan }
     }
 
-    /// Ends the loan.
-    fn settle(mut self) -> Option<Part> {
+    /// Ends the loan, and takes the memory out, if that hasn't been done.
+    #[inline]
+    fn take(&mut self) -> Option<Part> {
         self.end();
         self.part.take()
     }
 
+    #[inline]
     fn end(&mut self) {
         if let Some(part) = &self.part {
             part.buffer().settle(self.loan);
@@ -81,6 +85,7 @@ impl Lent {
 }
 
 impl Drop for Lent {
+    #[inline]
     fn drop(&mut self) {
         self.end();
     }
@@ -89,50 +94,101 @@ impl Drop for Lent {
 /// What a slot owns while a request is outstanding: memory that is lent to the adapter. Dropping it ends the loan, so it must not be
 /// dropped before the adapter has ended the request.
 #[derive(Default)]
-pub struct Held {
-    lent: SmallVec<[Lent; 2]>,
+pub struct Held(Pieces);
+
+/// Most requests name one piece of memory, or two. Variants instead of a vector with room for two: a request moves through the
+/// slots by a copy, without a call.
+#[derive(Default)]
+enum Pieces {
+    #[default]
+    None,
+    One(Lent),
+    Two(Lent, Lent),
+    /// The last first.
+    More(Vec<Lent>),
+}
+
+impl Pieces {
+    /// Those that weren't taken.
+    fn len(&self) -> usize {
+        let is_here = |lent: &Lent| usize::from(lent.part.is_some());
+        match self {
+            Self::None => 0,
+            Self::One(only) => is_here(only),
+            Self::Two(first, second) => is_here(first) + is_here(second),
+            Self::More(pieces) => pieces.len(),
+        }
+    }
+
+    /// Takes the first one.
+    #[inline]
+    fn take(&mut self) -> Option<Part> {
+        match self {
+            Self::None => None,
+            Self::One(only) => only.take(),
+            Self::Two(first, second) => first.take().or_else(|| second.take()),
+            Self::More(pieces) => pieces.pop()?.take(),
+        }
+    }
 }
 
 impl Held {
+    #[inline]
     fn one(part: Part, loan: Loan) -> Self {
-        Self::default().and(part, loan)
+        Self(Pieces::One(Lent::new(part, loan)))
     }
 
-    fn and(mut self, part: Part, loan: Loan) -> Self {
-        self.lent.push(Lent::new(part, loan));
-        self
-    }
-
-    /// Ends the loans, and returns the memory. `received` is how many bytes were written: it sets the lengths of the buffers.
-    #[must_use]
-    pub fn settle(self, received: Option<usize>) -> Parts {
-        let mut parts: SmallVec<[Part; 2]> = self.lent.into_iter().filter_map(Lent::settle).collect();
-        if let Some(mut left) = received {
-            for part in &mut parts {
-                if let Part::Buffer(buffer) = part {
-                    buffer.set_len(left.min(buffer.capacity()));
-                    left -= buffer.len();
-                }
+    fn and(self, part: Part, loan: Loan) -> Self {
+        let last = Lent::new(part, loan);
+        Self(match self.0 {
+            Pieces::None => Pieces::One(last),
+            Pieces::One(first) => Pieces::Two(first, last),
+            Pieces::Two(first, second) => Pieces::More(vec![last, second, first]),
+            Pieces::More(mut pieces) => {
+                pieces.insert(0, last);
+                Pieces::More(pieces)
             }
+        })
+    }
+
+    /// Takes the first piece of memory, whose loan ends. `written` is how many bytes were written to the pieces that are left: it
+    /// sets the lengths of buffers.
+    #[inline]
+    pub fn take(&mut self, written: &mut Option<usize>) -> Option<Part> {
+        let mut part = self.0.take();
+        if let (Some(Part::Buffer(buffer)), Some(left)) = (&mut part, written) {
+            buffer.set_len((*left).min(buffer.capacity()));
+            *left -= buffer.length();
         }
-        parts.reverse();
-        Parts(parts)
+        part
+    }
+
+    /// All of it, as the program gets it.
+    #[must_use]
+    #[inline]
+    pub const fn settle(self, written: Option<usize>) -> Parts {
+        Parts { held: self, written }
     }
 }
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Held").field(&self.lent.len()).finish()
+        f.debug_tuple("Held").field(&self.0.len()).finish()
     }
 }
 
 /// The memory of a request that has ended, in the order of the request.
-#[derive(Debug, Default)]
-pub struct Parts(SmallVec<[Part; 2]>);
+#[derive(Default)]
+pub struct Parts {
+    held: Held,
+    /// Bytes that were written to what is left.
+    written: Option<usize>,
+}
 
 impl Parts {
     /// The first buffer.
     #[must_use]
+    #[inline]
     pub fn buffer(mut self) -> Option<Buffer> {
         self.find_map(|part| match part {
             Part::Buffer(buffer) => Some(buffer),
@@ -144,16 +200,23 @@ impl Parts {
 impl Iterator for Parts {
     type Item = Part;
 
+    #[inline]
     fn next(&mut self) -> Option<Part> {
-        self.0.pop()
+        self.held.take(&mut self.written)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.0.len(), Some(self.0.len()))
+        (self.held.0.len(), Some(self.held.0.len()))
     }
 }
 
 impl ExactSizeIterator for Parts {}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Parts").field(&self.held.0.len()).finish()
+    }
+}
 
 /// Bytes that are copied into the request: they need no registered memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -176,6 +239,7 @@ impl Sealed for () {}
 impl Payload for () {
     fn segments(&self, _: &mut Segments) {}
 
+    #[inline]
     fn hold(self) -> Held {
         Held::default()
     }
@@ -198,6 +262,7 @@ impl Payload for Inline {
         Some(&self.0)
     }
 
+    #[inline]
     fn hold(self) -> Held {
         Held::default()
     }
@@ -206,20 +271,24 @@ impl Payload for Inline {
 impl Sealed for Buffer {}
 
 impl Payload for Buffer {
+    #[inline]
     fn segments(&self, into: &mut Segments) {
         into.push(self.segment(self.len()));
     }
 
+    #[inline]
     fn hold(self) -> Held {
         Held::one(Part::Buffer(self), Loan::Read)
     }
 }
 
 impl PayloadMut for Buffer {
+    #[inline]
     fn room(&self, into: &mut Segments) {
         into.push(self.segment(self.capacity()));
     }
 
+    #[inline]
     fn hold_for_writing(self) -> Held {
         Held::one(Part::Buffer(self), Loan::Write)
     }
@@ -232,6 +301,7 @@ impl Payload for Frozen {
         into.push(self.segment());
     }
 
+    #[inline]
     fn hold(self) -> Held {
         Held::one(Part::Frozen(self), Loan::Read)
     }
@@ -255,20 +325,24 @@ macro_rules! several {
         impl<$($generics)*> Sealed for $several {}
 
         impl<$($generics)*> Payload for $several {
+            #[inline]
             fn segments(&self, into: &mut Segments) {
                 self.iter().for_each(|buffer| buffer.segments(into));
             }
 
+            #[inline]
             fn hold(self) -> Held {
                 self.into_iter().fold(Held::default(), |held, buffer| held.and(Part::Buffer(buffer), Loan::Read))
             }
         }
 
         impl<$($generics)*> PayloadMut for $several {
+            #[inline]
             fn room(&self, into: &mut Segments) {
                 self.iter().for_each(|buffer| buffer.room(into));
             }
 
+            #[inline]
             fn hold_for_writing(self) -> Held {
                 self.into_iter().fold(Held::default(), |held, buffer| held.and(Part::Buffer(buffer), Loan::Write))
             }

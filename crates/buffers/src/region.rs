@@ -29,13 +29,28 @@ pub trait Exposure: Send + Sync {
 pub(crate) struct Region {
     registration: Box<dyn Registration>,
     mapping: Arc<Mapping>,
+    /// What the registration returns, which each request names.
+    address: u64,
+    key: u32,
 }
 
 impl Region {
     pub(crate) fn new(registration: Box<dyn Registration>, mapping: Arc<Mapping>) -> Self {
-        Self { registration, mapping }
+        let (address, key) = (registration.address(), registration.key());
+        Self { registration, mapping, address, key }
     }
 
+    #[inline]
+    pub(crate) const fn address(&self) -> u64 {
+        self.address
+    }
+
+    #[inline]
+    pub(crate) const fn key(&self) -> u32 {
+        self.key
+    }
+
+    #[inline]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
@@ -53,7 +68,7 @@ impl Region {
         if !region.mapping.is_owned_by::<M>() {
             return Err(region);
         }
-        let Self { registration, mapping } = Arc::try_unwrap(region)?;
+        let Self { registration, mapping, .. } = Arc::try_unwrap(region)?;
         drop(registration);
         // The adapter's taps went with the registration.
         let mapping = Arc::into_inner(mapping).expect("a deregistered region has one user");

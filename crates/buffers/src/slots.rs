@@ -25,6 +25,7 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T> Ring<T> {
+    #[inline]
     fn place(&self, number: u32) -> &UnsafeCell<MaybeUninit<T>> {
         // The count of places is a power of two: numbers lead to the same places after they wrap.
         &self.places[number as usize & (self.places.len() - 1)]
@@ -63,6 +64,7 @@ pub fn ring<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
 impl<T> Poster<T> {
     /// Entries that can be added now.
     #[must_use]
+    #[inline]
     pub fn room(&self) -> u32 {
         let head = self.0.head.load(Ordering::Relaxed);
         self.0.depth - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))
@@ -70,8 +72,15 @@ impl<T> Poster<T> {
 
     /// The number that the next entry will have.
     #[must_use]
+    #[inline]
     pub fn next(&self) -> u32 {
         self.0.head.load(Ordering::Relaxed)
+    }
+
+    /// The place of the next entry, unless the ring is full.
+    #[inline]
+    pub fn free(&mut self) -> Option<Free<'_, T>> {
+        (self.room() > 0).then_some(Free(self))
     }
 
     /// Adds an entry, and returns its number.
@@ -79,20 +88,33 @@ impl<T> Poster<T> {
     /// # Errors
     /// The ring is full: the entry comes back.
     pub fn push(&mut self, entry: T) -> Result<u32, T> {
-        if self.room() == 0 {
-            return Err(entry);
+        match self.free() {
+            Some(free) => Ok(free.fill(entry)),
+            None => Err(entry),
         }
-        let number = self.next();
+    }
+}
+
+/// A free place of a ring. No other place is taken while it is borrowed.
+pub struct Free<'p, T>(&'p mut Poster<T>);
+
+impl<T> Free<'_, T> {
+    /// Adds the entry, and returns its number.
+    #[inline]
+    pub fn fill(self, entry: T) -> u32 {
+        let number = self.0.next();
+        let ring = &*self.0.0;
         // SAFETY: the place is free, so it belongs to the poster, of which there is one.
-        self.0.place(number).with_mut(|place| unsafe { (*place).write(entry) });
-        self.0.head.store(number.wrapping_add(1), Ordering::Release);
-        Ok(number)
+        ring.place(number).with_mut(|place| unsafe { (*place).write(entry) });
+        ring.head.store(number.wrapping_add(1), Ordering::Release);
+        number
     }
 }
 
 impl<T> Retirer<T> {
     /// Whether the entry with this number is in the ring. A completion whose number isn't is stale or forged.
     #[must_use]
+    #[inline]
     pub fn is_outstanding(&self, number: u32) -> bool {
         let tail = self.0.tail.load(Ordering::Relaxed);
         number.wrapping_sub(tail) < self.0.head.load(Ordering::Acquire).wrapping_sub(tail)
@@ -100,17 +122,19 @@ impl<T> Retirer<T> {
 
     /// The number of the oldest entry, if there is one.
     #[must_use]
+    #[inline]
     pub fn oldest(&self) -> Option<u32> {
         let tail = self.0.tail.load(Ordering::Relaxed);
         self.is_outstanding(tail).then_some(tail)
     }
 
     /// Takes the oldest entry out.
+    #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        let number = self.oldest()?;
+        let tail = self.oldest()?;
         // SAFETY: the place contains an entry, which belongs to the retirer, of which there is one.
-        let entry = self.0.place(number).with_mut(|place| unsafe { (*place).assume_init_read() });
-        self.0.tail.store(number.wrapping_add(1), Ordering::Release);
+        let entry = self.0.place(tail).with_mut(|place| unsafe { (*place).assume_init_read() });
+        self.0.tail.store(tail.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
 }

@@ -39,8 +39,8 @@ const MUTATIONS: [Mutation; 6] = [
     Mutation {
         rule: "S5: an entry is retired after the poster has written it",
         file: "slots.rs",
-        from: "self.0.head.store(number.wrapping_add(1), Ordering::Release);",
-        to: "self.0.head.store(number.wrapping_add(1), Ordering::Relaxed);",
+        from: "ring.head.store(number.wrapping_add(1), Ordering::Release);",
+        to: "ring.head.store(number.wrapping_add(1), Ordering::Relaxed);",
         test: ["slots", "entries_retire_once_and_in_order_while_the_poster_posts"],
     },
     Mutation {

@@ -35,15 +35,18 @@ impl Half {
     }
 
     /// The number of the next request.
+    #[inline]
     fn next(&self) -> u64 {
         u64::from(self.queue.number()) << 32 | u64::from(self.poster.next())
     }
 
+    #[inline]
     fn push(&mut self, entry: Entry) {
         // The caller has seen that there is room, and only it adds entries.
-        assert!(self.poster.push(entry).is_ok(), "a slot for a request");
+        self.poster.free().expect("a slot for a request").fill(entry);
     }
 
+    #[cold]
     fn full(&self, verb: &'static str) -> Error {
         let why = format!("{} requests are outstanding or wait to be polled", self.depth);
         Error::new(Kind::Full, verb, why)
@@ -82,6 +85,7 @@ impl Core {
         Ok(Self { inner: Some(inner), sends, recvs, results, quiet: 0, attributes: *attributes })
     }
 
+    #[inline]
     fn inner(&self) -> &RawQp {
         self.inner.as_ref().expect("only the destruction takes it")
     }
@@ -111,16 +115,20 @@ impl Core {
     }
 
     /// The segments that a request names, without empty ones.
+    #[inline]
     fn segments(&self, verb: &'static str, describe: impl FnOnce(&mut Segments)) -> Result<Segments> {
         let mut segments = Segments::new();
         describe(&mut segments);
-        segments.retain(|segment| segment.length > 0);
         if segments.len() > self.attributes.parts as usize {
-            let why =
-                format!("{} parts; the queue pair was built for {}", segments.len(), self.attributes.parts);
-            return Err(Error::invalid(verb, why));
+            return Err(self.too_many_parts(verb, segments.len()));
         }
         Ok(segments)
+    }
+
+    #[cold]
+    fn too_many_parts(&self, verb: &'static str, parts: usize) -> Error {
+        let why = format!("{parts} parts; the queue pair was built for {}", self.attributes.parts);
+        Error::invalid(verb, why)
     }
 
     pub(crate) fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
@@ -191,12 +199,16 @@ impl Core {
         Ok(())
     }
 
+    #[inline]
     fn too_long(&self, inline: Option<&[u8]>) -> Option<Error> {
         let len = inline.map_or(0, <[u8]>::len);
-        (len > self.attributes.inline as usize).then(|| {
-            let why = format!("{len} inline bytes; the queue pair was built for {}", self.attributes.inline);
-            Error::new(Kind::TooLong, "post", why)
-        })
+        (len > self.attributes.inline as usize).then(|| self.more_than_inline(len))
+    }
+
+    #[cold]
+    fn more_than_inline(&self, len: usize) -> Error {
+        let why = format!("{len} inline bytes; the queue pair was built for {}", self.attributes.inline);
+        Error::new(Kind::TooLong, "post", why)
     }
 
     fn result_buffer(&self, segments: &mut Segments) -> Option<Buffer> {
@@ -221,6 +233,7 @@ impl Drop for Core {
 }
 
 /// Segments as the transport names them.
+#[inline]
 fn sges(segments: &[Segment]) -> SgeList {
     let sge = |s: &Segment| Sge { addr: s.address, length: s.length, lkey: s.key };
     match segments {

@@ -2,7 +2,7 @@
 
 use crate::verbs::backend::{Ended, RawCq, Taken};
 use ferroce_buffers::slots::Retirer;
-use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Parts, Result};
+use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Part, Parts, Result};
 use ferroce_proto::WcOpcode;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,6 +49,7 @@ impl Queue {
         self.number
     }
 
+    #[inline]
     fn retirer(&self) -> MutexGuard<'_, Retirer<Entry>> {
         self.retirer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,11 +119,16 @@ impl Shared {
         drop(removed);
     }
 
-    /// The queue of a completion, which may be the one that was found last.
-    fn find_again(&self, last: Option<Arc<Queue>>, completion: &Ended) -> Option<Arc<Queue>> {
-        let number = (completion.inner.wr_id >> 32) as u32;
-        last.filter(|queue| queue.number == number).or_else(|| self.queues().joined.get(&number).cloned())
+    /// The queue with this number.
+    fn find(&self, number: u32) -> Option<Arc<Queue>> {
+        self.queues().joined.get(&number).cloned()
     }
+}
+
+/// The number of a completion's queue.
+#[inline]
+const fn number_of(completion: &Ended) -> u32 {
+    (completion.inner.wr_id >> 32) as u32
 }
 
 /// A completion queue.
@@ -199,7 +205,9 @@ impl Cq {
             }
             self.retiring = self.entries.pop();
             let Some(completion) = &self.retiring else { return false };
-            self.found = self.shared.find_again(self.found.take(), completion);
+            if self.found.as_ref().is_none_or(|queue| queue.number != number_of(completion)) {
+                self.found = self.shared.find(number_of(completion));
+            }
         }
     }
 
@@ -244,25 +252,28 @@ impl Cq {
     }
 
     /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
+    #[inline(always)]
     fn retire(&mut self) -> Option<Done> {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
+                let mut retirer = queue.retirer();
                 let number = completion.inner.wr_id as u32;
-                let (entry, last) = {
-                    let mut retirer = queue.retirer();
+                if retirer.is_outstanding(number) {
                     let last = retirer.oldest() == Some(number);
-                    (retirer.is_outstanding(number).then(|| retirer.pop()).flatten(), last)
-                };
-                let done = entry.map(|entry| Done::new(entry, completion, last));
-                if last || done.is_none() {
-                    self.retiring = None;
+                    let done = Done::new(retirer.pop()?, completion, last);
+                    drop(retirer);
+                    if last {
+                        self.retiring = None;
+                    }
+                    return Some(done);
                 }
-                if done.is_some() {
-                    return done;
-                }
+                self.retiring = None;
             }
             self.retiring = self.entries.pop();
-            self.found = self.shared.find_again(self.found.take(), self.retiring.as_ref()?);
+            let completion = self.retiring.as_ref()?;
+            if self.found.as_ref().is_none_or(|queue| queue.number != number_of(completion)) {
+                self.found = self.shared.find(number_of(completion));
+            }
         }
     }
 }
@@ -282,6 +293,7 @@ pub struct Completions<'c> {
 impl Completions<'_> {
     /// The next one.
     #[allow(clippy::should_implement_trait)] // It lends.
+    #[inline]
     pub fn next(&mut self) -> Option<Completion<'_>> {
         self.cq.retire().map(|done| Completion { done, cq: PhantomData })
     }
@@ -289,53 +301,59 @@ impl Completions<'_> {
 
 /// A request that has ended.
 struct Done {
-    tag: u64,
+    entry: Entry,
     qp: u32,
-    what: Operated,
-    fault: Option<Fault>,
     len: u32,
-    immediate: Option<u32>,
+    immediate: Option<[u8; 4]>,
     value: Option<u64>,
-    parts: Parts,
+    fault: Option<Fault>,
+    /// Bytes that were written to the memory that is left in the entry.
+    written: Option<usize>,
 }
 
 impl Done {
     /// `last` is false for a quiet request, which ended before the one that the completion is of.
+    #[inline(always)]
     fn new(entry: Entry, completion: &Ended, last: bool) -> Self {
-        let Entry { tag, what, len, held } = entry;
         let Ended { inner, qpn, fault } = completion;
-        let fault = fault.clone().filter(|_| last);
+        let fault = if last { fault.clone() } else { None };
         let done = fault.is_none();
-        let (what, len, immediate) = match what {
-            Operated::Received if done && inner.opcode == WcOpcode::RecvRdmaWithImm => {
-                (Operated::ReceivedWrite, inner.byte_len, inner.immediate)
+        let mut this = Self { entry, qp: *qpn, len: 0, immediate: None, value: None, fault, written: None };
+        match this.entry.what {
+            Operated::Received if done => {
+                (this.len, this.immediate) = (inner.byte_len, inner.immediate);
+                if inner.opcode == WcOpcode::RecvRdmaWithImm {
+                    this.entry.what = Operated::ReceivedWrite;
+                } else {
+                    this.written = Some(this.len as usize);
+                }
             }
-            Operated::Received if done => (what, inner.byte_len, inner.immediate),
-            Operated::Read if done => (what, len, None),
-            what => (what, 0, None),
-        };
-        let written = match what {
-            Operated::Received | Operated::Read if done => Some(len as usize),
-            Operated::Atomic => Some(8),
-            _ => None,
-        };
-        let mut done = Self {
-            tag,
-            qp: *qpn,
-            what,
-            fault,
-            len,
-            immediate: immediate.map(u32::from_be_bytes),
-            value: None,
-            parts: held.settle(written),
-        };
-        if what == Operated::Atomic {
-            // The result's memory is the queue pair's.
-            let result = std::mem::take(&mut done.parts).buffer();
-            let value = result.and_then(|result| result[..].try_into().ok());
-            done.value = value.filter(|_| done.fault.is_none()).map(u64::from_ne_bytes);
+            Operated::Read if done => {
+                this.len = this.entry.len;
+                this.written = Some(this.len as usize);
+            }
+            Operated::Atomic => this.take_value(done),
+            _ => {}
         }
-        done
+        this
+    }
+
+    /// Takes the result of an atomic, which is memory of the queue pair.
+    fn take_value(&mut self, done: bool) {
+        self.written = Some(8);
+        let result = self.buffer();
+        let value = result.and_then(|result| result[..].try_into().ok());
+        self.value = value.filter(|_| done).map(u64::from_ne_bytes);
+    }
+
+    /// The first buffer that is left.
+    #[inline]
+    fn buffer(&mut self) -> Option<Buffer> {
+        loop {
+            if let Part::Buffer(buffer) = self.entry.held.take(&mut self.written)? {
+                return Some(buffer);
+            }
+        }
     }
 }
 
@@ -349,7 +367,7 @@ impl Completion<'_> {
     /// The tag of the request.
     #[must_use]
     pub const fn tag(&self) -> u64 {
-        self.done.tag
+        self.done.entry.tag
     }
 
     /// The QPN of the queue pair.
@@ -361,13 +379,14 @@ impl Completion<'_> {
     /// What the request was.
     #[must_use]
     pub const fn what(&self) -> Operated {
-        self.done.what
+        self.done.entry.what
     }
 
     /// Whether it has succeeded.
     ///
     /// # Errors
     /// Why it has failed.
+    #[inline]
     pub fn result(&self) -> Result<(), Fault> {
         self.done.fault.clone().map_or(Ok(()), Err)
     }
@@ -387,7 +406,10 @@ impl Completion<'_> {
     /// The 32 bits that came with the message.
     #[must_use]
     pub const fn imm(&self) -> Option<u32> {
-        self.done.immediate
+        match self.done.immediate {
+            Some(bytes) => Some(u32::from_be_bytes(bytes)),
+            None => None,
+        }
     }
 
     /// Of an atomic that has succeeded: the word before.
@@ -397,23 +419,25 @@ impl Completion<'_> {
     }
 
     /// The memory of the request. Buffers of a receive or a READ have the length of what was written to them.
+    #[inline]
     pub fn take(&mut self) -> Parts {
-        std::mem::take(&mut self.done.parts)
+        std::mem::take(&mut self.done.entry.held).settle(self.done.written)
     }
 
-    /// The first buffer of the request, if the request has succeeded.
+    /// The first buffer of the request that wasn't taken, if the request has succeeded.
     ///
     /// # Errors
     /// Why the request has failed.
+    #[inline]
     pub fn buffer(&mut self) -> Result<Option<Buffer>, Fault> {
         self.result()?;
-        Ok(self.take().buffer())
+        Ok(self.done.buffer())
     }
 }
 
 impl fmt::Debug for Completion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Done { tag, qp, what, fault, len, .. } = &self.done;
+        let Done { entry: Entry { tag, what, .. }, qp, fault, len, .. } = &self.done;
         let mut text = f.debug_struct("Completion");
         text.field("tag", tag).field("qp", qp).field("what", what).field("len", len);
         text.field("fault", fault).finish()

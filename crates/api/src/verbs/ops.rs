@@ -57,14 +57,18 @@ impl Token {
     }
 
     /// An error if a message of `len` bytes doesn't fit.
+    #[inline]
     fn check(&self, len: u64) -> Option<Error> {
-        (len > self.len).then(|| {
-            let why = format!("{len} bytes; the peer's memory has {}", self.len);
-            Error::new(Kind::TooLong, "post", why)
-        })
+        (len > self.len).then(|| self.too_long(len))
+    }
+
+    #[cold]
+    fn too_long(&self, len: u64) -> Error {
+        Error::new(Kind::TooLong, "post", format!("{len} bytes; the peer's memory has {}", self.len))
     }
 }
 
+#[inline]
 fn bytes(describe: impl FnOnce(&mut Segments), inline: Option<&[u8]>) -> u64 {
     let mut segments = Segments::new();
     describe(&mut segments);
@@ -126,6 +130,7 @@ impl<P: Payload> Send<P> {
 }
 
 impl<P: Payload> Request for Send<P> {
+    #[inline]
     fn describe(&self) -> Described<'_> {
         let op = match self.immediate {
             Some(immediate) => SendOp::SendWithImmediate { immediate: immediate.to_be_bytes() },
@@ -135,10 +140,12 @@ impl<P: Payload> Request for Send<P> {
         Described { op, flags: self.flags, what: Operated::Sent, inline, error: None }
     }
 
+    #[inline]
     fn segments(&self, into: &mut Segments) {
         self.payload.segments(into);
     }
 
+    #[inline]
     fn hold(self) -> Held {
         self.payload.hold()
     }
@@ -184,6 +191,7 @@ impl<P: Payload> Write<P> {
 }
 
 impl<P: Payload> Request for Write<P> {
+    #[inline]
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, .. } = self.to;
         let op = match self.immediate {
@@ -195,10 +203,12 @@ impl<P: Payload> Request for Write<P> {
         Described { op, flags: self.flags, what: Operated::Written, inline, error }
     }
 
+    #[inline]
     fn segments(&self, into: &mut Segments) {
         self.payload.segments(into);
     }
 
+    #[inline]
     fn hold(self) -> Held {
         self.payload.hold()
     }
@@ -230,6 +240,7 @@ impl<P: PayloadMut> Read<P> {
 }
 
 impl<P: PayloadMut> Request for Read<P> {
+    #[inline]
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, len } = self.from;
         let room = bytes(|into| self.into.room(into), None);
@@ -245,15 +256,13 @@ impl<P: PayloadMut> Request for Read<P> {
         }
     }
 
+    #[inline]
     fn segments(&self, into: &mut Segments) {
         self.into.room(into);
-        let mut left = self.from.len;
-        for segment in into {
-            segment.length = u64::from(segment.length).min(left) as u32;
-            left -= u64::from(segment.length);
-        }
+        into.truncate(self.from.len);
     }
 
+    #[inline]
     fn hold(self) -> Held {
         self.into.hold_for_writing()
     }
@@ -299,6 +308,7 @@ impl CompareSwap {
     flags!();
 }
 
+#[inline]
 fn atomic(at: Token, op: SendOp, flags: Flags) -> Described<'static> {
     let aligned = at.address.is_multiple_of(8);
     let error = (at.len < 8 || !aligned).then(|| {
@@ -308,13 +318,16 @@ fn atomic(at: Token, op: SendOp, flags: Flags) -> Described<'static> {
 }
 
 impl Request for FetchAdd {
+    #[inline]
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, .. } = self.at;
         atomic(self.at, SendOp::FetchAdd { va, rkey, add: self.add }, self.flags)
     }
 
+    #[inline]
     fn segments(&self, _: &mut Segments) {}
 
+    #[inline]
     fn hold(self) -> Held {
         Held::default()
     }
@@ -323,14 +336,17 @@ impl Request for FetchAdd {
 impl Operation<Reliable> for FetchAdd {}
 
 impl Request for CompareSwap {
+    #[inline]
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, .. } = self.at;
         let (compare, swap) = (self.compare, self.swap);
         atomic(self.at, SendOp::CompareSwap { va, rkey, compare, swap }, self.flags)
     }
 
+    #[inline]
     fn segments(&self, _: &mut Segments) {}
 
+    #[inline]
     fn hold(self) -> Held {
         Held::default()
     }

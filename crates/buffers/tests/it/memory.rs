@@ -128,11 +128,12 @@ fn a_pool_is_made_of_a_whole_region_only() {
 #[test]
 fn all_bytes_up_to_the_capacity_are_initialised() {
     let adapter = Adapter::default();
-    for _ in 0..4 {
-        let mut dirty = adapter.alloc(4000);
-        dirty.fill(&[0xaa; 4000]);
-        drop(dirty);
-        let pool = Pool::new(adapter.alloc(4000), 1000).unwrap();
+    // Several at a time: the allocator gives the same memory out again.
+    let mut dirty: Vec<_> = (0..8).map(|_| adapter.alloc(4000)).collect();
+    dirty.iter_mut().for_each(|buffer| buffer.fill(&[0xaa; 4000]));
+    drop(dirty);
+    let pools: Vec<_> = (0..8).map(|_| Pool::new(adapter.alloc(4000), 1000).unwrap()).collect();
+    for pool in &pools {
         let mut buffers: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
         for buffer in &mut buffers {
             assert_eq!(buffer.len(), 0);

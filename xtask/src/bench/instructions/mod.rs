@@ -1,6 +1,7 @@
 //! Instructions, allocations and system calls of 8-byte operations, held to the committed figures.
 //!
-//! In here: running `tests/c/bench/counted.c` under callgrind on each fabric. What callgrind writes is read in `reading`, what is
+//! In here: running `tests/c/bench/counted.c` under callgrind on each fabric, and `tests/counted` (the Rust API, built as a user's crate
+//! is). What callgrind writes is read in `reading`, what is
 //! compared with what and how strictly is in `budget`. Callgrind counts what a program executes, not what a processor does, so
 //! neither the machine's load nor its counters matter. It runs the library as it is: the signals' guard, `process_vm_readv` and
 //! segmented sends work. Version 3.19 doesn't know `pidfd_open`; the library does without.
@@ -16,16 +17,25 @@ use ferroce_tests::{Artifacts, Host, Skip, World, tool};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use std::{fs, io};
 
 /// Where the committed figures are, from the workspace on.
 const COMMITTED: &str = "docs/instructions.json";
-const FABRICS: [Fabric; 4] = [
-    Fabric { name: "local", options: &[], settings: &[] },
-    Fabric { name: "shm", options: &["-2"], settings: &[] },
-    Fabric { name: "udp", options: &["-2"], settings: &[("FERROCE_FABRIC", "udp")] },
-    Fabric { name: "shm with --check", options: &["-2"], settings: &[("FERROCE_CHECK", "on")] },
+const FABRICS: [Fabric; 7] = [
+    Fabric { name: "local", program: Program::C, options: &[], settings: &[] },
+    Fabric { name: "shm", program: Program::C, options: &["-2"], settings: &[] },
+    Fabric { name: "udp", program: Program::C, options: &["-2"], settings: &[("FERROCE_FABRIC", "udp")] },
+    Fabric {
+        name: "shm with --check",
+        program: Program::C,
+        options: &["-2"],
+        settings: &[("FERROCE_CHECK", "on")],
+    },
+    Fabric { name: "Rust, local", program: Program::Rust, options: &["native"], settings: &[] },
+    Fabric { name: "Rust, shm", program: Program::Rust, options: &["-2", "native"], settings: &[] },
+    Fabric { name: "Rust, system, shm", program: Program::Rust, options: &["-2", "system"], settings: &[] },
 ];
 /// A figure is the median of so many batches: a packet that the kernel delivers late takes polls more in one of them.
 const BATCHES: &str = "3";
@@ -54,7 +64,7 @@ pub fn instructions(write: bool) -> io::Result<()> {
         return Ok(());
     }
     dist::dist("release")?;
-    let bench = match Bench::new() {
+    let bench = match Bench::new(rust_program()?) {
         Ok(bench) => bench,
         Err(Skip(why)) => {
             println!("skipped: {why}");
@@ -127,24 +137,51 @@ fn dumps() -> PathBuf {
 /// A fabric, with the checker or without, and how `counted` comes to use it: its options and its environment.
 struct Fabric {
     name: &'static str,
+    program: Program,
     options: &'static [&'static str],
     settings: &'static [(&'static str, &'static str)],
 }
 
-/// The program and its host.
+/// Builds `tests/counted` with cargo's default profile, of the packages that the workspace is built of.
+fn rust_program() -> io::Result<String> {
+    let (directory, target) = (dist::workspace().join("tests/counted"), dist::target().join("counted"));
+    fs::copy(dist::workspace().join("Cargo.lock"), directory.join("Cargo.lock"))?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--offline", "--target-dir"])
+        .arg(&target)
+        .current_dir(directory)
+        .status()?;
+    if !built.success() {
+        return Err(io::Error::other("tests/counted doesn't build"));
+    }
+    Ok(target.join("release/counted").display().to_string())
+}
+
+/// What does the operations.
+#[derive(Clone, Copy)]
+enum Program {
+    /// `tests/c/bench/counted.c`, by the C interface.
+    C,
+    /// `tests/counted`, by the Rust API.
+    Rust,
+}
+
+/// The programs and their host.
 struct Bench {
     world: World,
-    program: String,
+    c: String,
+    rust: String,
 }
 
 impl Bench {
-    fn new() -> Result<Self, Skip> {
+    fn new(rust: String) -> Result<Self, Skip> {
         tool("valgrind", "valgrind")?;
         if !Path::new("/usr/include/valgrind/callgrind.h").exists() {
             return Err(Skip("valgrind's headers are not installed (Debian: valgrind)".into()));
         }
-        let program = Artifacts::get().c_program("bench/counted")?;
-        Ok(Self { world: World::one_host(1500)?, program })
+        let c = Artifacts::get().c_program("bench/counted")?;
+        Ok(Self { world: World::one_host(1500)?, c, rust })
     }
 
     fn run(&self) -> io::Result<Figures> {
@@ -153,7 +190,11 @@ impl Bench {
 
     fn costs(&self, fabric: &Fabric) -> io::Result<BTreeMap<String, Costs>> {
         let host = self.world.first();
-        let (program, rounds) = (self.program.clone(), ROUNDS.to_string());
+        let program = match fabric.program {
+            Program::C => &self.c,
+            Program::Rust => &self.rust,
+        };
+        let rounds = ROUNDS.to_string();
         let mut words = vec![
             "valgrind",
             "-q",
@@ -162,7 +203,7 @@ impl Bench {
             "--trace-syscalls=yes",
             "--callgrind-out-file=/tmp/counted/%p.dump",
             "--log-file=/tmp/counted/%p.log",
-            &program,
+            program,
         ];
         words.extend(fabric.options);
         words.extend([BATCHES, &rounds]);
