@@ -2,7 +2,7 @@
 //!
 //! In here: [regions](Registration) of the program's memory, [buffers](Buffer) that are disjoint pieces of them, memory
 //! [exposed](Exposed) to peers, the [slots] that own the memory of outstanding requests, and the errors of all of these.
-//! Out of here: adapters, queue pairs (but for what a connection is made with), completions.
+//! Out of here: adapters, queue pairs (but for what they are made with).
 //!
 //! An adapter is a thread that Rust doesn't see. It reads the memory of a send until the completion, writes the memory of a
 //! receive until the completion, and does what a peer's key permits until the key is invalid. Three rules keep that sound:
@@ -18,6 +18,7 @@
 
 mod buffer;
 mod connection;
+mod ended;
 mod error;
 mod exposed;
 mod frozen;
@@ -32,11 +33,13 @@ mod region;
 mod register;
 mod remote;
 mod segment;
+mod shelf;
 pub mod slots;
 mod sync;
 
 pub use buffer::Buffer;
-pub use connection::{ConnectedTo, QpAttributes};
+pub use connection::{ConnectedTo, QpAttributes, QpService};
+pub use ended::Ended;
 pub use error::{Error, Failed, Fault, Kind, Result, Status};
 pub use exposed::{Exposed, Word};
 pub use frozen::Frozen;
@@ -48,3 +51,4 @@ pub use region::{Exposure, Registration};
 pub use register::{alloc, register};
 pub use remote::{Remote, Rights, rights};
 pub use segment::{Segment, Segments};
+pub use shelf::{MAX_SHELF, Shelf};

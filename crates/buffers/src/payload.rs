@@ -103,6 +103,13 @@ impl Held {
         self
     }
 
+    /// This memory, and then that of another part of the request.
+    #[must_use]
+    pub fn then(mut self, mut after: Self) -> Self {
+        self.lent.append(&mut after.lent);
+        self
+    }
+
     /// Ends the loans, and returns the memory. `received` is how many bytes were written: it sets the lengths of the buffers.
     #[must_use]
     pub fn settle(self, received: Option<usize>) -> Parts {

@@ -15,7 +15,9 @@ mod failures;
 mod library;
 mod qp;
 mod register;
+mod srq;
 
-pub use cq::{NativeCompletion, NativeCq};
+pub use cq::NativeCq;
 pub use device::{NativeDevice, NativeDomain};
-pub use qp::NativeQp;
+pub use qp::{NativeAddress, NativeQp};
+pub use srq::NativeSrq;

@@ -8,10 +8,11 @@ use ferroce_proto::{
     Asked, Cause, Data, Failure, Refusing, SendOp, SendWr, Sge, WcStatus, ack_timeout, rnr_delay,
 };
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// The reason of a failure.
-pub(crate) fn reason(keys: &BTreeMap<u32, Key>, domain: u32, failure: &Failure<'_, ()>) -> Reason {
+pub(crate) fn reason(keys: &BTreeMap<u32, Key>, domain: u32, failure: &Failure<'_, Ipv4Addr>) -> Reason {
     let params = failure.params;
     match failure.cause {
         Cause::Refused { status, told } => Reason::Peer { reported: told, status },
@@ -50,7 +51,7 @@ fn refusal(
     keys: &BTreeMap<u32, Key>,
     domain: u32,
     (why, asked): (Refusing, Asked),
-    failure: &Failure<'_, ()>,
+    failure: &Failure<'_, Ipv4Addr>,
 ) -> Reason {
     match why {
         Refusing::QpRights => Reason::QpRights,
@@ -77,7 +78,7 @@ fn refusal(
     }
 }
 
-fn of_request(keys: &BTreeMap<u32, Key>, domain: u32, wr: &SendWr<()>) -> Reason {
+fn of_request(keys: &BTreeMap<u32, Key>, domain: u32, wr: &SendWr<Ipv4Addr>) -> Reason {
     match &wr.data {
         Data::Sges(sges) => of_sges(keys, domain, sges),
         Data::Inline(_) => Reason::Malformed,

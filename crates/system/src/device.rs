@@ -256,6 +256,11 @@ impl SystemDomain {
         &self.0.context
     }
 
+    /// Whether both are handles of the same domain.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Bytes of payload in the largest packet.
     pub(crate) fn mtu(&self) -> Result<u32, Error> {
         // 1 is 256.

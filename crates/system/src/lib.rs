@@ -15,7 +15,9 @@ mod failures;
 mod library;
 mod qp;
 mod register;
+mod srq;
 
-pub use cq::{SystemCompletion, SystemCq};
+pub use cq::SystemCq;
 pub use device::{SystemDevice, SystemDomain};
-pub use qp::SystemQp;
+pub use qp::{SystemAddress, SystemQp};
+pub use srq::SystemSrq;

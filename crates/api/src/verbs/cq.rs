@@ -1,14 +1,15 @@
-//! Completion queues, and the slots of the queue pairs that use them.
+//! Completion queues.
 
-use crate::verbs::backend::{Ended, RawCq, Taken};
-use ferroce_buffers::slots::Retirer;
-use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Parts, Result};
-use ferroce_proto::WcOpcode;
-use std::collections::BTreeMap;
+use crate::verbs::backend::RawCq;
+use crate::verbs::endpoint::{Endpoint, GRH};
+use crate::verbs::slots::{Entry, Kept, Queue, Shared};
+use ferroce_buffers::{Buffer, Ended, Fault, Part, Parts, Result};
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What a request was.
@@ -29,102 +30,6 @@ pub enum Operated {
     ReceivedWrite,
 }
 
-/// What a slot contains.
-pub(crate) struct Entry {
-    pub(crate) tag: u64,
-    pub(crate) what: Operated,
-    /// Bytes that a READ asks for.
-    pub(crate) len: u32,
-    pub(crate) held: Held,
-}
-
-/// The slots of one direction of a queue pair, as the completion queue sees them.
-pub(crate) struct Queue {
-    number: u32,
-    retirer: Mutex<Retirer<Entry>>,
-}
-
-impl Queue {
-    pub(crate) const fn number(&self) -> u32 {
-        self.number
-    }
-
-    fn retirer(&self) -> MutexGuard<'_, Retirer<Entry>> {
-        self.retirer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes all entries. The queue pair is destroyed, so nothing uses them.
-    pub(crate) fn drain(&self) -> Vec<(u64, Parts)> {
-        let mut entries = Vec::new();
-        // The lock isn't held while memory is released, which may run code of the program.
-        while let Some(entry) = { self.retirer().pop() } {
-            entries.push((entry.tag, entry.held.settle(None)));
-        }
-        entries
-    }
-}
-
-/// What a completion queue shares with its queue pairs.
-pub(crate) struct Shared {
-    capacity: u32,
-    queues: Mutex<Queues>,
-}
-
-#[derive(Default)]
-struct Queues {
-    joined: BTreeMap<u32, Arc<Queue>>,
-    next: u32,
-    /// Entries that completions of the queues may take.
-    reserved: u32,
-}
-
-impl Shared {
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reserves entries for a queue: a completion queue never overruns (rule S10).
-    pub(crate) fn reserve(&self, depth: u32) -> Result<()> {
-        let mut queues = self.queues();
-        let free = self.capacity - queues.reserved;
-        if depth > free {
-            let why = format!("the completion queue has room for {free} more requests, not for {depth}");
-            return Err(Error::new(Kind::Full, "build", why));
-        }
-        queues.reserved += depth;
-        Ok(())
-    }
-
-    /// Adds the slots of a queue.
-    pub(crate) fn join(&self, retirer: Retirer<Entry>) -> Arc<Queue> {
-        let mut queues = self.queues();
-        // A number comes again after 2^32 queues.
-        while queues.joined.contains_key(&queues.next) {
-            queues.next = queues.next.wrapping_add(1);
-        }
-        let number = queues.next;
-        queues.next = number.wrapping_add(1);
-        let queue = Arc::new(Queue { number, retirer: Mutex::new(retirer) });
-        queues.joined.insert(number, queue.clone());
-        queue
-    }
-
-    /// Ends the reservation of a queue, whose queue pair is destroyed.
-    pub(crate) fn leave(&self, queue: &Queue, depth: u32) {
-        let mut queues = self.queues();
-        queues.reserved -= depth;
-        let removed = queues.joined.remove(&queue.number);
-        drop(queues);
-        drop(removed);
-    }
-
-    /// The queue of a completion, which may be the one that was found last.
-    fn find_again(&self, last: Option<Arc<Queue>>, completion: &Ended) -> Option<Arc<Queue>> {
-        let number = (completion.inner.wr_id >> 32) as u32;
-        last.filter(|queue| queue.number == number).or_else(|| self.queues().joined.get(&number).cloned())
-    }
-}
-
 /// A completion queue.
 ///
 /// It has room for the completions of all its queue pairs: [`build`](crate::verbs::Builder::build) fails otherwise.
@@ -132,7 +37,7 @@ pub struct Cq {
     inner: RawCq,
     shared: Arc<Shared>,
     /// Completions that were taken from the adapter.
-    entries: Taken,
+    entries: VecDeque<Ended>,
     /// A completion whose quiet predecessors are reported first. It is of the queue that was found last.
     retiring: Option<Ended>,
     found: Option<Arc<Queue>>,
@@ -140,8 +45,7 @@ pub struct Cq {
 
 impl Cq {
     pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
-        let shared = Arc::new(Shared { capacity, queues: Mutex::default() });
-        let entries = inner.taken();
+        let (shared, entries) = (Shared::new(capacity), VecDeque::new());
         Self { inner, shared, entries, retiring: None, found: None }
     }
 
@@ -192,14 +96,14 @@ impl Cq {
     fn is_ready(&mut self) -> bool {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
-                if queue.retirer().is_outstanding(completion.inner.wr_id as u32) {
+                if queue.is_outstanding(completion.wr_id as u32) {
                     return true;
                 }
                 self.retiring = None;
             }
-            self.retiring = self.entries.pop();
+            self.retiring = self.entries.pop_front();
             let Some(completion) = &self.retiring else { return false };
-            self.found = self.shared.find_again(self.found.take(), completion);
+            self.found = self.shared.find_again(self.found.take(), (completion.wr_id >> 32) as u32);
         }
     }
 
@@ -247,29 +151,26 @@ impl Cq {
     fn retire(&mut self) -> Option<Done> {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
-                let number = completion.inner.wr_id as u32;
-                let (entry, last) = {
-                    let mut retirer = queue.retirer();
-                    let last = retirer.oldest() == Some(number);
-                    (retirer.is_outstanding(number).then(|| retirer.pop()).flatten(), last)
-                };
-                let done = entry.map(|entry| Done::new(entry, completion, last));
-                if last || done.is_none() {
+                let retired = queue.retire(completion.wr_id as u32);
+                let last = retired.as_ref().is_none_or(|(_, last)| *last);
+                let done = retired.map(|(entry, last)| Done::new(entry, completion, last));
+                if last {
                     self.retiring = None;
                 }
                 if done.is_some() {
                     return done;
                 }
             }
-            self.retiring = self.entries.pop();
-            self.found = self.shared.find_again(self.found.take(), self.retiring.as_ref()?);
+            self.retiring = self.entries.pop_front();
+            let number = (self.retiring.as_ref()?.wr_id >> 32) as u32;
+            self.found = self.shared.find_again(self.found.take(), number);
         }
     }
 }
 
 impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cq").field("capacity", &self.shared.capacity).finish()
+        f.debug_struct("Cq").field("capacity", &self.shared.capacity()).finish()
     }
 }
 
@@ -296,21 +197,22 @@ struct Done {
     len: u32,
     immediate: Option<u32>,
     value: Option<u64>,
+    source: Option<Endpoint>,
     parts: Parts,
 }
 
 impl Done {
     /// `last` is false for a quiet request, which ended before the one that the completion is of.
     fn new(entry: Entry, completion: &Ended, last: bool) -> Self {
-        let Entry { tag, what, len, held } = entry;
-        let Ended { inner, qpn, fault } = completion;
-        let fault = fault.clone().filter(|_| last);
+        let Entry { tag, what, len, held, kept } = entry;
+        let fault = completion.fault.clone().filter(|_| last);
         let done = fault.is_none();
+        let &Ended { qpn, byte_len, immediate, .. } = completion;
         let (what, len, immediate) = match what {
-            Operated::Received if done && inner.opcode == WcOpcode::RecvRdmaWithImm => {
-                (Operated::ReceivedWrite, inner.byte_len, inner.immediate)
+            Operated::Received if done && completion.is_write => {
+                (Operated::ReceivedWrite, byte_len, immediate)
             }
-            Operated::Received if done => (what, inner.byte_len, inner.immediate),
+            Operated::Received if done => (what, byte_len, immediate),
             Operated::Read if done => (what, len, None),
             what => (what, 0, None),
         };
@@ -319,23 +221,30 @@ impl Done {
             Operated::Atomic => Some(8),
             _ => None,
         };
-        let mut done = Self {
-            tag,
-            qp: *qpn,
-            what,
-            fault,
-            len,
-            immediate: immediate.map(u32::from_be_bytes),
-            value: None,
-            parts: held.settle(written),
-        };
-        if what == Operated::Atomic {
+        let parts = held.settle(written);
+        let mut done = Self { tag, qp: qpn, what, fault, len, immediate, value: None, source: None, parts };
+        match kept {
             // The result's memory is the queue pair's.
-            let result = std::mem::take(&mut done.parts).buffer();
-            let value = result.and_then(|result| result[..].try_into().ok());
-            done.value = value.filter(|_| done.fault.is_none()).map(u64::from_ne_bytes);
+            None if what == Operated::Atomic => done.take_value(),
+            Some(Kept::Grh(qkey)) => done.take_grh(completion, qkey.load(Ordering::Relaxed)),
+            None | Some(Kept::Address { .. }) => {}
         }
         done
+    }
+
+    fn take_value(&mut self) {
+        let result = std::mem::take(&mut self.parts).buffer();
+        let value = result.and_then(|result| result[..].try_into().ok());
+        self.value = value.filter(|_| self.fault.is_none()).map(u64::from_ne_bytes);
+    }
+
+    /// Of a datagram, the first bytes are of its GRH, whose memory is the queue pair's.
+    fn take_grh(&mut self, completion: &Ended, qkey: u32) {
+        let Some(Part::Buffer(grh)) = self.parts.next() else { return };
+        self.len = self.len.saturating_sub(GRH as u32);
+        if self.fault.is_none() && completion.has_grh {
+            self.source = Endpoint::of_sender(&grh, completion.source, qkey);
+        }
     }
 }
 
@@ -394,6 +303,13 @@ impl Completion<'_> {
     #[must_use]
     pub const fn value(&self) -> Option<u64> {
         self.done.value
+    }
+
+    /// Of a datagram that was received: the queue pair that has sent it, with the Q_Key of this one.
+    /// [`Domain::address`](crate::verbs::Domain::address) makes an address of it for an answer.
+    #[must_use]
+    pub const fn source(&self) -> Option<&Endpoint> {
+        self.done.source.as_ref()
     }
 
     /// The memory of the request. Buffers of a receive or a READ have the length of what was written to them.

@@ -1,7 +1,8 @@
 //! Requests as values.
 
+use crate::verbs::address::Address;
 use crate::verbs::cq::Operated;
-use crate::verbs::{Reliable, Transport};
+use crate::verbs::{Datagram, Reliable, Transport, Unreliable};
 use ferroce_buffers::rights::{Atomics, Reads, Right, Writes};
 use ferroce_buffers::{Error, Held, Kind, Payload, PayloadMut, Remote, Segments};
 use ferroce_proto::SendOp;
@@ -11,7 +12,7 @@ use sealed::{Described, Flags, Request};
 pub trait Operation<T: Transport>: Request + std::marker::Send + 'static {}
 
 pub(crate) mod sealed {
-    use super::{Error, Held, Operated, Segments, SendOp};
+    use super::{Address, Error, Held, Operated, Segments, SendOp};
 
     /// Flags of a request.
     #[derive(Clone, Copy, Debug, Default)]
@@ -29,6 +30,8 @@ pub(crate) mod sealed {
         pub what: Operated,
         /// Bytes that are copied into the request.
         pub inline: Option<&'a [u8]>,
+        /// Where a datagram goes.
+        pub to: Option<&'a Address>,
         /// Why it can't be posted.
         pub error: Option<Error>,
     }
@@ -70,6 +73,13 @@ fn bytes(describe: impl FnOnce(&mut Segments), inline: Option<&[u8]>) -> u64 {
     describe(&mut segments);
     let named: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
     named + inline.map_or(0, |bytes| bytes.len() as u64)
+}
+
+const fn message(immediate: Option<u32>) -> SendOp {
+    match immediate {
+        Some(immediate) => SendOp::SendWithImmediate { immediate: immediate.to_be_bytes() },
+        None => SendOp::Send,
+    }
 }
 
 /// The flags that all requests have.
@@ -127,12 +137,8 @@ impl<P: Payload> Send<P> {
 
 impl<P: Payload> Request for Send<P> {
     fn describe(&self) -> Described<'_> {
-        let op = match self.immediate {
-            Some(immediate) => SendOp::SendWithImmediate { immediate: immediate.to_be_bytes() },
-            None => SendOp::Send,
-        };
-        let inline = self.payload.inline();
-        Described { op, flags: self.flags, what: Operated::Sent, inline, error: None }
+        let (op, inline) = (message(self.immediate), self.payload.inline());
+        Described { op, flags: self.flags, what: Operated::Sent, inline, to: None, error: None }
     }
 
     fn segments(&self, into: &mut Segments) {
@@ -145,6 +151,68 @@ impl<P: Payload> Request for Send<P> {
 }
 
 impl<P: Payload> Operation<Reliable> for Send<P> {}
+impl<P: Payload> Operation<Unreliable> for Send<P> {}
+
+/// A message to any queue pair for datagrams, which takes a receive there. It may be lost.
+///
+/// ```compile_fail,E0277
+/// # use ferroce::verbs::{Address, RcQp, SendTo};
+/// fn send(connected: &mut RcQp, to: &Address) {
+///     let _ = connected.post(1, SendTo::new((), to));
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct SendTo<P> {
+    payload: P,
+    to: Address,
+    immediate: Option<u32>,
+    flags: Flags,
+}
+
+impl<P: Payload> SendTo<P> {
+    /// A message with this payload, which fits into a packet.
+    pub fn new(payload: P, to: &Address) -> Self {
+        Self { payload, to: to.clone(), immediate: None, flags: Flags::default() }
+    }
+
+    /// Adds 32 bits, which the completion of the receive contains.
+    pub const fn imm(mut self, immediate: u32) -> Self {
+        self.immediate = Some(immediate);
+        self
+    }
+
+    /// Marks the message, for a receiver that waits for marked messages only.
+    pub const fn solicited(mut self) -> Self {
+        self.flags.solicited = true;
+        self
+    }
+
+    flags!();
+
+    /// The payload of a request that was refused.
+    pub fn into_payload(self) -> P {
+        self.payload
+    }
+}
+
+impl<P: Payload> Request for SendTo<P> {
+    fn describe(&self) -> Described<'_> {
+        let (inline, to) = (self.payload.inline(), Some(&self.to));
+        let op = message(self.immediate);
+        Described { op, flags: self.flags, what: Operated::Sent, inline, to, error: None }
+    }
+
+    fn segments(&self, into: &mut Segments) {
+        self.payload.segments(into);
+    }
+
+    fn hold(self) -> Held {
+        self.payload.hold()
+    }
+}
+
+impl<P: Payload> Operation<Datagram> for SendTo<P> {}
 
 /// Writes to a peer's memory. The peer's program isn't involved.
 ///
@@ -192,7 +260,7 @@ impl<P: Payload> Request for Write<P> {
         };
         let inline = self.payload.inline();
         let error = self.to.check(bytes(|into| self.payload.segments(into), inline));
-        Described { op, flags: self.flags, what: Operated::Written, inline, error }
+        Described { op, flags: self.flags, what: Operated::Written, inline, to: None, error }
     }
 
     fn segments(&self, into: &mut Segments) {
@@ -205,6 +273,7 @@ impl<P: Payload> Request for Write<P> {
 }
 
 impl<P: Payload> Operation<Reliable> for Write<P> {}
+impl<P: Payload> Operation<Unreliable> for Write<P> {}
 
 /// Reads a peer's memory. The peer's program isn't involved.
 #[derive(Debug)]
@@ -241,6 +310,7 @@ impl<P: PayloadMut> Request for Read<P> {
             flags: self.flags,
             what: Operated::Read,
             inline: None,
+            to: None,
             error,
         }
     }
@@ -304,7 +374,7 @@ fn atomic(at: Token, op: SendOp, flags: Flags) -> Described<'static> {
     let error = (at.len < 8 || !aligned).then(|| {
         Error::invalid("post", "an atomic needs 8 bytes of the peer's memory that are aligned to 8")
     });
-    Described { op, flags, what: Operated::Atomic, inline: None, error }
+    Described { op, flags, what: Operated::Atomic, inline: None, to: None, error }
 }
 
 impl Request for FetchAdd {

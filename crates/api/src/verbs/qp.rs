@@ -1,8 +1,8 @@
 //! Queue pairs.
 
 use crate::verbs::core::Core;
-use crate::verbs::{Endpoint, Operation, Reliable, Transport};
-use ferroce_buffers::{Failed, Parts, PayloadMut, Result};
+use crate::verbs::{Connected, Datagram, Endpoint, Operation, Reliable, Transport, Unreliable};
+use ferroce_buffers::{Error, Failed, Parts, PayloadMut, Result};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -23,12 +23,6 @@ impl<T: Transport> Setup<T> {
         self.core.number()
     }
 
-    /// The address of this queue pair, for the peer.
-    #[must_use]
-    pub fn endpoint(&self) -> Endpoint {
-        self.core.endpoint()
-    }
-
     /// Posts memory for a message. A receive that is posted before the endpoint is sent is there for the first message.
     ///
     /// # Errors
@@ -38,14 +32,39 @@ impl<T: Transport> Setup<T> {
     }
 }
 
-impl Setup<Reliable> {
+impl<T: Connected> Setup<T> {
+    /// The address of this queue pair, for the peer.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.core.endpoint()
+    }
+
     /// Connects the queue pair with the peer's. The peer does the same with this side's [`endpoint`](Setup::endpoint).
     ///
     /// # Errors
     /// The endpoint is of a host that this device can't reach.
     #[allow(clippy::result_large_err)] // The setup comes back by value, as it came.
-    pub fn connect(self, endpoint: &Endpoint) -> Result<Qp<Reliable>, Failed<Self>> {
+    pub fn connect(self, endpoint: &Endpoint) -> Result<Qp<T>, Failed<Self>> {
         match self.core.connect(endpoint) {
+            Ok(()) => Ok(Qp { core: self.core, transport: PhantomData }),
+            Err(error) => Err(Failed { error, back: self }),
+        }
+    }
+}
+
+impl Setup<Datagram> {
+    /// Lets the queue pair send, and receive datagrams with this Q_Key. Senders get it with the [endpoint](Qp::endpoint).
+    ///
+    /// # Errors
+    /// The Q_Key has its highest bit set, which is for privileged programs, or the device refuses: the setup comes back.
+    #[allow(clippy::result_large_err)] // As above.
+    pub fn activate(self, qkey: u32) -> Result<Qp<Datagram>, Failed<Self>> {
+        let activated = if qkey >> 31 == 0 {
+            self.core.activate(qkey)
+        } else {
+            Err(Error::invalid("activate", format!("Q_Key {qkey:#x} is for privileged programs")))
+        };
+        match activated {
             Ok(()) => Ok(Qp { core: self.core, transport: PhantomData }),
             Err(error) => Err(Failed { error, back: self }),
         }
@@ -58,7 +77,7 @@ impl<T> fmt::Debug for Setup<T> {
     }
 }
 
-/// A connected queue pair.
+/// A queue pair that takes requests.
 ///
 /// Dropping it destroys it: the memory of outstanding requests is released when no access to it is possible any more. A queue
 /// pair that is forgotten goes on, and keeps that memory.
@@ -69,6 +88,20 @@ pub struct Qp<T> {
 
 /// A queue pair of a reliable connection.
 pub type RcQp = Qp<Reliable>;
+
+/// A queue pair of an unreliable connection.
+pub type UcQp = Qp<Unreliable>;
+
+/// A queue pair for datagrams.
+pub type UdQp = Qp<Datagram>;
+
+impl Qp<Datagram> {
+    /// The address of this queue pair, for those that send to it.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.core.endpoint()
+    }
+}
 
 impl<T: Transport> Qp<T> {
     /// The QPN.
@@ -100,7 +133,7 @@ impl<T: Transport> Qp<T> {
         self.core.room().0
     }
 
-    /// Receives that can be posted before completions are polled.
+    /// Receives that can be posted before completions are polled: to this queue pair, or to the shared receive queue that it uses.
     #[must_use]
     pub fn recv_room(&self) -> u32 {
         self.core.room().1
@@ -119,7 +152,7 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Destroys the queue pair, and returns the memory of outstanding requests with their tags: first of sends, then of
-    /// receives, in the order in which they were posted. They have no completions.
+    /// receives, in the order in which they were posted. They have no completions. Receives of a shared receive queue stay there.
     #[must_use]
     pub fn destroy(mut self) -> Vec<(u64, Parts)> {
         self.core.destroy()

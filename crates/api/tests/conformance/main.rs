@@ -1,6 +1,7 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
 mod cases;
+mod datagrams;
 #[cfg(feature = "native")]
 mod differential;
 mod ends;
@@ -16,6 +17,7 @@ mod of_the_system;
 mod of_this_process;
 mod pairs;
 mod settings;
+mod shared;
 mod simulated;
 
 #[cfg(feature = "native")]
@@ -30,6 +32,10 @@ const _: () = {
     shared::<ferroce::verbs::Device>();
     shared::<ferroce::verbs::Domain>();
     shared::<ferroce::verbs::RcQp>();
+    shared::<ferroce::verbs::UcQp>();
+    shared::<ferroce::verbs::UdQp>();
+    shared::<ferroce::verbs::Srq>();
+    shared::<ferroce::verbs::Address>();
     shared::<ferroce::verbs::Setup<ferroce::verbs::Reliable>>();
     shared::<ferroce::verbs::Cq>();
     shared::<ferroce::Buffer>();
@@ -144,4 +150,19 @@ conformance! {
     memory::guessed_keys => a_wrong_key_never_leads_to_memory,
     memory::bounds => an_exposed_buffer_is_reached_and_nothing_beside_it,
     memory::many => random_requests_do_what_a_model_does,
+    shared::two_clients => receives_of_a_shared_queue_go_to_the_queue_pairs_that_take_them,
+    shared::refills => a_shared_queue_is_refilled_while_queue_pairs_take_from_it,
+    shared::full => a_full_shared_queue_gives_the_memory_back,
+    shared::failed => a_queue_pair_that_fails_leaves_a_shared_queue_alone,
+    shared::ended => a_shared_queue_returns_its_memory_at_its_end,
+    shared::reserved => a_completion_queue_has_room_for_a_shared_queue_once,
+    shared::never_full => completion_queues_never_get_more_than_they_hold,
+    shared::foreign => a_shared_queue_of_another_domain_is_refused,
+    datagrams::answered => a_datagram_is_answered_by_its_source,
+    datagrams::parts => datagrams_are_gathered_and_scattered_without_their_header,
+    datagrams::wrong_qkey => a_datagram_with_another_qkey_is_dropped,
+    datagrams::too_long => a_datagram_longer_than_a_packet_is_refused,
+    datagrams::foreign => an_address_of_another_domain_is_refused,
+    datagrams::outstanding => receives_of_datagrams_come_back_without_their_header,
+    datagrams::unreliable => messages_of_an_unreliable_connection_arrive_or_are_lost,
 }
