@@ -45,7 +45,7 @@ pub use exposed::{Exposed, Word};
 pub use frozen::Frozen;
 pub use mapping::{AccessBy, NotLent, Tap};
 pub use memory::{Memory, RawMemory};
-pub use payload::{Held, Inline, Part, Parts, Payload, PayloadMut};
+pub use payload::{Held, Inline, Lendable, Part, Parts, Payload, PayloadMut};
 pub use pool::Pool;
 pub use region::{Exposure, Registration};
 pub use register::{alloc, register};

@@ -35,6 +35,14 @@ pub trait PayloadMut: Payload {
     fn hold_for_writing(self) -> Held;
 }
 
+/// A [`Payload`] that a window can be bound to.
+pub trait Lendable: PayloadMut {
+    /// The region, for the adapter.
+    fn handle(&self) -> u64;
+    /// Lends the memory to peers.
+    fn hold_for_peers(self) -> Held;
+}
+
 /// A piece of memory that comes back with a completion.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -229,6 +237,16 @@ impl PayloadMut for Buffer {
 
     fn hold_for_writing(self) -> Held {
         Held::one(Part::Buffer(self), Loan::Write)
+    }
+}
+
+impl Lendable for Buffer {
+    fn handle(&self) -> u64 {
+        self.region().registration().handle()
+    }
+
+    fn hold_for_peers(self) -> Held {
+        Held::one(Part::Buffer(self), Loan::Shared)
     }
 }
 

@@ -105,6 +105,12 @@ impl<T> Retirer<T> {
         self.is_outstanding(tail).then_some(tail)
     }
 
+    /// The numbers of the oldest entry and of the next one to be added.
+    #[must_use]
+    pub fn ends(&self) -> (u32, u32) {
+        (self.0.tail.load(Ordering::Relaxed), self.0.head.load(Ordering::Acquire))
+    }
+
     /// Takes the oldest entry out.
     pub fn pop(&mut self) -> Option<T> {
         let number = self.oldest()?;

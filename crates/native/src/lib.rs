@@ -16,8 +16,10 @@ mod library;
 mod qp;
 mod register;
 mod srq;
+mod window;
 
 pub use cq::NativeCq;
 pub use device::{NativeDevice, NativeDomain};
 pub use qp::{NativeAddress, NativeQp};
 pub use srq::NativeSrq;
+pub use window::NativeWindow;

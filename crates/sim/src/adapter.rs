@@ -15,6 +15,8 @@ pub(crate) struct Key {
     pub(crate) domain: u32,
     /// Rights of peers; `None` for a local key.
     pub(crate) remote: Option<Rights>,
+    /// Of a window: the queue pair whose peer alone may use it.
+    pub(crate) of_qp: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -23,6 +25,21 @@ pub(crate) struct CqState {
     pub(crate) capacity: u32,
     /// Polls since the last that has found something.
     pub(crate) empty_polls: u32,
+}
+
+/// A memory window.
+#[derive(Debug)]
+pub(crate) struct WindowState {
+    pub(crate) domain: u32,
+    /// Its key, while it is bound.
+    pub(crate) key: Option<u32>,
+}
+
+/// The user of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    pub(crate) domain: u32,
+    pub(crate) qpn: u32,
 }
 
 /// A shared receive queue.
@@ -38,12 +55,13 @@ pub(crate) struct SrqState {
 pub(crate) struct Tables {
     pub(crate) keys: BTreeMap<u32, Key>,
     pub(crate) srqs: BTreeMap<u32, SrqState>,
+    pub(crate) windows: BTreeMap<u64, WindowState>,
 }
 
 /// What surrounds the transport of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Side {
-    pub(crate) domain: u32,
+    pub(crate) user: User,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     /// The peer's host, once it is connected.
@@ -90,7 +108,7 @@ impl HostState {
             name,
             ip,
             plugged: true,
-            tables: Tables { keys: BTreeMap::new(), srqs: BTreeMap::new() },
+            tables: Tables { keys: BTreeMap::new(), srqs: BTreeMap::new(), windows: BTreeMap::new() },
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
             next_key: 0x1000,
@@ -99,10 +117,17 @@ impl HostState {
         }
     }
 
-    /// Adds a key. Keys look like an adapter's: they aren't consecutive.
+    /// Adds a key.
     pub(crate) fn add_key(&mut self, key: Key) -> u32 {
+        let number = self.new_key();
+        self.tables.keys.insert(number, key);
+        number
+    }
+
+    /// A number for a key. Keys look like an adapter's: they aren't consecutive. They differ in more than the low 8 bits, which
+    /// those of a window change.
+    pub(crate) const fn new_key(&mut self) -> u32 {
         self.next_key += 0x101;
-        self.tables.keys.insert(self.next_key, key);
         self.next_key
     }
 

@@ -1,12 +1,12 @@
 //! The surroundings of a queue pair, as the transport asks for them.
 
-use crate::adapter::{Side, Tables};
+use crate::adapter::{Key, Side, Tables};
 use crate::frame::Frame;
 use crate::keys::key_fault;
 use crate::reasons;
-use ferroce_buffers::Tap;
+use ferroce_buffers::{Rights, Tap};
 use ferroce_proto::{
-    AtomicOp, BindMw, Buffer, Cause, Completion, Env, Failure, NoReceive, PayloadSource, PlaceError,
+    Access, AtomicOp, BindMw, Buffer, Cause, Completion, Env, Failure, NoReceive, PayloadSource, PlaceError,
     Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, SrqPlace, Telling, TransmitError, WcOpcode,
     WcStatus,
 };
@@ -30,7 +30,7 @@ impl QpEnv<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(&Tap, usize), RemoteError> {
-        key_fault(&self.tables.keys, (rkey, self.side.domain), (va, len), Some(access))
+        key_fault(&self.tables.keys, (rkey, self.side.user), (va, len), Some(access))
             .map_err(|_| RemoteError::Access)
     }
 
@@ -57,7 +57,7 @@ impl QpEnv<'_> {
             let here = (length - skip).min((len - done) as u64);
             let range = (sge.addr + skip, here);
             let (tap, start) =
-                key_fault(&self.tables.keys, (sge.lkey, self.side.domain), range, None).map_err(drop)?;
+                key_fault(&self.tables.keys, (sge.lkey, self.side.user), range, None).map_err(drop)?;
             // The key is right, so a slot owns the memory, unless it was retired too early.
             f(tap, start, done..done + here as usize)
                 .unwrap_or_else(|error| panic!("a request that has ended is still carried out: {error}"));
@@ -191,12 +191,31 @@ impl Env for QpEnv<'_> {
         Err(RemoteError::Access)
     }
 
-    fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {
-        Err(RemoteError::Access)
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {
+        let own = self.tables.keys.get(&rkey).and_then(|key| key.of_qp) == Some(self.side.user.qpn);
+        let window = self.tables.windows.values_mut().find(|window| window.key == Some(rkey));
+        let window = window.filter(|_| own).ok_or(RemoteError::Access)?;
+        window.key = None;
+        self.tables.keys.remove(&rkey);
+        Ok(())
     }
 
-    fn bind_window(&mut self, _bind: &BindMw) -> Result<(), ()> {
-        Err(())
+    fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()> {
+        let user = self.side.user;
+        let range = (bind.va, bind.length);
+        let (tap, at) = key_fault(&self.tables.keys, (bind.lkey, user), range, None).map_err(drop)?;
+        let tap = tap.part(at..at + bind.length as usize);
+        let Tables { keys, windows, .. } = &mut *self.tables;
+        let window = windows.get_mut(&bind.window).ok_or(())?;
+        if window.domain != user.domain || window.key.is_some() || keys.contains_key(&bind.rkey) {
+            return Err(());
+        }
+        let Access { remote_read: read, remote_write: write, remote_atomic: atomic, .. } = bind.access;
+        let remote = Some(Rights { read, write, atomic });
+        let key = Key { tap, address: bind.va, domain: user.domain, remote, of_qp: Some(user.qpn) };
+        keys.insert(bind.rkey, key);
+        window.key = Some(bind.rkey);
+        Ok(())
     }
 
     fn complete_send(&mut self, completion: Completion) {
@@ -214,7 +233,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn failed(&mut self, failure: &Failure<'_, Ipv4Addr>) -> u16 {
-        let reason = reasons::reason(&self.tables.keys, self.side.domain, failure);
+        let reason = reasons::reason(&self.tables.keys, self.side.user, failure);
         let number = reason.number();
         // What the peer has to repeat isn't a failure of this queue pair.
         let passes = matches!(

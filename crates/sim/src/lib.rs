@@ -27,7 +27,7 @@ mod world;
 
 pub use faults::Faults;
 pub use mail::{Receiver, Sender};
-pub use objects::{SimAddress, SimCq, SimDomain, SimQp, SimSrq};
+pub use objects::{SimAddress, SimCq, SimDomain, SimQp, SimSrq, SimWindow};
 pub use programs::Program;
 pub use trace::{Trace, TraceEvent, What};
 pub use world::{Host, World, explore};

@@ -1,6 +1,6 @@
 //! The objects of a simulated adapter, as the backend of `ferroce` uses them.
 
-use crate::adapter::{CqState, Key, QpState, Side, SrqState};
+use crate::adapter::{CqState, Key, QpState, Side, SrqState, User, WindowState};
 use crate::wait::Wait;
 use crate::world::Host;
 use ferroce_buffers::{
@@ -56,7 +56,7 @@ impl SimDomain {
         let mut state = self.host.world.lock();
         let host = &mut state.hosts[self.host.index];
         let address = host.addresses(&tap);
-        let key = host.add_key(Key { tap, address, domain: self.number, remote: None });
+        let key = host.add_key(Key { tap, address, domain: self.number, remote: None, of_qp: None });
         drop(state);
         Ok(Box::new(Registered { domain: self.clone(), key, address }))
     }
@@ -114,7 +114,7 @@ impl SimDomain {
             ..QpParams::default()
         };
         let side = Side {
-            domain: self.number,
+            user: User { domain: self.number, qpn },
             send_cq: send_cq.0.number,
             recv_cq: recv_cq.0.number,
             peer: None,
@@ -145,6 +145,53 @@ impl SimDomain {
         host.tables.srqs.insert(number, SrqState::default());
         drop(state);
         SimSrq(Arc::new(SrqHandle { domain: self.clone(), number, depth }))
+    }
+}
+
+impl SimDomain {
+    /// Makes a memory window.
+    #[must_use]
+    pub fn window(&self) -> SimWindow {
+        let mut state = self.host.world.lock();
+        let host = &mut state.hosts[self.host.index];
+        let (number, key) = (u64::from(host.new_number()), host.new_key());
+        host.tables.windows.insert(number, WindowState { domain: self.number, key: None });
+        drop(state);
+        SimWindow { domain: self.clone(), number, key }
+    }
+}
+
+/// A memory window. Nothing is reached through it once it is dropped.
+pub struct SimWindow {
+    domain: SimDomain,
+    number: u64,
+    key: u32,
+}
+
+impl SimWindow {
+    /// A key of which a request that binds the window may change the low 8 bits.
+    #[must_use]
+    pub const fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its number in requests.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for SimWindow {
+    fn drop(&mut self) {
+        let host = &self.domain.host;
+        let mut state = host.world.lock();
+        let tables = &mut state.hosts[host.index].tables;
+        let key = tables.windows.remove(&self.number).and_then(|window| window.key);
+        let removed = key.and_then(|key| tables.keys.remove(&key));
+        drop(state);
+        // As above.
+        drop(removed);
     }
 }
 
@@ -244,7 +291,7 @@ impl Registration for Registered {
 
     fn expose(&self, part: Tap, address: u64, rights: Rights) -> Result<Box<dyn Exposure>, Error> {
         let host = &self.domain.host;
-        let key = Key { tap: part, address, domain: self.domain.number, remote: Some(rights) };
+        let key = Key { tap: part, address, domain: self.domain.number, remote: Some(rights), of_qp: None };
         let key = host.world.lock().hosts[host.index].add_key(key);
         Ok(Box::new(Self { domain: self.domain.clone(), key, address }))
     }

@@ -16,8 +16,10 @@ mod library;
 mod qp;
 mod register;
 mod srq;
+mod window;
 
 pub use cq::SystemCq;
 pub use device::{SystemDevice, SystemDomain};
 pub use qp::{SystemAddress, SystemQp};
 pub use srq::SystemSrq;
+pub use window::SystemWindow;

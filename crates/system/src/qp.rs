@@ -6,7 +6,7 @@ use crate::library;
 use crate::srq::SystemSrq;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
-use ferroce_proto::{DataRef, SendOp, SendRequest, Sge, SgeList};
+use ferroce_proto::{BindMw, DataRef, SendOp, SendRequest, Sge, SgeList};
 use smallvec::SmallVec;
 use std::ffi::c_int;
 use std::fmt;
@@ -253,9 +253,9 @@ impl SystemQp {
         to.domain.is(&self.domain)
     }
 
-    /// Posts a request for which the queue has room.
+    /// Posts a request for which the queue has room. `region` is what a window is bound to.
     #[inline]
-    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SystemAddress>) {
+    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SystemAddress>, region: u64) {
         let context = self.domain.context();
         let mut sges: SmallVec<[ibv_sge; 4]> = match request.data {
             DataRef::Sges(sges) => sges.iter().map(element).collect(),
@@ -274,7 +274,7 @@ impl SystemQp {
         let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
         (wr.wr_id, wr.send_flags) = (request.wr_id, send_flags);
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
-        let is_known = describe(&mut wr, &request.op);
+        let is_known = describe(&mut wr, &request.op, region);
         if let Some(to) = to {
             wr.wr.ud = ibv_send_wr_ud { ah: to.ah.as_ptr(), remote_qpn: to.qpn, remote_qkey: to.qkey };
         }
@@ -341,7 +341,7 @@ pub(crate) const fn element(s: &Sge) -> ibv_sge {
 }
 
 /// Writes what a request asks for. False: no request of this API does.
-fn describe(wr: &mut ibv_send_wr, op: &SendOp) -> bool {
+fn describe(wr: &mut ibv_send_wr, op: &SendOp, region: u64) -> bool {
     wr.opcode = match *op {
         SendOp::Send => IBV_WR_SEND,
         SendOp::SendWithImmediate { immediate } => {
@@ -368,6 +368,21 @@ fn describe(wr: &mut ibv_send_wr, op: &SendOp) -> bool {
         SendOp::FetchAdd { va, rkey, add } => {
             wr.wr.atomic = ibv_send_wr_atomic { remote_addr: va, compare_add: add, swap: 0, rkey };
             IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        SendOp::SendWithInvalidate { rkey } => {
+            wr.imm_data = rkey;
+            IBV_WR_SEND_WITH_INV
+        }
+        SendOp::BindMw(BindMw { window, rkey, va, length, access, .. }) => {
+            let right = |has: bool, flag: u32| if has { flag } else { 0 };
+            let mw_access_flags = right(access.remote_read, IBV_ACCESS_REMOTE_READ)
+                | right(access.remote_write, IBV_ACCESS_REMOTE_WRITE)
+                | right(access.remote_atomic, IBV_ACCESS_REMOTE_ATOMIC);
+            let mr = std::ptr::with_exposed_provenance_mut(region as usize);
+            let bind_info = ibv_mw_bind_info { mr, addr: va, length, mw_access_flags };
+            let mw = std::ptr::with_exposed_provenance_mut(window as usize);
+            wr.last.bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info };
+            IBV_WR_BIND_MW
         }
         _ => return false,
     };

@@ -24,7 +24,9 @@ impl SystemDomain {
     /// # Errors
     /// It is empty, the library refuses, or the process may not lock so much memory (`ulimit -l`).
     pub fn register(&self, memory: &Tap) -> Result<Box<dyn Registration>, Error> {
-        Ok(Box::new(self.region("register", memory, 0)?))
+        // A window that is bound to a part of it may have rights of peers.
+        let access = if self.context().has_windows { IBV_ACCESS_MW_BIND } else { 0 };
+        Ok(Box::new(self.region("register", memory, access)?))
     }
 
     fn region(&self, verb: &'static str, memory: &Tap, access: u32) -> Result<SystemRegion, Error> {
@@ -53,6 +55,10 @@ impl Registration for SystemRegion {
 
     fn address(&self) -> u64 {
         self.address
+    }
+
+    fn handle(&self) -> u64 {
+        self.mr.as_ptr().expose_provenance() as u64
     }
 
     fn expose(&self, part: Tap, _address: u64, rights: Rights) -> Result<Box<dyn Exposure>, Error> {

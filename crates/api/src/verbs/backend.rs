@@ -10,12 +10,16 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 #[cfg(feature = "native")]
-use ferroce_native::{NativeAddress, NativeCq, NativeDevice, NativeDomain, NativeQp, NativeSrq};
+use ferroce_native::{
+    NativeAddress, NativeCq, NativeDevice, NativeDomain, NativeQp, NativeSrq, NativeWindow,
+};
 #[cfg(feature = "sim")]
-use ferroce_sim::{Host, SimAddress, SimCq, SimDomain, SimQp, SimSrq};
+use ferroce_sim::{Host, SimAddress, SimCq, SimDomain, SimQp, SimSrq, SimWindow};
 
 #[cfg(feature = "system")]
-use ferroce_system::{SystemAddress, SystemCq, SystemDevice, SystemDomain, SystemQp, SystemSrq};
+use ferroce_system::{
+    SystemAddress, SystemCq, SystemDevice, SystemDomain, SystemQp, SystemSrq, SystemWindow,
+};
 
 #[cfg(not(any(feature = "native", feature = "sim", feature = "system")))]
 compile_error!("ferroce needs a backend: the feature `native`, `system` or `sim`");
@@ -158,6 +162,17 @@ impl RawDomain {
         })
     }
 
+    pub(crate) fn window(&self) -> Result<RawWindow> {
+        Ok(match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => RawWindow::Native(domain.window()?),
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => RawWindow::Sim(domain.window()),
+            #[cfg(feature = "system")]
+            Self::System(domain) => RawWindow::System(domain.window()?),
+        })
+    }
+
     /// The way to the host of a queue pair.
     pub(crate) fn address(&self, to: &Endpoint) -> Result<RawAddress> {
         let &Endpoint { gid, qpn, qkey, .. } = to;
@@ -233,6 +248,28 @@ impl RawSrq {
     /// Asks for an event when fewer receives than this are left.
     pub(crate) fn low_water(&self, limit: u32) -> Result<()> {
         each!(Self: self, srq => srq.low_water(limit))
+    }
+}
+
+/// A memory window. Nothing is reached through it once it is dropped.
+pub(crate) enum RawWindow {
+    #[cfg(feature = "native")]
+    Native(NativeWindow),
+    #[cfg(feature = "sim")]
+    Sim(SimWindow),
+    #[cfg(feature = "system")]
+    System(SystemWindow),
+}
+
+impl RawWindow {
+    /// A key of which a request that binds the window may change the low 8 bits.
+    pub(crate) fn key(&self) -> u32 {
+        each!(Self: self, window => window.key())
+    }
+
+    /// Its number in requests.
+    pub(crate) fn number(&self) -> u64 {
+        each!(Self: self, window => window.number())
     }
 }
 
@@ -370,15 +407,18 @@ impl RawQp {
         }
     }
 
+    /// Posts a request to this address, or one that binds a window to this region.
     #[inline]
-    pub(crate) fn post(&self, request: &SendRequest<'_, ()>, to: Option<&RawAddress>) {
+    pub(crate) fn post(&self, request: &SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) {
+        // The region's key is enough for the others.
+        let _ = region;
         match self {
             #[cfg(feature = "native")]
             Self::Native(qp) => qp.post(request, to.and_then(RawAddress::native)),
             #[cfg(feature = "sim")]
             Self::Sim(qp) => qp.post(request, to.and_then(RawAddress::sim)),
             #[cfg(feature = "system")]
-            Self::System(qp) => qp.post(request, to.and_then(RawAddress::system)),
+            Self::System(qp) => qp.post(request, to.and_then(RawAddress::system), region),
         }
     }
 

@@ -6,16 +6,17 @@ use crate::verbs::builder::Parameters;
 use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
 use crate::verbs::endpoint::{Endpoint, GRH};
+use crate::verbs::loans::{Lent, Loaned, Windows};
 use crate::verbs::ops::sealed::{Described, Flags};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use crate::verbs::srq::Srq;
 use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{Poster, ring};
 use ferroce_buffers::{
-    Buffer, Error, Failed, Held, Kind, Parts, PayloadMut, Pool, QpAttributes, QpService, Result, Segment,
-    Segments,
+    Buffer, Error, Failed, Held, Kind, Parts, PayloadMut, Pool, QpAttributes, QpService, Result, Rights,
+    Segment, Segments,
 };
-use ferroce_proto::{DataRef, SendOp, SendRequest, Sge, SgeList, one_sge};
+use ferroce_proto::{Access, BindMw, DataRef, SendOp, SendRequest, Sge, SgeList, one_sge};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -74,6 +75,19 @@ impl Receives {
         cq.join_shared(srq.queue(), srq.depth())?;
         Ok(Self::Shared(srq.clone(), cq.clone()))
     }
+
+    fn queue(&self) -> &Arc<Queue> {
+        match self {
+            Self::Own(half) => &half.queue,
+            Self::Shared(srq, _) => srq.queue(),
+        }
+    }
+
+    fn cq(&self) -> &Arc<Shared> {
+        match self {
+            Self::Own(Half { cq, .. }) | Self::Shared(_, cq) => cq,
+        }
+    }
 }
 
 impl Drop for Receives {
@@ -94,6 +108,8 @@ pub(crate) struct Prepared {
     sges: SgeList,
     held: Held,
     to: Option<Address>,
+    lent: Option<Arc<Lent>>,
+    region: u64,
 }
 
 pub(crate) struct Core {
@@ -106,6 +122,7 @@ pub(crate) struct Core {
     /// For the GRHs of datagrams.
     headers: Option<Pool>,
     qkey: Arc<AtomicU32>,
+    windows: Arc<Windows>,
     /// Quiet requests since the last that wasn't.
     quiet: u32,
     attributes: QpAttributes,
@@ -127,8 +144,12 @@ impl Core {
         attributes.parts += u32::from(headers.is_some());
         let cqs = [send_cq.inner(), recv_cq.inner()];
         let inner = domain.inner.qp(cqs, srq.map(Srq::raw), &attributes)?;
+        let windows = Windows::new(&domain.inner);
+        if attributes.service == QpService::Reliable {
+            recv_cq.shared().set_windows(inner.qpn(), Some(windows.clone()));
+        }
         let (inner, qkey) = (Some(inner), Arc::default());
-        Ok(Self { inner, sends, receives, results, headers, qkey, quiet: 0, attributes })
+        Ok(Self { inner, sends, receives, results, headers, qkey, windows, quiet: 0, attributes })
     }
 
     fn inner(&self) -> &RawQp {
@@ -248,11 +269,15 @@ impl Core {
             return Err((self.sends.full("post"), operation));
         }
         let described = operation.describe();
-        let Described { op, flags, what, inline, to, error } = described;
+        let Described { mut op, flags, what, inline, to, region, error } = described;
         let inline: Option<SmallVec<[u8; 64]>> = inline.map(Into::into);
         let to = to.cloned();
         if let Some(error) = error.or_else(|| self.refuse(inline.as_deref(), to.as_ref())) {
             return Err((error, operation));
+        }
+        if matches!(op, SendOp::SendWithInvalidate { .. }) && self.attributes.service != QpService::Reliable {
+            let why = "only a reliable connection returns loans";
+            return Err((Error::new(Kind::Unsupported, "post", why), operation));
         }
         let mut segments = match self.segments("post", |into| operation.segments(into)) {
             Ok(segments) => segments,
@@ -275,17 +300,35 @@ impl Core {
             let why = format!("{len} bytes, at most {most} fit a message");
             return Err((Error::new(Kind::TooLong, "post", why), operation));
         }
+        let lent = match &mut op {
+            SendOp::BindMw(bind) => match self.lend(bind) {
+                Ok(lent) => Some(lent),
+                Err(error) => return Err((error, operation)),
+            },
+            _ => None,
+        };
         let held = match result {
             Some(result) => Buffer::hold_for_writing(result),
             None => operation.hold(),
         };
-        Ok(Prepared { tag, op, flags, what, inline, sges, held, to })
+        Ok(Prepared { tag, op, flags, what, inline, sges, held, to, lent, region })
+    }
+
+    /// A window for memory that is lent, whose number and key the request gets.
+    #[cold]
+    fn lend(&self, bind: &mut BindMw) -> Result<Arc<Lent>> {
+        let Access { remote_read: read, remote_write: write, remote_atomic: atomic, .. } = bind.access;
+        let rights = Rights { read, write, atomic };
+        let what = Loaned { address: bind.va, len: bind.length, rights };
+        let lent = self.windows.lend(self.receives.queue(), what)?;
+        (bind.window, bind.rkey) = lent.named();
+        Ok(lent)
     }
 
     /// Posts a request. There is room for it.
     #[inline]
     pub(crate) fn commit(&mut self, prepared: Prepared) {
-        let Prepared { tag, op, flags, what, inline, sges, held, to } = prepared;
+        let Prepared { tag, op, flags, what, inline, sges, held, to, lent, region } = prepared;
         // A queue of quiet requests alone would never drain.
         let signaled = !flags.quiet || self.quiet + 1 >= self.sends.depth.div_ceil(2);
         let request = SendRequest {
@@ -300,9 +343,12 @@ impl Core {
         };
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
         let len = if what == Operated::Read { sges.iter().map(|sge| sge.length).sum() } else { 0 };
-        let kept = to.clone().map(|handle| Kept::Address { _handle: handle });
+        let kept = match lent {
+            Some(lent) => Some(Kept::Window(lent, self.receives.queue().clone())),
+            None => to.clone().map(|handle| Kept::Address { _handle: handle }),
+        };
         self.sends.push(Entry { tag, what, len, held, kept });
-        self.inner().post(&request, to.as_ref().map(Address::raw));
+        self.inner().post(&request, to.as_ref().map(Address::raw), region);
     }
 
     /// Why a request can't be posted.
@@ -318,7 +364,11 @@ impl Core {
 
     /// Ends the queue pair, and returns what was outstanding.
     pub(crate) fn destroy(&mut self) -> Vec<(u64, Parts)> {
-        self.inner = None;
+        if let Some(inner) = self.inner.take() {
+            // A device may refuse to destroy a queue pair with windows.
+            self.windows.end();
+            self.receives.cq().set_windows(inner.qpn(), None);
+        }
         let mut outstanding = self.sends.queue.drain();
         if let Receives::Own(half) = &self.receives {
             outstanding.extend(half.queue.drain());

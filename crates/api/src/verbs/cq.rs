@@ -2,8 +2,10 @@
 
 use crate::verbs::backend::RawCq;
 use crate::verbs::endpoint::{Endpoint, GRH};
+use crate::verbs::loans::{Loan, RawLoan};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
-use ferroce_buffers::{Buffer, Ended, Fault, Part, Parts, Result};
+use ferroce_buffers::rights::Right;
+use ferroce_buffers::{Buffer, Ended, Error, Fault, Held, Part, Parts, Result};
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,6 +26,8 @@ pub enum Operated {
     Read,
     /// An atomic was carried out.
     Atomic,
+    /// Memory was lent to the peer.
+    Lent,
     /// A message was received.
     Received,
     /// A peer has written memory of this side, and has sent 32 bits with it. The receive's own memory is unused.
@@ -151,7 +155,12 @@ impl Cq {
     fn retire(&mut self) -> Option<Done> {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
-                let retired = queue.retire(completion.wr_id as u32);
+                let slot = completion.wr_id as u32;
+                // Before the receive retires: its key may be used again after that.
+                if let Some(key) = completion.invalidated.filter(|_| queue.is_outstanding(slot)) {
+                    self.shared.note_returned(completion.qpn, key);
+                }
+                let retired = queue.retire(slot);
                 let last = retired.as_ref().is_none_or(|(_, last)| *last);
                 let done = retired.map(|(entry, last)| Done::new(entry, completion, last));
                 if last {
@@ -198,6 +207,8 @@ struct Done {
     immediate: Option<u32>,
     value: Option<u64>,
     source: Option<Endpoint>,
+    returned: Option<u32>,
+    loan: Option<RawLoan>,
     parts: Parts,
 }
 
@@ -221,13 +232,25 @@ impl Done {
             Operated::Atomic => Some(8),
             _ => None,
         };
-        let parts = held.settle(written);
-        let mut done = Self { tag, qp: qpn, what, fault, len, immediate, value: None, source: None, parts };
+        let returned = completion.invalidated.filter(|_| what == Operated::Received);
+        let (held, loan) = match &kept {
+            Some(Kept::Window(lent, receives)) if done => {
+                (Held::default(), Some(RawLoan::new(lent.clone(), receives.clone(), held)))
+            }
+            Some(Kept::Window(lent, receives)) => {
+                lent.end(Some(receives));
+                (held, None)
+            }
+            _ => (held, None),
+        };
+        let (value, source, parts) = (None, None, held.settle(written));
+        let mut done =
+            Self { tag, qp: qpn, what, fault, len, immediate, value, source, returned, loan, parts };
         match kept {
             // The result's memory is the queue pair's.
             None if what == Operated::Atomic => done.take_value(),
             Some(Kept::Grh(qkey)) => done.take_grh(completion, qkey.load(Ordering::Relaxed)),
-            None | Some(Kept::Address { .. }) => {}
+            None | Some(Kept::Address { .. } | Kept::Window(..)) => {}
         }
         done
     }
@@ -310,6 +333,24 @@ impl Completion<'_> {
     #[must_use]
     pub const fn source(&self) -> Option<&Endpoint> {
         self.done.source.as_ref()
+    }
+
+    /// Of a message that [returns](crate::verbs::Send::returning) a loan: the key of its token.
+    #[must_use]
+    pub const fn returned(&self) -> Option<u32> {
+        self.done.returned
+    }
+
+    /// Of a request that has [lent](crate::verbs::Lend) memory with these rights: the loan. If the completion is dropped with it, the
+    /// memory is recalled.
+    ///
+    /// # Errors
+    /// Why the request has failed. Or it has lent nothing, or not with these rights, or the loan was taken
+    /// ([`Kind::Invalid`](crate::Kind::Invalid)).
+    pub fn loan<A: Right>(&mut self) -> Result<Loan<A>> {
+        self.result()?;
+        let loan = self.done.loan.take_if(|loan| loan.rights() == A::RIGHTS).map(Loan::new);
+        loan.ok_or_else(|| Error::invalid("loan", "the completion has no loan with these rights"))
     }
 
     /// The memory of the request. Buffers of a receive or a READ have the length of what was written to them.

@@ -86,6 +86,7 @@ mod core;
 mod cq;
 mod device;
 mod endpoint;
+mod loans;
 mod ops;
 mod qp;
 mod slots;
@@ -96,7 +97,8 @@ pub use builder::Builder;
 pub use cq::{Completion, Completions, Cq, Operated};
 pub use device::{Device, Domain, Limits};
 pub use endpoint::Endpoint;
-pub use ops::{CompareSwap, FetchAdd, Operation, Read, Send, SendTo, Write};
+pub use loans::Loan;
+pub use ops::{CompareSwap, FetchAdd, Lend, Operation, Read, Send, SendTo, Write};
 pub use qp::{Qp, RcQp, Setup, UcQp, UdQp};
 pub use srq::Srq;
 

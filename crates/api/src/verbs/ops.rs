@@ -4,9 +4,12 @@ use crate::verbs::address::Address;
 use crate::verbs::cq::Operated;
 use crate::verbs::{Datagram, Reliable, Transport, Unreliable};
 use ferroce_buffers::rights::{Atomics, Reads, Right, Writes};
-use ferroce_buffers::{Error, Held, Kind, Payload, PayloadMut, Remote, Segments};
-use ferroce_proto::SendOp;
+use ferroce_buffers::{
+    Buffer, Error, Held, Kind, Lendable as _, Payload, PayloadMut, Remote, Rights, Segments,
+};
+use ferroce_proto::{Access, BindMw, SendOp};
 use sealed::{Described, Flags, Request};
+use std::marker::PhantomData;
 
 /// A request that a transport can carry out.
 pub trait Operation<T: Transport>: Request + std::marker::Send + 'static {}
@@ -32,6 +35,8 @@ pub(crate) mod sealed {
         pub inline: Option<&'a [u8]>,
         /// Where a datagram goes.
         pub to: Option<&'a Address>,
+        /// The region of memory that is lent.
+        pub region: u64,
         /// Why it can't be posted.
         pub error: Option<Error>,
     }
@@ -106,13 +111,21 @@ macro_rules! flags {
 pub struct Send<P> {
     payload: P,
     immediate: Option<u32>,
+    returns: Option<u32>,
     flags: Flags,
 }
 
 impl<P: Payload> Send<P> {
     /// A message with this payload.
     pub fn new(payload: P) -> Self {
-        Self { payload, immediate: None, flags: Flags::default() }
+        Self { payload, immediate: None, returns: None, flags: Flags::default() }
+    }
+
+    /// Returns a [`Loan`](crate::verbs::Loan) to the peer: its token is invalid when the message is received. For reliable
+    /// connections, and without [`Send::imm`].
+    pub const fn returning<A: Right>(mut self, token: Remote<A>) -> Self {
+        self.returns = Some(token.key());
+        self
     }
 
     /// Adds 32 bits, which the completion of the peer's receive contains.
@@ -137,8 +150,14 @@ impl<P: Payload> Send<P> {
 
 impl<P: Payload> Request for Send<P> {
     fn describe(&self) -> Described<'_> {
-        let (op, inline) = (message(self.immediate), self.payload.inline());
-        Described { op, flags: self.flags, what: Operated::Sent, inline, to: None, error: None }
+        let op = match self.returns {
+            Some(rkey) => SendOp::SendWithInvalidate { rkey },
+            None => message(self.immediate),
+        };
+        let inline = self.payload.inline();
+        let both = self.returns.is_some() && self.immediate.is_some();
+        let error = both.then(|| Error::invalid("post", "a message returns a loan or has 32 bits, not both"));
+        Described { op, flags: self.flags, what: Operated::Sent, inline, to: None, region: 0, error }
     }
 
     fn segments(&self, into: &mut Segments) {
@@ -200,7 +219,7 @@ impl<P: Payload> Request for SendTo<P> {
     fn describe(&self) -> Described<'_> {
         let (inline, to) = (self.payload.inline(), Some(&self.to));
         let op = message(self.immediate);
-        Described { op, flags: self.flags, what: Operated::Sent, inline, to, error: None }
+        Described { op, flags: self.flags, what: Operated::Sent, inline, to, region: 0, error: None }
     }
 
     fn segments(&self, into: &mut Segments) {
@@ -260,7 +279,7 @@ impl<P: Payload> Request for Write<P> {
         };
         let inline = self.payload.inline();
         let error = self.to.check(bytes(|into| self.payload.segments(into), inline));
-        Described { op, flags: self.flags, what: Operated::Written, inline, to: None, error }
+        Described { op, flags: self.flags, what: Operated::Written, inline, to: None, region: 0, error }
     }
 
     fn segments(&self, into: &mut Segments) {
@@ -311,6 +330,7 @@ impl<P: PayloadMut> Request for Read<P> {
             what: Operated::Read,
             inline: None,
             to: None,
+            region: 0,
             error,
         }
     }
@@ -374,7 +394,7 @@ fn atomic(at: Token, op: SendOp, flags: Flags) -> Described<'static> {
     let error = (at.len < 8 || !aligned).then(|| {
         Error::invalid("post", "an atomic needs 8 bytes of the peer's memory that are aligned to 8")
     });
-    Described { op, flags, what: Operated::Atomic, inline: None, to: None, error }
+    Described { op, flags, what: Operated::Atomic, inline: None, to: None, region: 0, error }
 }
 
 impl Request for FetchAdd {
@@ -407,3 +427,60 @@ impl Request for CompareSwap {
 }
 
 impl Operation<Reliable> for CompareSwap {}
+
+/// Lends a buffer's capacity to the peer, by a memory window. The completion has the [`Loan`](crate::verbs::Loan).
+///
+/// The peer may use the token as soon as it has it, so what contains the token is sent after the completion.
+#[derive(Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Lend<A> {
+    buffer: Buffer,
+    rights: PhantomData<A>,
+    flags: Flags,
+}
+
+impl<A: Right> Lend<A> {
+    /// Lends the buffer with these rights.
+    pub fn new(buffer: Buffer, _rights: A) -> Self {
+        Self { buffer, rights: PhantomData, flags: Flags::default() }
+    }
+
+    flags!();
+
+    /// The buffer of a request that was refused.
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+impl<A: Right> Request for Lend<A> {
+    fn describe(&self) -> Described<'_> {
+        let mut segments = Segments::new();
+        self.buffer.room(&mut segments);
+        let whole = segments[0];
+        let Rights { read, write, atomic } = A::RIGHTS;
+        let access =
+            Access { remote_read: read, remote_write: write, remote_atomic: atomic, ..Access::default() };
+        // The queue pair chooses the window and the key.
+        let op = SendOp::BindMw(BindMw {
+            window: 0,
+            rkey: 0,
+            lkey: whole.key,
+            va: whole.address,
+            length: u64::from(whole.length),
+            access,
+            zero_based: false,
+        });
+        let error = (whole.length == 0).then(|| Error::invalid("post", "an empty buffer can't be lent"));
+        let region = self.buffer.handle();
+        Described { op, flags: self.flags, what: Operated::Lent, inline: None, to: None, region, error }
+    }
+
+    fn segments(&self, _: &mut Segments) {}
+
+    fn hold(self) -> Held {
+        self.buffer.hold_for_peers()
+    }
+}
+
+impl<A: Right> Operation<Reliable> for Lend<A> {}

@@ -2,6 +2,7 @@
 
 use crate::verbs::address::Address;
 use crate::verbs::cq::Operated;
+use crate::verbs::loans::{Lent, Windows};
 use ferroce_buffers::slots::Retirer;
 use ferroce_buffers::{Error, Held, Kind, Parts, Result, Shelf};
 use std::collections::BTreeMap;
@@ -24,11 +25,16 @@ pub(crate) enum Kept {
     Address { _handle: Address },
     /// The memory of a datagram's receive begins with a GRH. The Q_Key is that of the queue pair.
     Grh(Arc<AtomicU32>),
+    /// The window that a request binds, and the receives of its queue pair.
+    Window(Arc<Lent>, Arc<Queue>),
 }
 
 impl Entry {
     /// The memory of a request that has no completion.
     pub(crate) fn settle(self) -> (u64, Parts) {
+        if let Some(Kept::Window(lent, _)) = &self.kept {
+            lent.end(None);
+        }
         let mut parts = self.held.settle(None);
         if let Some(Kept::Grh(_)) = self.kept {
             parts.next();
@@ -98,6 +104,14 @@ impl Queue {
         }
     }
 
+    /// The numbers of the oldest receive and of the next one to be posted, if they retire in order.
+    pub(crate) fn ends(&self) -> Option<(u32, u32)> {
+        match &self.slots {
+            Slots::Ring(ring) => Some(lock(ring).ends()),
+            Slots::Shelf(_) => None,
+        }
+    }
+
     fn pop(&self) -> Option<Entry> {
         match &self.slots {
             Slots::Ring(ring) => lock(ring).pop(),
@@ -128,6 +142,8 @@ struct Queues {
     next: u32,
     /// Entries that completions of the queues may take.
     reserved: u32,
+    /// Of queue pairs that receive here, by QPN.
+    windows: BTreeMap<u32, Arc<Windows>>,
 }
 
 struct Joined {
@@ -198,6 +214,26 @@ impl Shared {
             let removed = queues.joined.remove(&queue.number);
             drop(queues);
             drop(removed);
+        }
+    }
+
+    /// The windows of a queue pair whose messages are received here; `None`: it is destroyed.
+    pub(crate) fn set_windows(&self, qpn: u32, windows: Option<Arc<Windows>>) {
+        let mut queues = lock(&self.queues);
+        let before = match windows {
+            Some(windows) => queues.windows.insert(qpn, windows),
+            None => queues.windows.remove(&qpn),
+        };
+        drop(queues);
+        drop(before);
+    }
+
+    /// A message to this queue pair has invalidated a key.
+    #[cold]
+    pub(crate) fn note_returned(&self, qpn: u32, key: u32) {
+        let windows = lock(&self.queues).windows.get(&qpn).cloned();
+        if let Some(windows) = windows {
+            windows.note_returned(key);
         }
     }
 

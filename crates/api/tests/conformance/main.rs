@@ -10,6 +10,7 @@ mod fixture;
 #[cfg(feature = "system")]
 mod hostile;
 mod line;
+mod loans;
 mod memory;
 #[cfg(feature = "system")]
 mod of_the_system;
@@ -35,6 +36,7 @@ const _: () = {
     shared::<ferroce::verbs::UcQp>();
     shared::<ferroce::verbs::UdQp>();
     shared::<ferroce::verbs::Srq>();
+    shared::<ferroce::verbs::Loan<ferroce::rights::All>>();
     shared::<ferroce::verbs::Address>();
     shared::<ferroce::verbs::Setup<ferroce::verbs::Reliable>>();
     shared::<ferroce::verbs::Cq>();
@@ -158,6 +160,15 @@ conformance! {
     shared::reserved => a_completion_queue_has_room_for_a_shared_queue_once,
     shared::never_full => completion_queues_never_get_more_than_they_hold,
     shared::foreign => a_shared_queue_of_another_domain_is_refused,
+    loans::returned => a_loan_returns_with_its_buffer,
+    loans::again => windows_are_used_again_under_other_keys,
+    loans::recalled => a_recalled_loan_is_not_written,
+    loans::rights_of_loans => a_loan_has_no_more_rights_and_bytes_than_were_lent,
+    loans::of_another => a_loan_is_of_no_use_to_another_queue_pair,
+    loans::guessed => a_guessed_key_of_a_window_never_leads_to_memory,
+    loans::stale => a_completion_from_before_a_recall_returns_no_later_loan,
+    loans::ends => loans_end_with_what_they_depend_on,
+    loans::refused => what_cannot_be_lent_or_returned_is_refused,
     datagrams::answered => a_datagram_is_answered_by_its_source,
     datagrams::parts => datagrams_are_gathered_and_scattered_without_their_header,
     datagrams::wrong_qkey => a_datagram_with_another_qkey_is_dropped,

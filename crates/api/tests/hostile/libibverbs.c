@@ -210,6 +210,11 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
 	return 0;
 }
 
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	return 0;
+}
+
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
 	errno = EOPNOTSUPP;
