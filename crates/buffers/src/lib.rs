@@ -16,6 +16,7 @@
 //! an access after the end of a loan is an error ([`NotLent`]) instead of undefined behaviour. An adapter that accesses memory
 //! by its [address](AccessBy::Address) has no ledger.
 
+mod borrowed;
 mod buffer;
 mod connection;
 mod ended;
@@ -37,6 +38,7 @@ mod shelf;
 pub mod slots;
 mod sync;
 
+pub use borrowed::{Borrows, borrowing};
 pub use buffer::Buffer;
 pub use connection::{ConnectedTo, QpAttributes, QpService};
 pub use ended::Ended;

@@ -67,18 +67,20 @@ struct Lent {
     /// `None` after the loan.
     part: Option<Part>,
     loan: u32,
+    /// The memory is the program's by a borrow, and doesn't come back by value.
+    borrowed: bool,
 }
 
 impl Lent {
     fn new(part: Part, loan: Loan) -> Self {
         let loan = part.buffer().lend(loan);
-        Self { part: Some(part), loan }
+        Self { part: Some(part), loan, borrowed: false }
     }
 
     /// Ends the loan.
     fn settle(mut self) -> Option<Part> {
         self.end();
-        self.part.take()
+        self.part.take().filter(|_| !self.borrowed)
     }
 
     fn end(&mut self) {
@@ -104,6 +106,13 @@ pub struct Held {
 impl Held {
     fn one(part: Part, loan: Loan) -> Self {
         Self::default().and(part, loan)
+    }
+
+    /// Memory that doesn't come back.
+    pub(crate) fn borrowed(part: Part, loan: Loan) -> Self {
+        let mut held = Self::one(part, loan);
+        held.lent[0].borrowed = true;
+        held
     }
 
     fn and(mut self, part: Part, loan: Loan) -> Self {

@@ -33,6 +33,15 @@ impl NativeDomain {
         Ok(Box::new(self.region("register", memory, LOCAL)?))
     }
 
+    /// Registers memory that is only read.
+    ///
+    /// # Errors
+    /// As [`NativeDomain::register`].
+    pub fn register_for_reading(&self, memory: &Tap) -> Result<Box<dyn Registration>, Error> {
+        let access = MrAccess { local_write: false, bind_windows: false, ..LOCAL };
+        Ok(Box::new(self.region("register", memory, access)?))
+    }
+
     fn region(&self, verb: &'static str, memory: &Tap, access: MrAccess) -> Result<Registered, Error> {
         if memory.is_empty() {
             return Err(Error::invalid(verb, "a region of 0 bytes"));

@@ -2,7 +2,8 @@
 
 use crate::verbs::endpoint::Endpoint;
 use ferroce_buffers::{
-    AccessBy, Buffer, ConnectedTo, Ended, Error, Failed, Memory, QpAttributes, QpService, Result,
+    AccessBy, Borrows, Buffer, ConnectedTo, Ended, Error, Failed, Held, Memory, QpAttributes, QpService,
+    Result, Segments,
 };
 use ferroce_proto::{SendRequest, SgeList};
 use std::collections::VecDeque;
@@ -109,6 +110,46 @@ impl RawDomain {
             #[cfg(feature = "system")]
             Self::System(domain) => {
                 ferroce_buffers::alloc(len, AccessBy::Address, |tap| domain.register(&tap))
+            }
+        }
+    }
+
+    /// Borrows memory that is read.
+    pub(crate) fn borrow<'env>(
+        &self,
+        borrows: &Borrows<'env>,
+        bytes: &'env [u8],
+    ) -> Result<(Segments, Held)> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => {
+                borrows.for_reading(bytes, AccessBy::Address, |tap| domain.register_for_reading(&tap))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => borrows.for_reading(bytes, AccessBy::Tap, |tap| domain.register(tap)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => {
+                borrows.for_reading(bytes, AccessBy::Address, |tap| domain.register_for_reading(&tap))
+            }
+        }
+    }
+
+    /// Borrows memory that is written.
+    pub(crate) fn borrow_mut<'env>(
+        &self,
+        borrows: &Borrows<'env>,
+        bytes: &'env mut [u8],
+    ) -> Result<(Segments, Held)> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => {
+                borrows.for_writing(bytes, AccessBy::Address, |tap| domain.register(&tap))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => borrows.for_writing(bytes, AccessBy::Tap, |tap| domain.register(tap)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => {
+                borrows.for_writing(bytes, AccessBy::Address, |tap| domain.register(&tap))
             }
         }
     }

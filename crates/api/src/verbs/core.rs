@@ -1,7 +1,7 @@
 //! What a queue pair consists of, before and after it is connected.
 
 use crate::verbs::address::Address;
-use crate::verbs::backend::RawQp;
+use crate::verbs::backend::{RawDomain, RawQp};
 use crate::verbs::builder::Parameters;
 use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
@@ -107,14 +107,15 @@ pub(crate) struct Prepared {
     inline: Option<SmallVec<[u8; 64]>>,
     sges: SgeList,
     held: Held,
-    to: Option<Address>,
-    lent: Option<Arc<Lent>>,
+    kept: Option<Kept>,
     region: u64,
 }
 
 pub(crate) struct Core {
     /// `None` once it is destroyed. It ends before the slots: nothing accesses memory for it after that.
     inner: Option<RawQp>,
+    domain: RawDomain,
+    qpn: u32,
     sends: Half,
     receives: Receives,
     /// For the results of atomics.
@@ -148,16 +149,46 @@ impl Core {
         if attributes.service == QpService::Reliable {
             recv_cq.shared().set_windows(inner.qpn(), Some(windows.clone()));
         }
+        let (domain, qpn) = (domain.inner.clone(), inner.qpn());
         let (inner, qkey) = (Some(inner), Arc::default());
-        Ok(Self { inner, sends, receives, results, headers, qkey, windows, quiet: 0, attributes })
+        Ok(Self {
+            inner,
+            domain,
+            qpn,
+            sends,
+            receives,
+            results,
+            headers,
+            qkey,
+            windows,
+            quiet: 0,
+            attributes,
+        })
     }
 
+    /// The queue pair of a [`Setup`](crate::verbs::Setup), or for a request that was checked.
     fn inner(&self) -> &RawQp {
-        self.inner.as_ref().expect("only the destruction takes it")
+        self.inner.as_ref().expect("it isn't destroyed")
     }
 
-    pub(crate) fn number(&self) -> u32 {
-        self.inner().qpn()
+    /// # Errors
+    /// A scope has destroyed the queue pair.
+    fn check(&self, verb: &'static str) -> Result<()> {
+        let gone = || Error::new(Kind::Dead, verb, "the queue pair was destroyed at the end of a scope");
+        self.inner.is_some().then_some(()).ok_or_else(gone)
+    }
+
+    pub(crate) const fn number(&self) -> u32 {
+        self.qpn
+    }
+
+    pub(crate) const fn domain(&self) -> &RawDomain {
+        &self.domain
+    }
+
+    /// Whether both sends and receives complete there.
+    pub(crate) fn completes_in(&self, cq: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.sends.cq, cq) && Arc::ptr_eq(self.receives.cq(), cq)
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
@@ -183,11 +214,13 @@ impl Core {
     }
 
     pub(crate) fn abort(&self) {
-        self.inner().abort();
+        if let Some(inner) = &self.inner {
+            inner.abort();
+        }
     }
 
     pub(crate) fn is_dead(&self) -> bool {
-        self.inner().is_dead()
+        self.inner.as_ref().is_none_or(RawQp::is_dead)
     }
 
     /// The segments that a request names, without empty ones.
@@ -206,6 +239,9 @@ impl Core {
     }
 
     fn try_recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), (Error, P)> {
+        if let Err(error) = self.check("recv") {
+            return Err((error, memory));
+        }
         let Receives::Own(half) = &self.receives else {
             let why = "the queue pair takes its receives from a shared receive queue: post there";
             return Err((Error::invalid("recv", why), memory));
@@ -236,10 +272,56 @@ impl Core {
             Some(header) => (header.hold_for_writing().then(held), Some(Kept::Grh(self.qkey.clone()))),
             None => (held, None),
         };
-        let Receives::Own(half) = &mut self.receives else { unreachable!("it was there before") };
+        self.receive(tag, &segments, held, kept);
+        Ok(())
+    }
+
+    /// Posts a receive, for which there is room.
+    fn receive(&mut self, tag: u64, segments: &[Segment], held: Held, kept: Option<Kept>) {
+        let Receives::Own(half) = &mut self.receives else { unreachable!("the caller has looked") };
         let wr_id = half.next();
         half.push(Entry { tag, what: Operated::Received, len: 0, held, kept });
-        self.inner().receive(wr_id, sges(&segments));
+        self.inner().receive(wr_id, sges(segments));
+    }
+
+    /// Posts a receive of borrowed memory.
+    pub(crate) fn recv_borrowed(&mut self, segments: &[Segment], held: Held, kept: Kept) -> Result<()> {
+        self.check("recv")?;
+        match &self.receives {
+            Receives::Own(half) if half.poster.room() == 0 => return Err(half.full("recv")),
+            Receives::Own(_) => {}
+            Receives::Shared(..) => return Err(Error::invalid("recv", "a scope has no shared receives")),
+        }
+        self.receive(0, segments, held, Some(kept));
+        Ok(())
+    }
+
+    /// Checks a request on borrowed memory.
+    pub(crate) fn prepare_borrowed(
+        &self,
+        op: SendOp,
+        flags: Flags,
+        what: Operated,
+        segments: &[Segment],
+        held: Held,
+        kept: Kept,
+    ) -> Result<Prepared> {
+        self.check("post")?;
+        if self.sends.poster.room() == 0 {
+            return Err(self.sends.full("post"));
+        }
+        let (inline, sges) = (None, sges(segments));
+        self.check_length(DataRef::Sges(&sges).len())?;
+        Ok(Prepared { tag: 0, op, flags, what, inline, sges, held, kept: Some(kept), region: 0 })
+    }
+
+    #[inline]
+    fn check_length(&self, len: u64) -> Result<()> {
+        let most = self.inner().longest(self.attributes.service);
+        if len > most {
+            let why = format!("{len} bytes, at most {most} fit a message");
+            return Err(Error::new(Kind::TooLong, "post", why));
+        }
         Ok(())
     }
 
@@ -265,6 +347,9 @@ impl Core {
         operation: O,
         before: u32,
     ) -> Result<Prepared, (Error, O)> {
+        if let Err(error) = self.check("post") {
+            return Err((error, operation));
+        }
         if self.sends.poster.room() <= before {
             return Err((self.sends.full("post"), operation));
         }
@@ -295,23 +380,21 @@ impl Core {
         };
         let sges = sges(&segments);
         let len = inline.as_deref().map_or(DataRef::Sges(&sges), DataRef::Inline).len();
-        let most = self.inner().longest(self.attributes.service);
-        if len > most {
-            let why = format!("{len} bytes, at most {most} fit a message");
-            return Err((Error::new(Kind::TooLong, "post", why), operation));
+        if let Err(error) = self.check_length(len) {
+            return Err((error, operation));
         }
-        let lent = match &mut op {
+        let kept = match &mut op {
             SendOp::BindMw(bind) => match self.lend(bind) {
-                Ok(lent) => Some(lent),
+                Ok(lent) => Some(Kept::Window(lent, self.receives.queue().clone())),
                 Err(error) => return Err((error, operation)),
             },
-            _ => None,
+            _ => to.map(Kept::Address),
         };
         let held = match result {
             Some(result) => Buffer::hold_for_writing(result),
             None => operation.hold(),
         };
-        Ok(Prepared { tag, op, flags, what, inline, sges, held, to, lent, region })
+        Ok(Prepared { tag, op, flags, what, inline, sges, held, kept, region })
     }
 
     /// A window for memory that is lent, whose number and key the request gets.
@@ -328,7 +411,7 @@ impl Core {
     /// Posts a request. There is room for it.
     #[inline]
     pub(crate) fn commit(&mut self, prepared: Prepared) {
-        let Prepared { tag, op, flags, what, inline, sges, held, to, lent, region } = prepared;
+        let Prepared { tag, op, flags, what, inline, sges, held, kept, region } = prepared;
         // A queue of quiet requests alone would never drain.
         let signaled = !flags.quiet || self.quiet + 1 >= self.sends.depth.div_ceil(2);
         let request = SendRequest {
@@ -343,9 +426,9 @@ impl Core {
         };
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
         let len = if what == Operated::Read { sges.iter().map(|sge| sge.length).sum() } else { 0 };
-        let kept = match lent {
-            Some(lent) => Some(Kept::Window(lent, self.receives.queue().clone())),
-            None => to.clone().map(|handle| Kept::Address { _handle: handle }),
+        let to = match &kept {
+            Some(Kept::Address(to)) => Some(to.clone()),
+            _ => None,
         };
         self.sends.push(Entry { tag, what, len, held, kept });
         self.inner().post(&request, to.as_ref().map(Address::raw), region);

@@ -40,6 +40,8 @@ pub enum Operated {
 pub struct Cq {
     inner: RawCq,
     shared: Arc<Shared>,
+    /// Requests that have ended while a scope waited for its own.
+    kept: VecDeque<Done>,
     /// Completions that were taken from the adapter.
     entries: VecDeque<Ended>,
     /// A completion whose quiet predecessors are reported first. It is of the queue that was found last.
@@ -50,7 +52,7 @@ pub struct Cq {
 impl Cq {
     pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
         let (shared, entries) = (Shared::new(capacity), VecDeque::new());
-        Self { inner, shared, entries, retiring: None, found: None }
+        Self { inner, shared, kept: VecDeque::new(), entries, retiring: None, found: None }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -62,7 +64,7 @@ impl Cq {
     }
 
     fn has_entries(&self) -> bool {
-        self.retiring.is_some() || !self.entries.is_empty()
+        !self.kept.is_empty() || self.retiring.is_some() || !self.entries.is_empty()
     }
 
     /// Completions that have happened. Polling also makes progress: on [`Device::native`](crate::verbs::Device::native) for the
@@ -98,6 +100,14 @@ impl Cq {
 
     /// Whether a completion was taken whose request is outstanding. Those of queue pairs that were destroyed since are dropped.
     fn is_ready(&mut self) -> bool {
+        if !self.kept.is_empty() {
+            return true;
+        }
+        self.is_outstanding()
+    }
+
+    /// As [`Cq::is_ready`], without those that were kept.
+    fn is_outstanding(&mut self) -> bool {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
                 if queue.is_outstanding(completion.wr_id as u32) {
@@ -151,8 +161,26 @@ impl Cq {
         }
     }
 
-    /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
+    /// Waits for a completion, and keeps what has ended for [`Cq::next`], but for requests on borrowed memory.
+    pub(crate) fn keep_completions(&mut self) -> Result<()> {
+        while !self.is_outstanding() {
+            self.inner.wait(&mut self.entries, None)?;
+            if self.entries.is_empty() {
+                self.inner.poll(&mut self.entries)?;
+            }
+        }
+        while let Some(done) = self.retire_taken() {
+            self.kept.push_back(done);
+        }
+        Ok(())
+    }
+
     fn retire(&mut self) -> Option<Done> {
+        self.kept.pop_front().or_else(|| self.retire_taken())
+    }
+
+    /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
+    fn retire_taken(&mut self) -> Option<Done> {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
                 let slot = completion.wr_id as u32;
@@ -166,8 +194,11 @@ impl Cq {
                 if last {
                     self.retiring = None;
                 }
-                if done.is_some() {
-                    return done;
+                match done {
+                    Some(Some(done)) => return Some(done),
+                    // It was a scope's. There may be more behind it.
+                    Some(None) => continue,
+                    None => {}
                 }
             }
             self.retiring = self.entries.pop_front();
@@ -213,8 +244,8 @@ struct Done {
 }
 
 impl Done {
-    /// `last` is false for a quiet request, which ended before the one that the completion is of.
-    fn new(entry: Entry, completion: &Ended, last: bool) -> Self {
+    /// `last` is false for a quiet request, which ended before the one that the completion is of. `None` for a request of a scope.
+    fn new(entry: Entry, completion: &Ended, last: bool) -> Option<Self> {
         let Entry { tag, what, len, held, kept } = entry;
         let fault = completion.fault.clone().filter(|_| last);
         let done = fault.is_none();
@@ -250,9 +281,13 @@ impl Done {
             // The result's memory is the queue pair's.
             None if what == Operated::Atomic => done.take_value(),
             Some(Kept::Grh(qkey)) => done.take_grh(completion, qkey.load(Ordering::Relaxed)),
-            None | Some(Kept::Address { .. } | Kept::Window(..)) => {}
+            Some(Kept::Scoped(scoped)) => {
+                scoped.note(what, done.len as usize, done.fault);
+                return None;
+            }
+            None | Some(Kept::Address(_) | Kept::Window(..)) => {}
         }
-        done
+        Some(done)
     }
 
     fn take_value(&mut self) {

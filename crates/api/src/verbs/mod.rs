@@ -81,6 +81,7 @@
 
 mod address;
 mod backend;
+mod batch;
 mod builder;
 mod core;
 mod cq;
@@ -89,10 +90,12 @@ mod endpoint;
 mod loans;
 mod ops;
 mod qp;
+mod scope;
 mod slots;
 mod srq;
 
 pub use address::Address;
+pub use batch::Batch;
 pub use builder::Builder;
 pub use cq::{Completion, Completions, Cq, Operated};
 pub use device::{Device, Domain, Limits};
@@ -100,6 +103,7 @@ pub use endpoint::Endpoint;
 pub use loans::Loan;
 pub use ops::{CompareSwap, FetchAdd, Lend, Operation, Read, Send, SendTo, Write};
 pub use qp::{Qp, RcQp, Setup, UcQp, UdQp};
+pub use scope::Scope;
 pub use srq::Srq;
 
 /// The transport service of a queue pair.

@@ -64,13 +64,15 @@ impl Token {
         Self { key: remote.key(), address: remote.address(), len: remote.len() }
     }
 
-    /// An error if a message of `len` bytes doesn't fit.
     fn check(&self, len: u64) -> Option<Error> {
-        (len > self.len).then(|| {
-            let why = format!("{len} bytes; the peer's memory has {}", self.len);
-            Error::new(Kind::TooLong, "post", why)
-        })
+        token_error(len, self.len)
     }
+}
+
+/// An error if a message of `len` bytes doesn't fit.
+pub(crate) fn token_error(len: u64, room: u64) -> Option<Error> {
+    (len > room)
+        .then(|| Error::new(Kind::TooLong, "post", format!("{len} bytes; the memory for them has {room}")))
 }
 
 fn bytes(describe: impl FnOnce(&mut Segments), inline: Option<&[u8]>) -> u64 {
@@ -321,9 +323,7 @@ impl<P: PayloadMut> Request for Read<P> {
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, len } = self.from;
         let room = bytes(|into| self.into.room(into), None);
-        let error = (len > room).then(|| {
-            Error::new(Kind::TooLong, "post", format!("{len} bytes; the memory for them has {room}"))
-        });
+        let error = token_error(len, room);
         Described {
             op: SendOp::Read { va, rkey },
             flags: self.flags,

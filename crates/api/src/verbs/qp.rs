@@ -1,7 +1,8 @@
 //! Queue pairs.
 
 use crate::verbs::core::Core;
-use crate::verbs::{Connected, Datagram, Endpoint, Operation, Reliable, Transport, Unreliable};
+use crate::verbs::scope::{self, Scope};
+use crate::verbs::{Batch, Connected, Cq, Datagram, Endpoint, Operation, Reliable, Transport, Unreliable};
 use ferroce_buffers::{Error, Failed, Parts, PayloadMut, Result};
 use std::fmt;
 use std::marker::PhantomData;
@@ -95,6 +96,45 @@ pub type UcQp = Qp<Unreliable>;
 /// A queue pair for datagrams.
 pub type UdQp = Qp<Datagram>;
 
+impl Qp<Reliable> {
+    /// Calls `f` with something that posts requests on borrowed memory, which have all ended when this returns. Other completions of
+    /// the queue are kept for the program.
+    ///
+    /// If `f` panics, or the device can't be used any more, the queue pair is destroyed, with the memory of all outstanding requests.
+    ///
+    /// # Errors
+    /// The first failure of a request that [`Scope::finish`] hasn't returned; or requests of this queue pair complete in
+    /// another queue.
+    ///
+    /// # Panics
+    /// As [`Scope::finish`].
+    ///
+    /// ```
+    /// # use ferroce::{rights, sim::World, verbs::Device};
+    /// # fn main() -> ferroce::Result<()> {
+    /// # let world = World::new(1);
+    /// # let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)).open().unwrap());
+    /// # let (mut cq, b_cq) = (a.cq(32)?, b.cq(32)?);
+    /// # let (a_setup, b_setup) = (a.rc(&cq).build()?, b.rc(&b_cq).build()?);
+    /// # let (a_end, b_end) = (a_setup.endpoint(), b_setup.endpoint());
+    /// # let (mut qp, _b_qp) = (a_setup.connect(&b_end)?, b_setup.connect(&a_end)?);
+    /// # let exposed = b.alloc(64)?.expose(rights::ReadWrite)?;
+    /// # let there = exposed.token();
+    /// let mut copy = [0; 5];
+    /// qp.scope(&mut cq, |scope| {
+    ///     scope.write(b"hello", there.slice(..5))?;
+    ///     scope.finish()?;
+    ///     scope.read(&mut copy, there.slice(..5))
+    /// })??;
+    /// assert_eq!(&copy, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scope<'env, R>(&mut self, cq: &mut Cq, f: impl FnOnce(&Scope<'_, 'env>) -> R) -> Result<R> {
+        scope::scope(&mut self.core, cq, f)
+    }
+}
+
 impl Qp<Datagram> {
     /// The address of this queue pair, for those that send to it.
     #[must_use]
@@ -125,6 +165,11 @@ impl<T: Transport> Qp<T> {
     /// The memory comes back. [`Kind::Full`](crate::Kind::Full): the receive queue has no room.
     pub fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
         self.core.recv(tag, memory)
+    }
+
+    /// Begins a batch of requests, which are posted together.
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        Batch::new(&mut self.core)
     }
 
     /// Requests that can be posted before completions are polled.

@@ -3,6 +3,7 @@
 use crate::verbs::address::Address;
 use crate::verbs::cq::Operated;
 use crate::verbs::loans::{Lent, Windows};
+use crate::verbs::scope::Scoped;
 use ferroce_buffers::slots::Retirer;
 use ferroce_buffers::{Error, Held, Kind, Parts, Result, Shelf};
 use std::collections::BTreeMap;
@@ -22,11 +23,13 @@ pub(crate) struct Entry {
 /// What a request needs besides its memory.
 pub(crate) enum Kept {
     /// The address handle of a datagram.
-    Address { _handle: Address },
+    Address(Address),
     /// The memory of a datagram's receive begins with a GRH. The Q_Key is that of the queue pair.
     Grh(Arc<AtomicU32>),
     /// The window that a request binds, and the receives of its queue pair.
     Window(Arc<Lent>, Arc<Queue>),
+    /// The request is on borrowed memory.
+    Scoped(Arc<Scoped>),
 }
 
 impl Entry {
@@ -36,8 +39,10 @@ impl Entry {
             lent.end(None);
         }
         let mut parts = self.held.settle(None);
-        if let Some(Kept::Grh(_)) = self.kept {
-            parts.next();
+        match self.kept {
+            Some(Kept::Grh(_)) => drop(parts.next()),
+            Some(Kept::Scoped(scoped)) => scoped.note(self.what, 0, None),
+            Some(Kept::Address(_) | Kept::Window(..)) | None => {}
         }
         (self.tag, parts)
     }

@@ -17,6 +17,7 @@ mod of_the_system;
 #[cfg(feature = "native")]
 mod of_this_process;
 mod pairs;
+mod scopes;
 mod settings;
 mod shared;
 mod simulated;
@@ -169,6 +170,12 @@ conformance! {
     loans::stale => a_completion_from_before_a_recall_returns_no_later_loan,
     loans::ends => loans_end_with_what_they_depend_on,
     loans::refused => what_cannot_be_lent_or_returned_is_refused,
+    scopes::borrowed => a_scope_sends_and_receives_borrowed_memory,
+    scopes::many => a_scope_waits_for_room_and_keeps_other_completions,
+    scopes::failed => a_scope_returns_the_first_failure,
+    scopes::panicked => memory_of_a_scope_that_panics_is_not_written,
+    scopes::elsewhere => a_scope_needs_the_queue_in_which_its_requests_complete,
+    scopes::batches => a_batch_is_posted_as_a_whole_or_not_at_all,
     datagrams::answered => a_datagram_is_answered_by_its_source,
     datagrams::parts => datagrams_are_gathered_and_scattered_without_their_header,
     datagrams::wrong_qkey => a_datagram_with_another_qkey_is_dropped,
