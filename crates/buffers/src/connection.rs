@@ -1,9 +1,21 @@
-//! What a reliable connection is made with, as each backend takes it.
+//! What a queue pair is made with, as each backend takes it.
+
+/// The transport service of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpService {
+    /// RC.
+    Reliable,
+    /// UC.
+    Unreliable,
+    /// UD.
+    Datagram,
+}
 
 /// What a queue pair is made with. The codes are those of the specification.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // ibv_create_qp(3), ibv_modify_qp(3)
 pub struct QpAttributes {
+    pub service: QpService,
     pub send_depth: u32,
     pub recv_depth: u32,
     pub parts: u32,

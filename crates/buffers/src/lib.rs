@@ -2,7 +2,7 @@
 //!
 //! In here: [regions](Registration) of the program's memory, [buffers](Buffer) that are disjoint pieces of them, memory
 //! [exposed](Exposed) to peers, the [slots] that own the memory of outstanding requests, and the errors of all of these.
-//! Out of here: adapters, queue pairs (but for what a connection is made with), completions.
+//! Out of here: adapters, queue pairs (but for what they are made with).
 //!
 //! An adapter is a thread that Rust doesn't see. It reads the memory of a send until the completion, writes the memory of a
 //! receive until the completion, and does what a peer's key permits until the key is invalid. Three rules keep that sound:
@@ -16,8 +16,10 @@
 //! an access after the end of a loan is an error ([`NotLent`]) instead of undefined behaviour. An adapter that accesses memory
 //! by its [address](AccessBy::Address) has no ledger.
 
+mod borrowed;
 mod buffer;
 mod connection;
+mod ended;
 mod error;
 mod exposed;
 mod frozen;
@@ -32,19 +34,23 @@ mod region;
 mod register;
 mod remote;
 mod segment;
+mod shelf;
 pub mod slots;
 mod sync;
 
+pub use borrowed::{Borrows, borrowing};
 pub use buffer::Buffer;
-pub use connection::{ConnectedTo, QpAttributes};
+pub use connection::{ConnectedTo, QpAttributes, QpService};
+pub use ended::Ended;
 pub use error::{Error, Failed, Fault, Kind, Result, Status};
 pub use exposed::{Exposed, Word};
 pub use frozen::Frozen;
 pub use mapping::{AccessBy, NotLent, Tap};
 pub use memory::{Memory, RawMemory};
-pub use payload::{Held, Inline, Part, Parts, Payload, PayloadMut};
+pub use payload::{Held, Inline, Lendable, Part, Parts, Payload, PayloadMut};
 pub use pool::Pool;
 pub use region::{Exposure, Registration};
 pub use register::{alloc, register};
 pub use remote::{Remote, Rights, rights};
 pub use segment::{Segment, Segments};
+pub use shelf::{MAX_SHELF, Shelf};

@@ -35,6 +35,14 @@ pub trait PayloadMut: Payload {
     fn hold_for_writing(self) -> Held;
 }
 
+/// A [`Payload`] that a window can be bound to.
+pub trait Lendable: PayloadMut {
+    /// The region, for the adapter.
+    fn handle(&self) -> u64;
+    /// Lends the memory to peers.
+    fn hold_for_peers(self) -> Held;
+}
+
 /// A piece of memory that comes back with a completion.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -60,20 +68,22 @@ struct Lent {
     /// `None` after the loan.
     part: Option<Part>,
     loan: u32,
+    /// The memory is the program's by a borrow, and doesn't come back by value.
+    borrowed: bool,
 }
 
 impl Lent {
     #[inline]
     fn new(part: Part, loan: Loan) -> Self {
         let loan = part.buffer().lend(loan);
-        Self { part: Some(part), loan }
+        Self { part: Some(part), loan, borrowed: false }
     }
 
     /// Ends the loan, and takes the memory out, if that hasn't been done.
     #[inline]
     fn take(&mut self) -> Option<Part> {
         self.end();
-        self.part.take()
+        self.part.take().filter(|_| !self.borrowed)
     }
 
     #[inline]
@@ -127,7 +137,24 @@ impl Pieces {
             Self::None => None,
             Self::One(only) => only.take(),
             Self::Two(first, second) => first.take().or_else(|| second.take()),
-            Self::More(pieces) => pieces.pop()?.take(),
+            Self::More(pieces) => loop {
+                if let Some(part) = pieces.pop()?.take() {
+                    return Some(part);
+                }
+            },
+        }
+    }
+
+    /// These, and then another one.
+    fn then(self, last: Lent) -> Self {
+        match self {
+            Self::None => Self::One(last),
+            Self::One(first) => Self::Two(first, last),
+            Self::Two(first, second) => Self::More(vec![last, second, first]),
+            Self::More(mut pieces) => {
+                pieces.insert(0, last);
+                Self::More(pieces)
+            }
         }
     }
 }
@@ -138,17 +165,27 @@ impl Held {
         Self(Pieces::One(Lent::new(part, loan)))
     }
 
+    /// Memory that doesn't come back.
+    pub(crate) fn borrowed(part: Part, loan: Loan) -> Self {
+        let mut lent = Lent::new(part, loan);
+        lent.borrowed = true;
+        Self(Pieces::One(lent))
+    }
+
     fn and(self, part: Part, loan: Loan) -> Self {
-        let last = Lent::new(part, loan);
-        Self(match self.0 {
-            Pieces::None => Pieces::One(last),
-            Pieces::One(first) => Pieces::Two(first, last),
-            Pieces::Two(first, second) => Pieces::More(vec![last, second, first]),
-            Pieces::More(mut pieces) => {
-                pieces.insert(0, last);
-                Pieces::More(pieces)
-            }
-        })
+        Self(self.0.then(Lent::new(part, loan)))
+    }
+
+    /// This memory, and then that of another part of the request.
+    #[must_use]
+    pub fn then(self, after: Self) -> Self {
+        let pieces = match after.0 {
+            Pieces::None => self.0,
+            Pieces::One(only) => self.0.then(only),
+            Pieces::Two(first, second) => self.0.then(first).then(second),
+            Pieces::More(pieces) => pieces.into_iter().rev().fold(self.0, Pieces::then),
+        };
+        Self(pieces)
     }
 
     /// Takes the first piece of memory, whose loan ends. `written` is how many bytes were written to the pieces that are left: it
@@ -291,6 +328,16 @@ impl PayloadMut for Buffer {
     #[inline]
     fn hold_for_writing(self) -> Held {
         Held::one(Part::Buffer(self), Loan::Write)
+    }
+}
+
+impl Lendable for Buffer {
+    fn handle(&self) -> u64 {
+        self.region().registration().handle()
+    }
+
+    fn hold_for_peers(self) -> Held {
+        Held::one(Part::Buffer(self), Loan::Shared)
     }
 }
 

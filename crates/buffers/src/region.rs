@@ -11,6 +11,10 @@ pub trait Registration: Send + Sync {
     fn key(&self) -> u32;
     /// The address of the first byte, as requests name it.
     fn address(&self) -> u64;
+    /// The region as the adapter knows it, if a window needs more than its key.
+    fn handle(&self) -> u64 {
+        0
+    }
     /// Registers a part for peers, with a key of its own.
     ///
     /// # Errors

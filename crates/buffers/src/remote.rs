@@ -104,7 +104,10 @@ impl<A> Clone for Remote<A> {
 impl<A> Copy for Remote<A> {}
 
 impl<A: Right> Remote<A> {
-    pub(crate) const fn new(key: u32, address: u64, len: u64) -> Self {
+    /// A token of a window.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(key: u32, address: u64, len: u64) -> Self {
         Self { key, address, len, rights: PhantomData }
     }
 

@@ -116,16 +116,23 @@ impl<T> Retirer<T> {
     #[must_use]
     #[inline]
     pub fn is_outstanding(&self, number: u32) -> bool {
-        let tail = self.0.tail.load(Ordering::Relaxed);
-        number.wrapping_sub(tail) < self.0.head.load(Ordering::Acquire).wrapping_sub(tail)
+        let (tail, head) = self.ends();
+        number.wrapping_sub(tail) < head.wrapping_sub(tail)
     }
 
     /// The number of the oldest entry, if there is one.
     #[must_use]
     #[inline]
     pub fn oldest(&self) -> Option<u32> {
-        let tail = self.0.tail.load(Ordering::Relaxed);
-        self.is_outstanding(tail).then_some(tail)
+        let (tail, head) = self.ends();
+        (tail != head).then_some(tail)
+    }
+
+    /// The numbers of the oldest entry and of the next one to be added.
+    #[must_use]
+    #[inline]
+    pub fn ends(&self) -> (u32, u32) {
+        (self.0.tail.load(Ordering::Relaxed), self.0.head.load(Ordering::Acquire))
     }
 
     /// Takes the oldest entry out.

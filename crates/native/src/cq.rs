@@ -2,24 +2,14 @@
 
 use crate::device::NativeDomain;
 use crate::{failures, library};
-use ferroce_buffers::{Error, Fault};
-use ferroce_nic::{self as nic, Completion, Poll as _, WcStatus, sys};
+use ferroce_buffers::{Ended, Error};
+use ferroce_nic::{self as nic, Poll as _, WcOpcode, WcStatus, sys};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A completion, as the adapter reports it.
-#[derive(Clone, Debug)]
-pub struct NativeCompletion {
-    /// The transport's completion.
-    pub inner: Completion,
-    /// The queue pair.
-    pub qpn: u32,
-    /// Why the request has failed, if it has.
-    pub fault: Option<Fault>,
-}
 
 struct Inner {
     cq: Arc<nic::Cq>,
@@ -65,25 +55,35 @@ impl NativeCq {
     ///
     /// # Errors
     /// The adapter can't be used in this process.
-    pub fn poll(&self, into: &mut VecDeque<NativeCompletion>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
         let inside = library::enter("poll")?;
         self.take(&inside, into, most)
     }
 
-    fn take(
-        &self,
-        _inside: &nic::InLibrary,
-        into: &mut VecDeque<NativeCompletion>,
-        most: usize,
-    ) -> Result<(), Error> {
-        let before = into.len();
+    fn take(&self, _inside: &nic::InLibrary, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
+        let mut failed = SmallVec::<[_; 32]>::new();
         let polled = self.0.cq.poll(most, |wc| {
-            into.push_back(NativeCompletion { inner: wc.completion, qpn: wc.qp_num, fault: None });
+            let done = &wc.completion;
+            if done.status != WcStatus::Success {
+                failed.push((into.len(), wc.completion));
+            }
+            into.push_back(Ended {
+                wr_id: done.wr_id,
+                qpn: wc.qp_num,
+                is_write: done.opcode == WcOpcode::RecvRdmaWithImm,
+                byte_len: done.byte_len,
+                immediate: done.immediate.map(u32::from_be_bytes),
+                invalidated: done.invalidated_rkey,
+                source: done.src_qp,
+                has_grh: done.grh,
+                stamp: 0,
+                fault: None,
+            });
         });
-        for failed in into.range_mut(before..).filter(|done| done.inner.status != WcStatus::Success) {
-            failed.fault = Some(failures::fault(failed.qpn, &failed.inner));
+        for (at, completion) in failed {
+            into[at].fault = Some(failures::fault(into[at].qpn, &completion));
         }
         polled.map(drop).map_err(|error| library::error("poll", &error))
     }
@@ -94,7 +94,7 @@ impl NativeCq {
     /// The adapter can't be used in this process.
     pub fn wait(
         &self,
-        into: &mut VecDeque<NativeCompletion>,
+        into: &mut VecDeque<Ended>,
         most: usize,
         limit: Option<Duration>,
     ) -> Result<bool, Error> {

@@ -95,6 +95,11 @@ impl NativeDomain {
         &self.0.context
     }
 
+    /// Whether both are handles of the same domain.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether objects of both work together.
     pub(crate) fn shares_device_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0.context, &other.0.context)

@@ -15,7 +15,11 @@ mod failures;
 mod library;
 mod qp;
 mod register;
+mod srq;
+mod window;
 
-pub use cq::{NativeCompletion, NativeCq};
+pub use cq::NativeCq;
 pub use device::{NativeDevice, NativeDomain};
-pub use qp::NativeQp;
+pub use qp::{NativeAddress, NativeQp};
+pub use srq::NativeSrq;
+pub use window::NativeWindow;

@@ -2,39 +2,76 @@
 
 use crate::cq::NativeCq;
 use crate::device::NativeDomain;
+use crate::srq::NativeSrq;
 use crate::{failures, library};
-use ferroce_buffers::{ConnectedTo, Error, Kind, QpAttributes};
+use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
-use ferroce_nic::{Access, MAX_MESSAGE, Qp, QpState, RecvWqe, SendRequest, Service, SgeList};
+use ferroce_nic::{Access, Ah, Qp, QpState, RecvWqe, SendRequest, Service, SgeList, UdTarget};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-/// An RC queue pair. It is destroyed with its handle.
+/// A queue pair. It is destroyed with its handle.
 pub struct NativeQp {
     qp: Arc<Qp>,
     psn: u32,
     gid_index: u8,
     gid: [u8; 16],
     init: QpAttributes,
-    _domain: NativeDomain,
+    domain: NativeDomain,
     /// They exist for at least as long.
     _cqs: [NativeCq; 2],
+    _srq: Option<NativeSrq>,
+}
+
+/// The way to a queue pair that receives datagrams.
+pub struct NativeAddress {
+    target: UdTarget<Arc<Ah>>,
+    domain: NativeDomain,
+}
+
+impl Drop for NativeAddress {
+    fn drop(&mut self) {
+        if let Ok(_inside) = library::enter("address") {
+            self.target.address.destroy();
+        }
+    }
+}
+
+impl fmt::Debug for NativeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NativeAddress({:#x})", self.target.qpn)
+    }
+}
+
+/// The address vector of a peer.
+fn vector(gid_index: u8, dgid: [u8; 16]) -> AddressVector {
+    AddressVector {
+        is_global: true,
+        dgid,
+        sgid_index: gid_index,
+        hop_limit: 64,
+        port_num: 1,
+        ..AddressVector::default()
+    }
 }
 
 impl NativeDomain {
-    /// Makes an RC queue pair in INIT.
+    /// Makes a queue pair in INIT.
     ///
     /// # Errors
-    /// The completion queues are of another device, or a limit is reached.
-    pub fn rc(
+    /// The other queues are of another device, or a limit is reached.
+    pub fn qp(
         &self,
-        send_cq: &NativeCq,
-        recv_cq: &NativeCq,
+        [send_cq, recv_cq]: [&NativeCq; 2],
+        srq: Option<&NativeSrq>,
         mut init: QpAttributes,
     ) -> Result<NativeQp, Error> {
         if ![send_cq, recv_cq].iter().all(|cq| cq.domain().shares_device_with(self)) {
             return Err(Error::invalid("build", "the completion queue is of another device"));
+        }
+        if srq.is_some_and(|srq| !srq.domain().is(self)) {
+            return Err(Error::invalid("build", "the shared receive queue is of another domain"));
         }
         let _inside = library::enter("build")?;
         let (gid_index, gid) = self.gid()?;
@@ -46,11 +83,16 @@ impl NativeDomain {
             max_recv_sge: init.parts,
             max_inline_data: init.inline,
         };
+        let service = match init.service {
+            QpService::Reliable => Service::Rc,
+            QpService::Unreliable => Service::Uc,
+            QpService::Datagram => Service::Ud,
+        };
         let of_nic = QpInit {
-            service: Service::Rc,
+            service,
             send_cq: send_cq.inner().clone(),
             recv_cq: recv_cq.inner().clone(),
-            srq: None,
+            srq: srq.map(|srq| srq.inner().clone()),
             cap,
             sq_sig_all: false,
             user_handle: 0,
@@ -60,14 +102,32 @@ impl NativeDomain {
         // The keys of a new hasher are random.
         let psn = RandomState::new().hash_one(qp.qpn()) as u32 & 0xff_ffff;
         let (domain, cqs) = (self.clone(), [send_cq.clone(), recv_cq.clone()]);
-        let qp = NativeQp { qp, psn, gid_index, gid, init, _domain: domain, _cqs: cqs };
-        qp.modify("build", mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS, |attr| {
+        let qp = NativeQp { qp, psn, gid_index, gid, init, domain, _cqs: cqs, _srq: srq.cloned() };
+        let rights = if init.service == QpService::Datagram { mask::QKEY } else { mask::ACCESS_FLAGS };
+        qp.modify("build", mask::PKEY_INDEX | mask::PORT | rights, |attr| {
             attr.state = QpState::Init;
             attr.port_num = 1;
-            attr.access =
-                Access { remote_write: true, remote_read: true, remote_atomic: true, ..Access::default() };
+            let reliable = init.service == QpService::Reliable;
+            attr.access = Access {
+                remote_write: true,
+                remote_read: reliable,
+                remote_atomic: reliable,
+                ..Access::default()
+            };
         })?;
         Ok(qp)
+    }
+
+    /// The way to a queue pair.
+    ///
+    /// # Errors
+    /// This device can't reach its address.
+    pub fn address(&self, gid: [u8; 16], qpn: u32, qkey: u32) -> Result<NativeAddress, Error> {
+        let _inside = library::enter("address")?;
+        let (gid_index, _) = self.gid()?;
+        let address = Ah::create(self.pd(), vector(gid_index, gid));
+        let address = address.map_err(|error| library::error("address", &error))?;
+        Ok(NativeAddress { target: UdTarget { address, qpn, qkey }, domain: self.clone() })
     }
 }
 
@@ -110,12 +170,13 @@ impl NativeQp {
         let _inside = library::enter("connect")?;
         let &ConnectedTo { gid, qpn, psn, mtu, reads } = peer;
         let Self { init, gid_index, .. } = self;
+        let reliable = init.service == QpService::Reliable;
+        let of_reliable = |bits: u32| if reliable { bits } else { 0 };
         let to_rtr = mask::AV
             | mask::PATH_MTU
             | mask::DEST_QPN
             | mask::RQ_PSN
-            | mask::MAX_DEST_RD_ATOMIC
-            | mask::MIN_RNR_TIMER;
+            | of_reliable(mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER);
         self.modify("connect", to_rtr, |attr| {
             attr.state = QpState::Rtr;
             // 1 is 256.
@@ -123,17 +184,10 @@ impl NativeQp {
             (attr.dest_qpn, attr.rq_psn) = (qpn, psn);
             attr.max_dest_rd_atomic = init.peer_reads;
             attr.min_rnr_timer = init.rnr_timer;
-            attr.av = AddressVector {
-                is_global: true,
-                dgid: gid,
-                sgid_index: *gid_index,
-                hop_limit: 64,
-                port_num: 1,
-                ..AddressVector::default()
-            };
+            attr.av = vector(*gid_index, gid);
         })?;
-        let to_rts =
-            mask::SQ_PSN | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        let to_rts = mask::SQ_PSN
+            | of_reliable(mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC);
         self.modify("connect", to_rts, |attr| {
             attr.state = QpState::Rts;
             attr.sq_psn = self.psn;
@@ -142,24 +196,34 @@ impl NativeQp {
         })
     }
 
-    /// Whether [`NativeQp::post`] takes a message of so many bytes.
+    /// Lets it send, and receive datagrams with this Q_Key.
     ///
     /// # Errors
-    /// It doesn't.
-    #[inline]
-    pub fn check(&self, len: u64) -> Result<(), Error> {
-        if len > u64::from(MAX_MESSAGE) {
-            let why = format!("{len} bytes, at most {MAX_MESSAGE} fit a message");
-            return Err(Error::new(Kind::TooLong, "post", why));
-        }
-        Ok(())
+    /// The adapter refuses.
+    pub fn activate(&self, qkey: u32) -> Result<(), Error> {
+        let _inside = library::enter("activate")?;
+        self.modify("activate", mask::QKEY, |attr| {
+            attr.state = QpState::Rtr;
+            attr.qkey = qkey;
+        })?;
+        self.modify("activate", mask::SQ_PSN, |attr| {
+            attr.state = QpState::Rts;
+            attr.sq_psn = self.psn;
+        })
     }
 
-    /// Posts a request that [`NativeQp::check`] has accepted.
+    /// Whether it sends to this address.
+    #[must_use]
+    pub fn takes(&self, to: &NativeAddress) -> bool {
+        to.domain.is(&self.domain)
+    }
+
+    /// Posts a request for which the queue has room.
     #[inline]
-    pub fn post(&self, request: &SendRequest<'_, ()>) {
+    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&NativeAddress>) {
         let &SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
-        let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud: None, remote_srqn };
+        let ud = to.map(|to| &to.target);
+        let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
         let posted = library::enter("post").map(|_inside| self.qp.post_send(request));
         if !matches!(posted, Ok(Ok(()))) {
             self.refused();

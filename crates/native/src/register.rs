@@ -13,14 +13,14 @@ struct Registered {
     address: u64,
 }
 
-/// A local region has no rights of peers. Windows can't be bound to it.
+/// A local region has no rights of peers. A window that is bound to a part of it may have some.
 const LOCAL: MrAccess = MrAccess {
     local_write: true,
     remote_write: false,
     remote_read: false,
     remote_atomic: false,
     flush: Placement { global: false, persistent: false },
-    bind_windows: false,
+    bind_windows: true,
     on_demand: false,
 };
 
@@ -31,6 +31,15 @@ impl NativeDomain {
     /// It is empty, or the adapter refuses.
     pub fn register(&self, memory: &Tap) -> Result<Box<dyn Registration>, Error> {
         Ok(Box::new(self.region("register", memory, LOCAL)?))
+    }
+
+    /// Registers memory that is only read.
+    ///
+    /// # Errors
+    /// As [`NativeDomain::register`].
+    pub fn register_for_reading(&self, memory: &Tap) -> Result<Box<dyn Registration>, Error> {
+        let access = MrAccess { local_write: false, bind_windows: false, ..LOCAL };
+        Ok(Box::new(self.region("register", memory, access)?))
     }
 
     fn region(&self, verb: &'static str, memory: &Tap, access: MrAccess) -> Result<Registered, Error> {
@@ -63,7 +72,13 @@ impl Registration for Registered {
 
     fn expose(&self, part: Tap, _address: u64, rights: Rights) -> Result<Box<dyn Exposure>, Error> {
         let Rights { read, write, atomic } = rights;
-        let access = MrAccess { remote_read: read, remote_write: write, remote_atomic: atomic, ..LOCAL };
+        let access = MrAccess {
+            remote_read: read,
+            remote_write: write,
+            remote_atomic: atomic,
+            bind_windows: false,
+            ..LOCAL
+        };
         Ok(Box::new(self.domain.region("expose", &part, access)?))
     }
 }

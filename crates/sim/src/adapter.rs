@@ -1,7 +1,7 @@
 //! The adapter of a host: its keys, queue pairs and completion queues.
 
 use crate::frame::Frame;
-use ferroce_buffers::{Fault, Rights, Tap};
+use ferroce_buffers::{Ended, Fault, Rights, Tap};
 use ferroce_proto::{Completion, Instant, Qp, RecvWqe};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -15,35 +15,62 @@ pub(crate) struct Key {
     pub(crate) domain: u32,
     /// Rights of peers; `None` for a local key.
     pub(crate) remote: Option<Rights>,
-}
-
-/// A completion, as a CQ contains it.
-#[derive(Clone, Debug)]
-pub struct SimCompletion {
-    /// The transport's completion.
-    pub inner: Completion,
-    /// The queue pair.
-    pub qpn: u32,
-    /// Why the request has failed, if it has.
-    pub fault: Option<Fault>,
+    /// Of a window: the queue pair whose peer alone may use it.
+    pub(crate) of_qp: Option<u32>,
 }
 
 #[derive(Debug)]
 pub(crate) struct CqState {
-    pub(crate) entries: VecDeque<SimCompletion>,
+    pub(crate) entries: VecDeque<Ended>,
     pub(crate) capacity: u32,
     /// Polls since the last that has found something.
     pub(crate) empty_polls: u32,
 }
 
+/// A memory window.
+#[derive(Debug)]
+pub(crate) struct WindowState {
+    pub(crate) domain: u32,
+    /// Its key, while it is bound.
+    pub(crate) key: Option<u32>,
+}
+
+/// The user of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    pub(crate) domain: u32,
+    pub(crate) qpn: u32,
+}
+
+/// A shared receive queue.
+#[derive(Debug, Default)]
+pub(crate) struct SrqState {
+    pub(crate) receives: VecDeque<RecvWqe>,
+    /// With fewer receives, there is an event. 0: there is none.
+    pub(crate) limit: u32,
+}
+
+/// What the queue pairs of a host share: what requests lead to.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) keys: BTreeMap<u32, Key>,
+    pub(crate) srqs: BTreeMap<u32, SrqState>,
+    pub(crate) windows: BTreeMap<u64, WindowState>,
+}
+
 /// What surrounds the transport of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Side {
-    pub(crate) domain: u32,
+    pub(crate) user: User,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     /// The peer's host, once it is connected.
     pub(crate) peer: Option<Ipv4Addr>,
+    pub(crate) is_for_datagrams: bool,
+    /// The GRH of the datagram that has arrived.
+    pub(crate) grh: [u8; 40],
+    /// Where receives come from, if it isn't `receives`.
+    pub(crate) srq: Option<u32>,
     pub(crate) recv_depth: u32,
     pub(crate) receives: VecDeque<RecvWqe>,
     pub(crate) sends_completed: Vec<Completion>,
@@ -56,7 +83,7 @@ pub(crate) struct Side {
 
 #[derive(Debug)]
 pub(crate) struct QpState {
-    pub(crate) qp: Qp<()>,
+    pub(crate) qp: Qp<Ipv4Addr>,
     pub(crate) side: Side,
     /// The timer that the world has.
     pub(crate) timer: Option<Instant>,
@@ -67,7 +94,7 @@ pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) ip: Ipv4Addr,
     pub(crate) plugged: bool,
-    pub(crate) keys: BTreeMap<u32, Key>,
+    pub(crate) tables: Tables,
     pub(crate) qps: BTreeMap<u32, QpState>,
     pub(crate) cqs: BTreeMap<u32, CqState>,
     next_key: u32,
@@ -81,7 +108,7 @@ impl HostState {
             name,
             ip,
             plugged: true,
-            keys: BTreeMap::new(),
+            tables: Tables { keys: BTreeMap::new(), srqs: BTreeMap::new(), windows: BTreeMap::new() },
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
             next_key: 0x1000,
@@ -90,10 +117,17 @@ impl HostState {
         }
     }
 
-    /// Adds a key. Keys look like an adapter's: they aren't consecutive.
+    /// Adds a key.
     pub(crate) fn add_key(&mut self, key: Key) -> u32 {
+        let number = self.new_key();
+        self.tables.keys.insert(number, key);
+        number
+    }
+
+    /// A number for a key. Keys look like an adapter's: they aren't consecutive. They differ in more than the low 8 bits, which
+    /// those of a window change.
+    pub(crate) const fn new_key(&mut self) -> u32 {
         self.next_key += 0x101;
-        self.keys.insert(self.next_key, key);
         self.next_key
     }
 

@@ -1,23 +1,24 @@
 //! The surroundings of a queue pair, as the transport asks for them.
 
-use crate::adapter::{Key, Side};
+use crate::adapter::{Key, Side, Tables};
 use crate::frame::Frame;
 use crate::keys::key_fault;
 use crate::reasons;
-use ferroce_buffers::Tap;
+use ferroce_buffers::{Rights, Tap};
 use ferroce_proto::{
-    AtomicOp, BindMw, Buffer, Cause, Completion, Env, Failure, NoReceive, PayloadSource, PlaceError,
+    Access, AtomicOp, BindMw, Buffer, Cause, Completion, Env, Failure, NoReceive, PayloadSource, PlaceError,
     Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, SrqPlace, Telling, TransmitError, WcOpcode,
     WcStatus,
 };
 use ferroce_wire::Headers;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 
 /// Bytes that a queue pair may have in flight.
 const WINDOW: u32 = 1 << 18;
 
 pub(crate) struct QpEnv<'a> {
-    pub(crate) keys: &'a BTreeMap<u32, Key>,
+    pub(crate) tables: &'a mut Tables,
     pub(crate) side: &'a mut Side,
 }
 
@@ -29,8 +30,14 @@ impl QpEnv<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(&Tap, usize), RemoteError> {
-        key_fault(self.keys, (rkey, self.side.domain), (va, len), Some(access))
+        key_fault(&self.tables.keys, (rkey, self.side.user), (va, len), Some(access))
             .map_err(|_| RemoteError::Access)
+    }
+
+    /// Where receives come from.
+    fn receives(&mut self) -> &mut VecDeque<RecvWqe> {
+        let shared = self.side.srq.and_then(|srq| self.tables.srqs.get_mut(&srq));
+        shared.map_or(&mut self.side.receives, |srq| &mut srq.receives)
     }
 
     /// Calls `f` for each piece of a message with its memory and the range of the message's bytes.
@@ -50,7 +57,7 @@ impl QpEnv<'_> {
             let here = (length - skip).min((len - done) as u64);
             let range = (sge.addr + skip, here);
             let (tap, start) =
-                key_fault(self.keys, (sge.lkey, self.side.domain), range, None).map_err(drop)?;
+                key_fault(&self.tables.keys, (sge.lkey, self.side.user), range, None).map_err(drop)?;
             // The key is right, so a slot owns the memory, unless it was retired too early.
             f(tap, start, done..done + here as usize)
                 .unwrap_or_else(|error| panic!("a request that has ended is still carried out: {error}"));
@@ -65,13 +72,13 @@ impl QpEnv<'_> {
 
 impl Env for QpEnv<'_> {
     type Payload<'p> = &'p [u8];
-    type Address = ();
+    type Address = Ipv4Addr;
 
     fn transmit(
         &mut self,
         headers: &Headers,
         source: PayloadSource<'_>,
-        _to: Option<&()>,
+        to: Option<&Ipv4Addr>,
     ) -> Result<(), TransmitError> {
         let payload = match source {
             PayloadSource::None => Vec::new(),
@@ -91,7 +98,7 @@ impl Env for QpEnv<'_> {
                 bytes
             }
         };
-        if let Some(to) = self.side.peer {
+        if let Some(to) = to.copied().or(self.side.peer) {
             self.side.out.push(Frame { to, headers: *headers, payload });
         }
         Ok(())
@@ -110,11 +117,11 @@ impl Env for QpEnv<'_> {
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {
-        self.side.receives.pop_front()
+        self.receives().pop_front()
     }
 
     fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive> {
-        let room = self.side.receives.front().ok_or(NoReceive::Empty)?.capacity();
+        let room = self.receives().front().ok_or(NoReceive::Empty)?.capacity();
         if room < len {
             return Err(NoReceive::TooSmall);
         }
@@ -145,8 +152,9 @@ impl Env for QpEnv<'_> {
         self.pieces(sges, (offset, bytes.len()), |tap, at, range| tap.write(at, &bytes[range]))
     }
 
-    fn place_grh(&mut self, _sges: &[Sge]) -> Result<bool, ()> {
-        Ok(false)
+    fn place_grh(&mut self, sges: &[Sge]) -> Result<bool, ()> {
+        let grh = self.side.grh;
+        self.place_bytes(sges, 0, &grh).map(|()| true)
     }
 
     fn check_remote(
@@ -183,12 +191,31 @@ impl Env for QpEnv<'_> {
         Err(RemoteError::Access)
     }
 
-    fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {
-        Err(RemoteError::Access)
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {
+        let own = self.tables.keys.get(&rkey).and_then(|key| key.of_qp) == Some(self.side.user.qpn);
+        let window = self.tables.windows.values_mut().find(|window| window.key == Some(rkey));
+        let window = window.filter(|_| own).ok_or(RemoteError::Access)?;
+        window.key = None;
+        self.tables.keys.remove(&rkey);
+        Ok(())
     }
 
-    fn bind_window(&mut self, _bind: &BindMw) -> Result<(), ()> {
-        Err(())
+    fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()> {
+        let user = self.side.user;
+        let range = (bind.va, bind.length);
+        let (tap, at) = key_fault(&self.tables.keys, (bind.lkey, user), range, None).map_err(drop)?;
+        let tap = tap.part(at..at + bind.length as usize);
+        let Tables { keys, windows, .. } = &mut *self.tables;
+        let window = windows.get_mut(&bind.window).ok_or(())?;
+        if window.domain != user.domain || window.key.is_some() || keys.contains_key(&bind.rkey) {
+            return Err(());
+        }
+        let Access { remote_read: read, remote_write: write, remote_atomic: atomic, .. } = bind.access;
+        let remote = Some(Rights { read, write, atomic });
+        let key = Key { tap, address: bind.va, domain: user.domain, remote, of_qp: Some(user.qpn) };
+        keys.insert(bind.rkey, key);
+        window.key = Some(bind.rkey);
+        Ok(())
     }
 
     fn complete_send(&mut self, completion: Completion) {
@@ -205,8 +232,8 @@ impl Env for QpEnv<'_> {
         }
     }
 
-    fn failed(&mut self, failure: &Failure<'_, ()>) -> u16 {
-        let reason = reasons::reason(self.keys, self.side.domain, failure);
+    fn failed(&mut self, failure: &Failure<'_, Ipv4Addr>) -> u16 {
+        let reason = reasons::reason(&self.tables.keys, self.side.user, failure);
         let number = reason.number();
         // What the peer has to repeat isn't a failure of this queue pair.
         let passes = matches!(

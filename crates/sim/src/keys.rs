@@ -1,6 +1,6 @@
 //! What keys allow.
 
-use crate::adapter::Key;
+use crate::adapter::{Key, User};
 use ferroce_buffers::{Rights, Tap};
 use ferroce_explain::KeyFault;
 use ferroce_proto::RemoteAccess;
@@ -9,13 +9,16 @@ use std::collections::BTreeMap;
 /// What is wrong with a key.
 pub(crate) fn key_fault(
     keys: &BTreeMap<u32, Key>,
-    (key, domain): (u32, u32),
+    (key, user): (u32, User),
     (address, len): (u64, u64),
     needs: Option<RemoteAccess>,
 ) -> Result<(&Tap, usize), KeyFault> {
     let found = keys.get(&key).ok_or(KeyFault::Unknown)?;
-    if found.domain != domain {
+    if found.domain != user.domain {
         return Err(KeyFault::OtherDomain);
+    }
+    if found.of_qp.is_some_and(|qpn| qpn != user.qpn) {
+        return Err(KeyFault::Unbound);
     }
     match (found.remote, needs) {
         (None, None) => {}

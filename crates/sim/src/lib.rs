@@ -25,10 +25,9 @@ mod trace;
 mod wait;
 mod world;
 
-pub use adapter::SimCompletion;
 pub use faults::Faults;
 pub use mail::{Receiver, Sender};
-pub use objects::{QpPeer, SimCq, SimDomain, SimQp};
+pub use objects::{SimAddress, SimCq, SimDomain, SimQp, SimSrq, SimWindow};
 pub use programs::Program;
 pub use trace::{Trace, TraceEvent, What};
 pub use world::{Host, World, explore};

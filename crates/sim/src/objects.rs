@@ -1,16 +1,18 @@
 //! The objects of a simulated adapter, as the backend of `ferroce` uses them.
 
-use crate::adapter::{CqState, Key, QpState, Side, SimCompletion};
+use crate::adapter::{CqState, Key, QpState, Side, SrqState, User, WindowState};
 use crate::wait::Wait;
 use crate::world::Host;
-use ferroce_buffers::{Error, Exposure, Kind, QpAttributes, Registration, Rights, Tap};
+use ferroce_buffers::{
+    ConnectedTo, Ended, Error, Exposure, QpAttributes, QpService, Registration, Rights, Tap,
+};
 use ferroce_proto::{
-    Access, PostError, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, SgeList,
+    Access, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, SgeList, UdTarget,
 };
 use ferroce_wire::Service;
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +56,7 @@ impl SimDomain {
         let mut state = self.host.world.lock();
         let host = &mut state.hosts[self.host.index];
         let address = host.addresses(&tap);
-        let key = host.add_key(Key { tap, address, domain: self.number, remote: None });
+        let key = host.add_key(Key { tap, address, domain: self.number, remote: None, of_qp: None });
         drop(state);
         Ok(Box::new(Registered { domain: self.clone(), key, address }))
     }
@@ -70,14 +72,29 @@ impl SimDomain {
         SimCq(Arc::new(CqHandle { host: self.host.clone(), number }))
     }
 
-    /// Makes an RC queue pair in INIT.
-    #[must_use]
-    pub fn rc(&self, send_cq: &SimCq, recv_cq: &SimCq, limits: &QpAttributes) -> SimQp {
+    /// Makes a queue pair in INIT.
+    ///
+    /// # Errors
+    /// The shared receive queue is of another domain.
+    pub fn qp(
+        &self,
+        [send_cq, recv_cq]: [&SimCq; 2],
+        srq: Option<&SimSrq>,
+        limits: &QpAttributes,
+    ) -> Result<SimQp, Error> {
+        if srq.is_some_and(|srq| srq.0.domain.number != self.number) {
+            return Err(Error::invalid("build", "the shared receive queue is of another domain"));
+        }
         let mut state = self.host.world.lock();
         let psn = state.random.next() as u32 & 0xff_ffff;
         let host = &mut state.hosts[self.host.index];
         let qpn = host.new_number();
-        let mut qp = Qp::new(Service::Rc, qpn, limits.send_depth);
+        let service = match limits.service {
+            QpService::Reliable => Service::Rc,
+            QpService::Unreliable => Service::Uc,
+            QpService::Datagram => Service::Ud,
+        };
+        let mut qp = Qp::new(service, qpn, limits.send_depth);
         *qp.params_mut() = QpParams {
             access: Access {
                 remote_write: true,
@@ -93,13 +110,17 @@ impl SimDomain {
             timeout: limits.timeout,
             retry_cnt: limits.retries,
             rnr_retry: limits.rnr_retries,
+            srq: srq.is_some(),
             ..QpParams::default()
         };
         let side = Side {
-            domain: self.number,
+            user: User { domain: self.number, qpn },
             send_cq: send_cq.0.number,
             recv_cq: recv_cq.0.number,
             peer: None,
+            is_for_datagrams: limits.service == QpService::Datagram,
+            grh: [0; 40],
+            srq: srq.map(|srq| srq.0.number),
             recv_depth: limits.recv_depth,
             receives: VecDeque::new(),
             sends_completed: Vec::new(),
@@ -109,9 +130,146 @@ impl SimDomain {
         };
         host.qps.insert(qpn, QpState { qp, side, timer: None });
         drop(state);
-        let qp = SimQp { host: self.host.clone(), qpn, psn, _cqs: [send_cq.clone(), recv_cq.clone()] };
+        let (host, _cqs, _srq) = (self.host.clone(), [send_cq.clone(), recv_cq.clone()], srq.cloned());
+        let qp = SimQp { host, qpn, psn, mtu: limits.mtu, _cqs, _srq };
         qp.go_to(TransportState::Init);
-        qp
+        Ok(qp)
+    }
+
+    /// Makes a shared receive queue.
+    #[must_use]
+    pub fn srq(&self, depth: u32) -> SimSrq {
+        let mut state = self.host.world.lock();
+        let host = &mut state.hosts[self.host.index];
+        let number = host.new_number();
+        host.tables.srqs.insert(number, SrqState::default());
+        drop(state);
+        SimSrq(Arc::new(SrqHandle { domain: self.clone(), number, depth }))
+    }
+}
+
+impl SimDomain {
+    /// Makes a memory window.
+    #[must_use]
+    pub fn window(&self) -> SimWindow {
+        let mut state = self.host.world.lock();
+        let host = &mut state.hosts[self.host.index];
+        let (number, key) = (u64::from(host.new_number()), host.new_key());
+        host.tables.windows.insert(number, WindowState { domain: self.number, key: None });
+        drop(state);
+        SimWindow { domain: self.clone(), number, key }
+    }
+}
+
+/// A memory window. Nothing is reached through it once it is dropped.
+pub struct SimWindow {
+    domain: SimDomain,
+    number: u64,
+    key: u32,
+}
+
+impl SimWindow {
+    /// A key of which a request that binds the window may change the low 8 bits.
+    #[must_use]
+    pub const fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its number in requests.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for SimWindow {
+    fn drop(&mut self) {
+        let host = &self.domain.host;
+        let mut state = host.world.lock();
+        let tables = &mut state.hosts[host.index].tables;
+        let key = tables.windows.remove(&self.number).and_then(|window| window.key);
+        let removed = key.and_then(|key| tables.keys.remove(&key));
+        drop(state);
+        // As above.
+        drop(removed);
+    }
+}
+
+struct SrqHandle {
+    domain: SimDomain,
+    number: u32,
+    depth: u32,
+}
+
+impl SrqHandle {
+    fn with<R>(&self, f: impl FnOnce(&mut SrqState) -> R) -> Option<R> {
+        let host = &self.domain.host;
+        host.world.lock().hosts[host.index].tables.srqs.get_mut(&self.number).map(f)
+    }
+}
+
+impl Drop for SrqHandle {
+    fn drop(&mut self) {
+        let host = &self.domain.host;
+        host.world.lock().hosts[host.index].tables.srqs.remove(&self.number);
+    }
+}
+
+/// A shared receive queue. It exists as long as a handle or a queue pair that uses it.
+#[derive(Clone)]
+pub struct SimSrq(Arc<SrqHandle>);
+
+impl SimSrq {
+    /// Posts a receive. The caller counts the receives.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn receive(&self, wr_id: u64, sges: SgeList) -> Result<(), Error> {
+        self.0.with(|srq| {
+            debug_assert!(srq.receives.len() < self.0.depth as usize);
+            srq.receives.push_back(RecvWqe { wr_id, sges });
+        });
+        Ok(())
+    }
+
+    /// Asks for an event when fewer receives are left.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn low_water(&self, limit: u32) -> Result<(), Error> {
+        self.0.with(|srq| srq.limit = limit);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SimSrq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimSrq({:#x})", self.0.number)
+    }
+}
+
+/// The way to a queue pair that receives datagrams.
+#[derive(Clone, Copy, Debug)]
+pub struct SimAddress {
+    ip: Ipv4Addr,
+    qpn: u32,
+    qkey: u32,
+}
+
+impl SimAddress {
+    /// The way to a queue pair of the host with this address.
+    ///
+    /// # Errors
+    /// It isn't that of a simulated host.
+    pub fn new(gid: [u8; 16], qpn: u32, qkey: u32) -> Result<Self, Error> {
+        Ok(Self { ip: ip_of(gid, "address")?, qpn, qkey })
+    }
+}
+
+fn ip_of(gid: [u8; 16], verb: &'static str) -> Result<Ipv4Addr, Error> {
+    match Ipv6Addr::from(gid).to_canonical() {
+        IpAddr::V4(ip) => Ok(ip),
+        IpAddr::V6(ip) => Err(Error::invalid(verb, format!("{ip} isn't a simulated host"))),
     }
 }
 
@@ -133,7 +291,7 @@ impl Registration for Registered {
 
     fn expose(&self, part: Tap, address: u64, rights: Rights) -> Result<Box<dyn Exposure>, Error> {
         let host = &self.domain.host;
-        let key = Key { tap: part, address, domain: self.domain.number, remote: Some(rights) };
+        let key = Key { tap: part, address, domain: self.domain.number, remote: Some(rights), of_qp: None };
         let key = host.world.lock().hosts[host.index].add_key(key);
         Ok(Box::new(Self { domain: self.domain.clone(), key, address }))
     }
@@ -148,7 +306,7 @@ impl Exposure for Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let host = &self.domain.host;
-        let removed = host.world.lock().hosts[host.index].keys.remove(&self.key);
+        let removed = host.world.lock().hosts[host.index].tables.keys.remove(&self.key);
         // The memory may be released with its key: outside of the world's lock.
         drop(removed);
     }
@@ -171,7 +329,7 @@ pub struct SimCq(Arc<CqHandle>);
 
 impl SimCq {
     /// Moves completions to `into`, at most `most`. If there are none, a little time passes and other programs run.
-    pub fn poll(&self, into: &mut VecDeque<SimCompletion>, most: usize) {
+    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) {
         if self.take(into, most) {
             return;
         }
@@ -189,7 +347,7 @@ impl SimCq {
         self.take(into, most);
     }
 
-    fn take(&self, into: &mut VecDeque<SimCompletion>, most: usize) -> bool {
+    fn take(&self, into: &mut VecDeque<Ended>, most: usize) -> bool {
         let mut state = self.0.host.world.lock();
         let Some(cq) = state.hosts[self.0.host.index].cqs.get_mut(&self.0.number) else { return false };
         let count = cq.entries.len().min(most);
@@ -226,28 +384,15 @@ impl fmt::Debug for SimCq {
     }
 }
 
-/// The other side of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct QpPeer {
-    /// Its address.
-    pub ip: Ipv4Addr,
-    /// Its QPN.
-    pub qpn: u32,
-    /// The PSN of its first request.
-    pub psn: u32,
-    /// Bytes of payload that its packets may carry.
-    pub mtu: u32,
-    /// READs and atomics that it accepts at once.
-    pub reads: u8,
-}
-
-/// An RC queue pair. It is destroyed with its handle.
+/// A queue pair. It is destroyed with its handle.
 pub struct SimQp {
     host: Host,
     qpn: u32,
     psn: u32,
+    mtu: u32,
     /// They exist for at least as long.
     _cqs: [SimCq; 2],
+    _srq: Option<SimSrq>,
 }
 
 impl SimQp {
@@ -271,15 +416,25 @@ impl SimQp {
 
     /// The address of its host.
     #[must_use]
-    pub const fn ip(&self) -> Ipv4Addr {
-        self.host.ip
+    pub const fn gid(&self) -> [u8; 16] {
+        self.host.ip.to_ipv6_mapped().octets()
+    }
+
+    /// Bytes of payload that its packets may carry.
+    #[must_use]
+    pub const fn mtu(&self) -> u32 {
+        self.mtu
     }
 
     /// Connects it, and takes it to RTS.
-    pub fn connect(&self, peer: &QpPeer) {
+    ///
+    /// # Errors
+    /// The peer isn't simulated.
+    pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
+        let ip = ip_of(peer.gid, "connect")?;
         let mut state = self.host.world.lock();
         if let Some(QpState { qp, side, .. }) = state.hosts[self.host.index].qps.get_mut(&self.qpn) {
-            side.peer = Some(peer.ip);
+            side.peer = Some(ip);
             let params = qp.params_mut();
             (params.dest_qpn, params.rq_psn) = (peer.qpn, peer.psn);
             params.path_mtu = params.path_mtu.min(peer.mtu);
@@ -288,31 +443,32 @@ impl SimQp {
         drop(state);
         self.go_to(TransportState::Rtr);
         self.go_to(TransportState::Rts);
+        Ok(())
     }
 
-    /// Whether [`SimQp::post`] takes a request.
+    /// Lets it send and receive datagrams.
     ///
     /// # Errors
-    /// It doesn't.
-    pub fn check(&self, request: &SendRequest<'_, ()>) -> Result<(), Error> {
-        let state = self.host.world.lock();
-        let Some(found) = state.hosts[self.host.index].qps.get(&self.qpn) else {
-            return Err(Error::new(Kind::Dead, "post", "the queue pair doesn't exist any more"));
-        };
-        found.qp.check_post(request, 0).map_err(|error| match error {
-            PostError::QueueFull => Error::new(Kind::Full, "post", "the send queue is full"),
-            PostError::State(state) => Error::invalid("post", format!("the queue pair is in {state}")),
-            PostError::Operation => Error::new(Kind::Unsupported, "post", "the transport can't do this"),
-            PostError::Length { len, most } => {
-                Error::new(Kind::TooLong, "post", format!("{len} bytes, at most {most} fit a message"))
-            }
-        })
+    /// There is none.
+    pub fn activate(&self, qkey: u32) -> Result<(), Error> {
+        let mut state = self.host.world.lock();
+        if let Some(found) = state.hosts[self.host.index].qps.get_mut(&self.qpn) {
+            found.qp.params_mut().qkey = qkey;
+        }
+        drop(state);
+        self.go_to(TransportState::Rtr);
+        self.go_to(TransportState::Rts);
+        Ok(())
     }
 
-    /// Posts a request that [`SimQp::check`] has accepted.
-    pub fn post(&self, request: &SendRequest<'_, ()>) {
+    /// Posts a request for which the queue has room.
+    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SimAddress>) {
+        let ud = to.map(|to| UdTarget { address: to.ip, qpn: to.qpn, qkey: to.qkey });
+        let &SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
+        let ud = ud.as_ref();
+        let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
         let posted =
-            self.host.world.lock().with_qp(self.host.index, self.qpn, |qp, _| qp.post_send(request).is_ok());
+            self.host.world.lock().with_qp(self.host.index, self.qpn, |qp, _| qp.post_send(&request).is_ok());
         debug_assert_eq!(posted, Some(true), "a request that was checked");
     }
 

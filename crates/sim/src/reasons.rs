@@ -1,6 +1,6 @@
 //! Why a queue pair fails, in the explainer's words.
 
-use crate::adapter::Key;
+use crate::adapter::{Key, User};
 use crate::keys::key_fault;
 use ferroce_buffers::{Fault, Status};
 use ferroce_explain::{KeyFault, Reason, vendor_err};
@@ -8,10 +8,11 @@ use ferroce_proto::{
     Asked, Cause, Data, Failure, Refusing, SendOp, SendWr, Sge, WcStatus, ack_timeout, rnr_delay,
 };
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// The reason of a failure.
-pub(crate) fn reason(keys: &BTreeMap<u32, Key>, domain: u32, failure: &Failure<'_, ()>) -> Reason {
+pub(crate) fn reason(keys: &BTreeMap<u32, Key>, user: User, failure: &Failure<'_, Ipv4Addr>) -> Reason {
     let params = failure.params;
     match failure.cause {
         Cause::Refused { status, told } => Reason::Peer { reported: told, status },
@@ -26,7 +27,7 @@ pub(crate) fn reason(keys: &BTreeMap<u32, Key>, domain: u32, failure: &Failure<'
             Reason::NotReady { reported: told, tries, wait: rnr_delay(timer) }
         }
         Cause::StillNotReady { waited, told } => Reason::StillNotReady { reported: told, waited },
-        Cause::LocalMemory => failure.request.map_or(Reason::Malformed, |wr| of_request(keys, domain, wr)),
+        Cause::LocalMemory => failure.request.map_or(Reason::Malformed, |wr| of_request(keys, user, wr)),
         Cause::NoReadDepth => Reason::NoReadDepth,
         Cause::ShortResult => Reason::ShortResult,
         Cause::BadResponse => Reason::BadResponse,
@@ -34,7 +35,7 @@ pub(crate) fn reason(keys: &BTreeMap<u32, Key>, domain: u32, failure: &Failure<'
             Some(SendOp::LocalInvalidate { rkey }) => Reason::NotInvalidated { key: rkey },
             _ => Reason::NotBound,
         },
-        Cause::Refuses { why, asked } => refusal(keys, domain, (why, asked), failure),
+        Cause::Refuses { why, asked } => refusal(keys, user, (why, asked), failure),
         Cause::RefusedElsewhere => Reason::Elsewhere,
         Cause::NoReceive { first: true } => Reason::NeverPosted,
         Cause::NoReceive { first: false } => Reason::NoneLeft,
@@ -48,9 +49,9 @@ pub(crate) fn reason(keys: &BTreeMap<u32, Key>, domain: u32, failure: &Failure<'
 
 fn refusal(
     keys: &BTreeMap<u32, Key>,
-    domain: u32,
+    user: User,
     (why, asked): (Refusing, Asked),
-    failure: &Failure<'_, ()>,
+    failure: &Failure<'_, Ipv4Addr>,
 ) -> Reason {
     match why {
         Refusing::QpRights => Reason::QpRights,
@@ -63,31 +64,29 @@ fn refusal(
         }
         Refusing::Access(access) => {
             let key = asked.rkey;
-            match key_fault(keys, (key, domain), (asked.va, asked.len), Some(access)) {
+            match key_fault(keys, (key, user), (asked.va, asked.len), Some(access)) {
                 Ok(_) => Reason::Key { key, fault: KeyFault::Gone },
                 Err(fault) => Reason::Key { key, fault },
             }
         }
         Refusing::Gone(_) => Reason::Key { key: asked.rkey, fault: KeyFault::Gone },
-        Refusing::Receive => {
-            failure.receive.map_or(Reason::Malformed, |wqe| of_sges(keys, domain, &wqe.sges))
-        }
+        Refusing::Receive => failure.receive.map_or(Reason::Malformed, |wqe| of_sges(keys, user, &wqe.sges)),
         Refusing::Invalidation => Reason::NotInvalidated { key: asked.rkey },
         Refusing::NoSrq => Reason::NoSrq,
     }
 }
 
-fn of_request(keys: &BTreeMap<u32, Key>, domain: u32, wr: &SendWr<()>) -> Reason {
+fn of_request(keys: &BTreeMap<u32, Key>, user: User, wr: &SendWr<Ipv4Addr>) -> Reason {
     match &wr.data {
-        Data::Sges(sges) => of_sges(keys, domain, sges),
+        Data::Sges(sges) => of_sges(keys, user, sges),
         Data::Inline(_) => Reason::Malformed,
     }
 }
 
-fn of_sges(keys: &BTreeMap<u32, Key>, domain: u32, sges: &[Sge]) -> Reason {
+fn of_sges(keys: &BTreeMap<u32, Key>, user: User, sges: &[Sge]) -> Reason {
     let fault = |sge: &Sge| {
         let range = (sge.addr, u64::from(sge.length));
-        key_fault(keys, (sge.lkey, domain), range, None).err().map(|fault| (sge.lkey, fault))
+        key_fault(keys, (sge.lkey, user), range, None).err().map(|fault| (sge.lkey, fault))
     };
     match sges.iter().find_map(fault) {
         Some((key, fault)) => Reason::Key { key, fault },

@@ -74,7 +74,9 @@ fn waits_for(host: &HostState, QpState { qp, side, .. }: &QpState) -> String {
         }
         None => text.push_str(", no send outstanding"),
     }
-    let _ = write!(text, "; {} receives posted", side.receives.len());
+    let shared = side.srq.and_then(|srq| host.tables.srqs.get(&srq));
+    let receives = shared.map_or(&side.receives, |srq| &srq.receives);
+    let _ = write!(text, "; {} receives posted", receives.len());
     let held: usize = [side.send_cq, side.recv_cq]
         .iter()
         .filter_map(|cq| host.cqs.get(cq))

@@ -1,6 +1,6 @@
 //! The state of a world, and how it moves from one event to the next.
 
-use crate::adapter::{HostState, QpState, SimCompletion};
+use crate::adapter::{HostState, QpState};
 use crate::capture::Capture;
 use crate::env::QpEnv;
 use crate::faults::Faults;
@@ -9,8 +9,10 @@ use crate::random::Random;
 use crate::reasons;
 use crate::trace::{Trace, TraceEvent, What};
 use crate::wait::ProgramState;
-use ferroce_proto::{Completion, Instant, Qp, WcStatus};
+use ferroce_buffers::Ended;
+use ferroce_proto::{Completion, Instant, Qp, WcOpcode, WcStatus};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,10 +103,10 @@ impl State {
         {
             self.timers.pop_first();
             let now = self.now;
-            let HostState { keys, qps, .. } = &mut self.hosts[host];
+            let HostState { tables, qps, .. } = &mut self.hosts[host];
             if let Some(QpState { qp, side, timer }) = qps.get_mut(&qpn) {
                 *timer = None;
-                qp.handle_timeout(now, &mut QpEnv { keys, side });
+                qp.handle_timeout(now, &mut QpEnv { tables, side });
             }
             self.work(host, qpn);
         }
@@ -117,11 +119,12 @@ impl State {
             return;
         }
         self.note(What::Arrived { at, qpn: bth.dest_qp, operation: bth.opcode.operation, psn: bth.psn });
-        let HostState { keys, qps, .. } = &mut self.hosts[to];
+        let HostState { tables, qps, .. } = &mut self.hosts[to];
         if let Some(QpState { qp, side, .. }) = qps.get_mut(&bth.dest_qp)
-            && side.peer == Some(source)
+            && (side.peer == Some(source) || side.is_for_datagrams)
         {
-            qp.handle_packet(now, &frame.headers, &frame.payload[..], &mut QpEnv { keys, side });
+            side.grh = grh(source, frame.to, frame.payload.len());
+            qp.handle_packet(now, &frame.headers, &frame.payload[..], &mut QpEnv { tables, side });
             self.work(to, bth.dest_qp);
         }
     }
@@ -131,11 +134,11 @@ impl State {
         &mut self,
         host: usize,
         qpn: u32,
-        f: impl FnOnce(&mut Qp<()>, &mut QpEnv<'_>) -> R,
+        f: impl FnOnce(&mut Qp<Ipv4Addr>, &mut QpEnv<'_>) -> R,
     ) -> Option<R> {
-        let HostState { keys, qps, .. } = &mut self.hosts[host];
+        let HostState { tables, qps, .. } = &mut self.hosts[host];
         let QpState { qp, side, .. } = qps.get_mut(&qpn)?;
-        let result = f(qp, &mut QpEnv { keys, side });
+        let result = f(qp, &mut QpEnv { tables, side });
         self.work(host, qpn);
         Some(result)
     }
@@ -143,9 +146,9 @@ impl State {
     /// Lets a queue pair send what it can, and publishes its completions after the acknowledgements.
     fn work(&mut self, host: usize, qpn: u32) {
         let now = self.now;
-        let HostState { keys, qps, .. } = &mut self.hosts[host];
+        let HostState { tables, qps, .. } = &mut self.hosts[host];
         let Some(QpState { qp, side, timer }) = qps.get_mut(&qpn) else { return };
-        let env = &mut QpEnv { keys, side };
+        let env = &mut QpEnv { tables, side };
         qp.flush_acks(env);
         while qp.transmit(now, env, BUDGET) {}
         qp.flush_acks(env);
@@ -182,7 +185,18 @@ impl State {
         });
         if let Some(cq) = cqs.get_mut(&cq) {
             cq.empty_polls = 0;
-            cq.entries.push_back(SimCompletion { inner, qpn, fault });
+            cq.entries.push_back(Ended {
+                wr_id: inner.wr_id,
+                qpn,
+                is_write: inner.opcode == WcOpcode::RecvRdmaWithImm,
+                byte_len: inner.byte_len,
+                immediate: inner.immediate.map(u32::from_be_bytes),
+                invalidated: inner.invalidated_rkey,
+                source: inner.src_qp,
+                has_grh: inner.grh,
+                stamp: self.now.0,
+                fault,
+            });
         }
     }
 
@@ -243,4 +257,18 @@ impl State {
         last.reverse();
         last
     }
+}
+
+/// A GRH of RoCEv2: an IPv4 header after 20 bytes.
+fn grh(from: Ipv4Addr, to: Ipv4Addr, payload: usize) -> [u8; 40] {
+    /// Headers of UDP, of the transport (BTH, DETH), and the ICRC.
+    const AROUND: usize = 8 + 12 + 8 + 4;
+    let mut grh = [0; 40];
+    grh[20] = 0x45;
+    grh[22..24].copy_from_slice(&((20 + AROUND + payload) as u16).to_be_bytes());
+    // TTL, UDP.
+    (grh[28], grh[29]) = (64, 17);
+    grh[32..36].copy_from_slice(&from.octets());
+    grh[36..40].copy_from_slice(&to.octets());
+    grh
 }

@@ -3,8 +3,7 @@
 use crate::device::{SystemContext, SystemDomain};
 use crate::library;
 use ferroce_abi::verbs::*;
-use ferroce_buffers::{Error, Fault, Kind, Status};
-use ferroce_proto::{Completion, WcOpcode, WcStatus};
+use ferroce_buffers::{Ended, Error, Kind, Status};
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::fmt;
@@ -12,17 +11,6 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A completion, as the library reports it.
-#[derive(Clone, Debug)]
-pub struct SystemCompletion {
-    /// What it contains. Of the status it has whether the request has succeeded, of the opcode what kind of receive it was.
-    pub inner: Completion,
-    /// The queue pair.
-    pub qpn: u32,
-    /// Why the request has failed, if it has.
-    pub fault: Option<Fault>,
-}
 
 /// Completions that are taken at a time, at most.
 const MOST: usize = 32;
@@ -125,7 +113,7 @@ impl SystemCq {
     ///
     /// # Errors
     /// The device is gone, or the queue is the parent's of a fork.
-    pub fn poll(&self, into: &mut VecDeque<SystemCompletion>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
         let SystemQueue { context, .. } = &*self.0;
         context.maker.check("poll")?;
         let mut polled: [ibv_wc; MOST] = [EMPTY; MOST];
@@ -142,22 +130,22 @@ impl SystemCq {
         Ok(())
     }
 
-    fn completion(&self, wc: &ibv_wc) -> SystemCompletion {
+    fn completion(&self, wc: &ibv_wc) -> Ended {
         let status = Status::from_number(wc.status.cast_unsigned());
         let fault = status.map(|status| self.0.context.failures.fault(wc.qp_num, status, wc.vendor_err));
-        let opcode = match wc.opcode {
-            IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
-            IBV_WC_RECV => WcOpcode::Recv,
-            _ => WcOpcode::Send,
-        };
-        let inner_status = if fault.is_none() { WcStatus::Success } else { WcStatus::GeneralErr };
-        let has_immediate = fault.is_none() && wc.wc_flags & IBV_WC_WITH_IMM != 0;
-        let inner = Completion {
+        let has = |flag| fault.is_none() && wc.wc_flags & flag != 0;
+        Ended {
+            wr_id: wc.wr_id,
+            qpn: wc.qp_num,
+            is_write: wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
             byte_len: wc.byte_len,
-            immediate: has_immediate.then(|| wc.imm_data.to_ne_bytes()),
-            ..Completion::new(wc.wr_id, inner_status, opcode)
-        };
-        SystemCompletion { inner, qpn: wc.qp_num, fault }
+            immediate: has(IBV_WC_WITH_IMM).then(|| u32::from_be(wc.imm_data)),
+            invalidated: has(IBV_WC_WITH_INV).then_some(wc.imm_data),
+            source: wc.src_qp,
+            has_grh: has(IBV_WC_GRH),
+            stamp: 0,
+            fault,
+        }
     }
 
     /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
@@ -166,7 +154,7 @@ impl SystemCq {
     /// As [`SystemCq::poll`].
     pub fn wait(
         &self,
-        into: &mut VecDeque<SystemCompletion>,
+        into: &mut VecDeque<Ended>,
         most: usize,
         limit: Option<Duration>,
     ) -> Result<bool, Error> {

@@ -116,6 +116,8 @@ pub(crate) struct SystemContext {
     pub(crate) library: &'static Library,
     pub(crate) maker: Maker,
     pub(crate) failures: Failures,
+    /// Of type 2B.
+    pub(crate) has_windows: bool,
     context: NonNull<ibv_context>,
 }
 
@@ -133,7 +135,13 @@ impl SystemContext {
         // SAFETY: a device of the list. The context outlives the list.
         let context = unsafe { (library.ibv_open_device)(device.ok_or_else(gone)?) };
         let context = NonNull::new(context).ok_or_else(|| library::last_error("open", "ibv_open_device"))?;
-        let open = Self { library, maker: Maker::this(), failures: Failures::default(), context };
+        // SAFETY: plain numbers, for which zero is a value.
+        let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: an open device, and a place for its attributes.
+        let known = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) } == 0;
+        let has_windows = known && attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0;
+        let (maker, failures) = (Maker::this(), Failures::default());
+        let open = Self { library, maker, failures, has_windows, context };
         if open.port()?.link_layer == IBV_LINK_LAYER_INFINIBAND as u8 {
             let why =
                 format!("the link layer of {name} is InfiniBand; this version connects by RoCEv2 addresses");
@@ -254,6 +262,11 @@ impl SystemDomain {
 
     pub(crate) fn context(&self) -> &Arc<SystemContext> {
         &self.0.context
+    }
+
+    /// Whether both are handles of the same domain.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Bytes of payload in the largest packet.

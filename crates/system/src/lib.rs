@@ -15,7 +15,11 @@ mod failures;
 mod library;
 mod qp;
 mod register;
+mod srq;
+mod window;
 
-pub use cq::{SystemCompletion, SystemCq};
+pub use cq::SystemCq;
 pub use device::{SystemDevice, SystemDomain};
-pub use qp::SystemQp;
+pub use qp::{SystemAddress, SystemQp};
+pub use srq::SystemSrq;
+pub use window::SystemWindow;

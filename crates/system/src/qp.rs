@@ -3,9 +3,10 @@
 use crate::cq::SystemCq;
 use crate::device::SystemDomain;
 use crate::library;
+use crate::srq::{SystemSrq, element};
 use ferroce_abi::verbs::*;
-use ferroce_buffers::{ConnectedTo, Error, Kind, QpAttributes};
-use ferroce_proto::{DataRef, MAX_MESSAGE, SendOp, SendRequest, SgeList};
+use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
+use ferroce_proto::{BindMw, DataRef, SendOp, SendRequest, SgeList};
 use smallvec::SmallVec;
 use std::ffi::c_int;
 use std::fmt;
@@ -13,7 +14,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// An RC queue pair. It is destroyed with its handle.
+/// A queue pair. It is destroyed with its handle.
 pub struct SystemQp {
     qp: NonNull<ibv_qp>,
     qpn: u32,
@@ -24,6 +25,7 @@ pub struct SystemQp {
     domain: SystemDomain,
     /// They exist for at least as long.
     _cqs: [SystemCq; 2],
+    _srq: Option<SystemSrq>,
 }
 
 // SAFETY: the library's objects may be used by any thread.
@@ -37,20 +39,78 @@ fn no_attributes() -> ibv_qp_attr {
     unsafe { std::mem::zeroed() }
 }
 
+/// The address vector of a peer.
+fn vector(gid_index: u8, dgid: [u8; 16]) -> ibv_ah_attr {
+    let grh = ibv_global_route {
+        dgid: ibv_gid { raw: dgid },
+        sgid_index: gid_index,
+        hop_limit: 64,
+        ..ibv_global_route::default()
+    };
+    ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() }
+}
+
+/// The way to a queue pair that receives datagrams.
+pub struct SystemAddress {
+    ah: NonNull<ibv_ah>,
+    qpn: u32,
+    qkey: u32,
+    domain: SystemDomain,
+}
+
+// SAFETY: the library's objects may be used by any thread.
+unsafe impl Send for SystemAddress {}
+// SAFETY: its members are only read.
+unsafe impl Sync for SystemAddress {}
+
+impl Drop for SystemAddress {
+    fn drop(&mut self) {
+        let context = self.domain.context();
+        if context.maker.is_here() {
+            // SAFETY: requests that name it have a handle in their slots, so none is left.
+            unsafe { (context.library.ibv_destroy_ah)(self.ah.as_ptr()) };
+        }
+    }
+}
+
+impl fmt::Debug for SystemAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SystemAddress({:#x})", self.qpn)
+    }
+}
+
 impl SystemDomain {
-    /// Makes an RC queue pair in INIT.
+    /// The way to a queue pair.
     ///
     /// # Errors
-    /// The completion queues are of another device, or the device can't do what `init` asks for.
-    pub fn rc(
+    /// This device can't reach its address.
+    pub fn address(&self, gid: [u8; 16], qpn: u32, qkey: u32) -> Result<SystemAddress, Error> {
+        let context = self.context();
+        context.maker.check("address")?;
+        let (gid_index, _) = self.gid()?;
+        let mut attr = vector(gid_index, gid);
+        // SAFETY: a domain, and attributes.
+        let ah = unsafe { (context.library.ibv_create_ah)(self.pd(), &raw mut attr) };
+        let ah = NonNull::new(ah).ok_or_else(|| library::last_error("address", "ibv_create_ah"))?;
+        Ok(SystemAddress { ah, qpn, qkey, domain: self.clone() })
+    }
+
+    /// Makes a queue pair in INIT.
+    ///
+    /// # Errors
+    /// The other queues are of another device, or the device can't do what `init` asks for.
+    pub fn qp(
         &self,
-        send_cq: &SystemCq,
-        recv_cq: &SystemCq,
+        [send_cq, recv_cq]: [&SystemCq; 2],
+        srq: Option<&SystemSrq>,
         mut init: QpAttributes,
     ) -> Result<SystemQp, Error> {
         let context = self.context();
         if ![send_cq, recv_cq].iter().all(|cq| Arc::ptr_eq(cq.context(), context)) {
             return Err(Error::invalid("build", "the completion queue is of another device"));
+        }
+        if srq.is_some_and(|srq| !srq.domain().is(self)) {
+            return Err(Error::invalid("build", "the shared receive queue is of another domain"));
         }
         context.maker.check("build")?;
         let (gid_index, gid) = self.gid()?;
@@ -59,7 +119,7 @@ impl SystemDomain {
             qp_context: null_mut(),
             send_cq: send_cq.get(),
             recv_cq: recv_cq.get(),
-            srq: null_mut(),
+            srq: srq.map_or(null_mut(), SystemSrq::get),
             cap: ibv_qp_cap {
                 max_send_wr: init.send_depth,
                 max_recv_wr: init.recv_depth,
@@ -67,7 +127,11 @@ impl SystemDomain {
                 max_recv_sge: init.parts,
                 max_inline_data: init.inline,
             },
-            qp_type: IBV_QPT_RC,
+            qp_type: match init.service {
+                QpService::Reliable => IBV_QPT_RC,
+                QpService::Unreliable => IBV_QPT_UC,
+                QpService::Datagram => IBV_QPT_UD,
+            },
             sq_sig_all: 0,
         };
         // SAFETY: a domain, and queues of its device.
@@ -79,9 +143,17 @@ impl SystemDomain {
         // The keys of a new hasher are random.
         let psn = RandomState::new().hash_one(qpn) as u32 & 0xff_ffff;
         let (domain, cqs) = (self.clone(), [send_cq.clone(), recv_cq.clone()]);
-        let qp = SystemQp { qp, qpn, psn, gid_index, gid, init, domain, _cqs: cqs };
-        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        let rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+        let srq = srq.cloned();
+        let qp = SystemQp { qp, qpn, psn, gid_index, gid, init, domain, _cqs: cqs, _srq: srq };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+        let (rights, mask) = match init.service {
+            QpService::Reliable => {
+                let rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+                (rights, mask | IBV_QP_ACCESS_FLAGS)
+            }
+            QpService::Unreliable => (IBV_ACCESS_REMOTE_WRITE, mask | IBV_QP_ACCESS_FLAGS),
+            QpService::Datagram => (0, mask | IBV_QP_QKEY),
+        };
         let attr =
             ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags: rights, ..no_attributes() };
         qp.modify("build", attr, mask)?;
@@ -129,19 +201,14 @@ impl SystemQp {
     pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
         let &ConnectedTo { gid, qpn, psn, mtu, reads } = peer;
         let Self { init, gid_index, .. } = self;
+        let reliable = init.service == QpService::Reliable;
+        let of_reliable = |bits: c_int| if reliable { bits } else { 0 };
         let to_rtr = IBV_QP_STATE
             | IBV_QP_AV
             | IBV_QP_PATH_MTU
             | IBV_QP_DEST_QPN
             | IBV_QP_RQ_PSN
-            | IBV_QP_MAX_DEST_RD_ATOMIC
-            | IBV_QP_MIN_RNR_TIMER;
-        let grh = ibv_global_route {
-            dgid: ibv_gid { raw: gid },
-            sgid_index: *gid_index,
-            hop_limit: 64,
-            ..ibv_global_route::default()
-        };
+            | of_reliable(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
             // 1 is 256.
@@ -150,16 +217,13 @@ impl SystemQp {
             rq_psn: psn,
             max_dest_rd_atomic: init.peer_reads,
             min_rnr_timer: init.rnr_timer,
-            ah_attr: ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() },
+            ah_attr: vector(*gid_index, gid),
             ..no_attributes()
         };
         self.modify("connect", attr, to_rtr)?;
         let to_rts = IBV_QP_STATE
             | IBV_QP_SQ_PSN
-            | IBV_QP_TIMEOUT
-            | IBV_QP_RETRY_CNT
-            | IBV_QP_RNR_RETRY
-            | IBV_QP_MAX_QP_RD_ATOMIC;
+            | of_reliable(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
             sq_psn: self.psn,
@@ -172,27 +236,29 @@ impl SystemQp {
         self.modify("connect", attr, to_rts)
     }
 
-    /// Whether [`SystemQp::post`] takes a message of so many bytes.
+    /// Lets it send, and receive datagrams with this Q_Key.
     ///
     /// # Errors
-    /// It doesn't.
-    #[inline]
-    pub fn check(&self, len: u64) -> Result<(), Error> {
-        if len > MAX_MESSAGE {
-            let why = format!("{len} bytes, at most {MAX_MESSAGE} fit a message");
-            return Err(Error::new(Kind::TooLong, "post", why));
-        }
-        Ok(())
+    /// The device refuses.
+    pub fn activate(&self, qkey: u32) -> Result<(), Error> {
+        let attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, qkey, ..no_attributes() };
+        self.modify("activate", attr, IBV_QP_STATE | IBV_QP_QKEY)?;
+        let attr = ibv_qp_attr { qp_state: IBV_QPS_RTS, sq_psn: self.psn, ..no_attributes() };
+        self.modify("activate", attr, IBV_QP_STATE | IBV_QP_SQ_PSN)
     }
 
-    /// Posts a request that [`SystemQp::check`] has accepted.
+    /// Whether it sends to this address.
+    #[must_use]
+    pub fn takes(&self, to: &SystemAddress) -> bool {
+        to.domain.is(&self.domain)
+    }
+
+    /// Posts a request for which the queue has room. `region` is what a window is bound to.
     #[inline]
-    pub fn post(&self, request: &SendRequest<'_, ()>) {
+    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SystemAddress>, region: u64) {
         let context = self.domain.context();
         let mut sges: SmallVec<[ibv_sge; 4]> = match request.data {
-            DataRef::Sges(sges) => {
-                sges.iter().map(|s| ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey }).collect()
-            }
+            DataRef::Sges(sges) => sges.iter().map(element).collect(),
             DataRef::Inline([]) => SmallVec::new(),
             DataRef::Inline(bytes) => {
                 let addr = bytes.as_ptr().expose_provenance() as u64;
@@ -208,7 +274,10 @@ impl SystemQp {
         let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
         (wr.wr_id, wr.send_flags) = (request.wr_id, send_flags);
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
-        let is_known = describe(&mut wr, &request.op);
+        let is_known = describe(&mut wr, &request.op, region);
+        if let Some(to) = to {
+            wr.wr.ud = ibv_send_wr_ud { ah: to.ah.as_ptr(), remote_qpn: to.qpn, remote_qkey: to.qkey };
+        }
         let mut bad = null_mut();
         let posted = is_known
             && context.maker.is_here()
@@ -227,7 +296,6 @@ impl SystemQp {
     #[inline]
     pub fn receive(&self, wr_id: u64, sges: SgeList) {
         let context = self.domain.context();
-        let element = |s: &ferroce_proto::Sge| ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey };
         let mut sges: SmallVec<[ibv_sge; 4]> = sges.iter().map(element).collect();
         let (sg_list, num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list, num_sge };
@@ -269,7 +337,7 @@ impl SystemQp {
 }
 
 /// Writes what a request asks for. False: no request of this API does.
-fn describe(wr: &mut ibv_send_wr, op: &SendOp) -> bool {
+fn describe(wr: &mut ibv_send_wr, op: &SendOp, region: u64) -> bool {
     wr.opcode = match *op {
         SendOp::Send => IBV_WR_SEND,
         SendOp::SendWithImmediate { immediate } => {
@@ -296,6 +364,21 @@ fn describe(wr: &mut ibv_send_wr, op: &SendOp) -> bool {
         SendOp::FetchAdd { va, rkey, add } => {
             wr.wr.atomic = ibv_send_wr_atomic { remote_addr: va, compare_add: add, swap: 0, rkey };
             IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        SendOp::SendWithInvalidate { rkey } => {
+            wr.imm_data = rkey;
+            IBV_WR_SEND_WITH_INV
+        }
+        SendOp::BindMw(BindMw { window, rkey, va, length, access, .. }) => {
+            let right = |has: bool, flag: u32| if has { flag } else { 0 };
+            let mw_access_flags = right(access.remote_read, IBV_ACCESS_REMOTE_READ)
+                | right(access.remote_write, IBV_ACCESS_REMOTE_WRITE)
+                | right(access.remote_atomic, IBV_ACCESS_REMOTE_ATOMIC);
+            let mr = std::ptr::with_exposed_provenance_mut(region as usize);
+            let bind_info = ibv_mw_bind_info { mr, addr: va, length, mw_access_flags };
+            let mw = std::ptr::with_exposed_provenance_mut(window as usize);
+            wr.last.bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info };
+            IBV_WR_BIND_MW
         }
         _ => return false,
     };

@@ -24,6 +24,16 @@ impl SystemDomain {
     /// # Errors
     /// It is empty, the library refuses, or the process may not lock so much memory (`ulimit -l`).
     pub fn register(&self, memory: &Tap) -> Result<Box<dyn Registration>, Error> {
+        // A window that is bound to a part of it may have rights of peers.
+        let windows = if self.context().has_windows { IBV_ACCESS_MW_BIND } else { 0 };
+        Ok(Box::new(self.region("register", memory, IBV_ACCESS_LOCAL_WRITE | windows)?))
+    }
+
+    /// Registers memory that is only read.
+    ///
+    /// # Errors
+    /// As [`SystemDomain::register`].
+    pub fn register_for_reading(&self, memory: &Tap) -> Result<Box<dyn Registration>, Error> {
         Ok(Box::new(self.region("register", memory, 0)?))
     }
 
@@ -35,7 +45,7 @@ impl SystemDomain {
         }
         let address = memory.start().as_ptr().expose_provenance();
         let start = std::ptr::with_exposed_provenance_mut(address);
-        let access = (IBV_ACCESS_LOCAL_WRITE | access) as i32;
+        let access = access as i32;
         // SAFETY: `ferroce_buffers` drops a registration before the memory is released, moved or given back, and the drop below waits
         // until the region has ended. Until then the adapter accesses the memory for requests that name it, whose memory is in their
         // slots. With rights of peers, the memory is exposed: it has no reference, but for those whose creation is unsafe.
@@ -55,10 +65,15 @@ impl Registration for SystemRegion {
         self.address
     }
 
+    fn handle(&self) -> u64 {
+        self.mr.as_ptr().expose_provenance() as u64
+    }
+
     fn expose(&self, part: Tap, _address: u64, rights: Rights) -> Result<Box<dyn Exposure>, Error> {
         let Rights { read, write, atomic } = rights;
         let right = |has: bool, flag: u32| if has { flag } else { 0 };
-        let access = right(read, IBV_ACCESS_REMOTE_READ)
+        let access = IBV_ACCESS_LOCAL_WRITE
+            | right(read, IBV_ACCESS_REMOTE_READ)
             | right(write, IBV_ACCESS_REMOTE_WRITE)
             | right(atomic, IBV_ACCESS_REMOTE_ATOMIC);
         Ok(Box::new(self.domain.region("expose", &part, access)?))

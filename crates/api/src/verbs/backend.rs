@@ -1,21 +1,26 @@
 //! The objects of a device, on each backend. The rest of the crate doesn't know which one it is.
 
 use crate::verbs::endpoint::Endpoint;
-#[cfg(any(feature = "native", feature = "system"))]
-use ferroce_buffers::ConnectedTo;
-use ferroce_buffers::{AccessBy, Buffer, Failed, Fault, Memory, QpAttributes, Result};
-use ferroce_proto::{Completion, SendRequest, SgeList};
+use ferroce_buffers::{
+    AccessBy, Borrows, Buffer, ConnectedTo, Ended, Error, Failed, Held, Memory, QpAttributes, QpService,
+    Result, Segments,
+};
+use ferroce_proto::{SendRequest, SgeList};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 #[cfg(feature = "native")]
-use ferroce_native::{NativeCompletion, NativeCq, NativeDevice, NativeDomain, NativeQp};
+use ferroce_native::{
+    NativeAddress, NativeCq, NativeDevice, NativeDomain, NativeQp, NativeSrq, NativeWindow,
+};
 #[cfg(feature = "sim")]
-use ferroce_sim::{Host, QpPeer, SimCompletion, SimCq, SimDomain, SimQp};
+use ferroce_sim::{Host, SimAddress, SimCq, SimDomain, SimQp, SimSrq, SimWindow};
 
 #[cfg(feature = "system")]
-use ferroce_system::{SystemCompletion, SystemCq, SystemDevice, SystemDomain, SystemQp};
+use ferroce_system::{
+    SystemAddress, SystemCq, SystemDevice, SystemDomain, SystemQp, SystemSrq, SystemWindow,
+};
 
 #[cfg(not(any(feature = "native", feature = "sim", feature = "system")))]
 compile_error!("ferroce needs a backend: the feature `native`, `system` or `sim`");
@@ -109,6 +114,46 @@ impl RawDomain {
         }
     }
 
+    /// Borrows memory that is read.
+    pub(crate) fn borrow<'env>(
+        &self,
+        borrows: &Borrows<'env>,
+        bytes: &'env [u8],
+    ) -> Result<(Segments, Held)> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => {
+                borrows.for_reading(bytes, AccessBy::Address, |tap| domain.register_for_reading(&tap))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => borrows.for_reading(bytes, AccessBy::Tap, |tap| domain.register(tap)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => {
+                borrows.for_reading(bytes, AccessBy::Address, |tap| domain.register_for_reading(&tap))
+            }
+        }
+    }
+
+    /// Borrows memory that is written.
+    pub(crate) fn borrow_mut<'env>(
+        &self,
+        borrows: &Borrows<'env>,
+        bytes: &'env mut [u8],
+    ) -> Result<(Segments, Held)> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => {
+                borrows.for_writing(bytes, AccessBy::Address, |tap| domain.register(&tap))
+            }
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => borrows.for_writing(bytes, AccessBy::Tap, |tap| domain.register(tap)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => {
+                borrows.for_writing(bytes, AccessBy::Address, |tap| domain.register(&tap))
+            }
+        }
+    }
+
     pub(crate) fn cq(&self, entries: u32) -> Result<RawCq> {
         Ok(match self {
             #[cfg(feature = "native")]
@@ -120,77 +165,166 @@ impl RawDomain {
         })
     }
 
-    pub(crate) fn rc(&self, send_cq: &RawCq, recv_cq: &RawCq, attributes: &QpAttributes) -> Result<RawQp> {
+    pub(crate) fn qp(
+        &self,
+        [send_cq, recv_cq]: [&RawCq; 2],
+        srq: Option<&RawSrq>,
+        attributes: &QpAttributes,
+    ) -> Result<RawQp> {
         match (self, send_cq, recv_cq) {
             #[cfg(feature = "native")]
             (Self::Native(domain), RawCq::Native(send_cq), RawCq::Native(recv_cq)) => {
-                Ok(RawQp::Native(domain.rc(send_cq, recv_cq, *attributes)?))
+                let srq = of_this(srq, RawSrq::native)?;
+                Ok(RawQp::Native(domain.qp([send_cq, recv_cq], srq, *attributes)?))
             }
             #[cfg(feature = "sim")]
             (Self::Sim(domain), RawCq::Sim(send_cq), RawCq::Sim(recv_cq)) => {
-                Ok(RawQp::Sim(domain.rc(send_cq, recv_cq, attributes)))
+                let srq = of_this(srq, RawSrq::sim)?;
+                Ok(RawQp::Sim(domain.qp([send_cq, recv_cq], srq, attributes)?))
             }
             #[cfg(feature = "system")]
             (Self::System(domain), RawCq::System(send_cq), RawCq::System(recv_cq)) => {
-                Ok(RawQp::System(domain.rc(send_cq, recv_cq, *attributes)?))
+                let srq = of_this(srq, RawSrq::system)?;
+                Ok(RawQp::System(domain.qp([send_cq, recv_cq], srq, *attributes)?))
             }
-            #[cfg(any(
-                all(feature = "native", feature = "sim"),
-                all(feature = "native", feature = "system"),
-                all(feature = "sim", feature = "system")
-            ))]
-            _ => Err(ferroce_buffers::Error::invalid("build", "the completion queue is of another device")),
+            #[allow(unreachable_patterns)] // with one backend
+            _ => Err(Error::invalid("build", "the completion queue is of another device")),
         }
     }
-}
 
-/// A completion.
-pub(crate) struct Ended {
-    pub(crate) inner: Completion,
-    pub(crate) qpn: u32,
-    pub(crate) fault: Option<Fault>,
-}
+    pub(crate) fn srq(&self, depth: u32, parts: u32) -> Result<RawSrq> {
+        Ok(match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => RawSrq::Native(domain.srq(depth, parts)?),
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => RawSrq::Sim(domain.srq(depth)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => RawSrq::System(domain.srq(depth, parts)?),
+        })
+    }
 
-#[cfg(feature = "native")]
-impl From<NativeCompletion> for Ended {
-    fn from(NativeCompletion { inner, qpn, fault }: NativeCompletion) -> Self {
-        Self { inner, qpn, fault }
+    pub(crate) fn window(&self) -> Result<RawWindow> {
+        Ok(match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => RawWindow::Native(domain.window()?),
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => RawWindow::Sim(domain.window()),
+            #[cfg(feature = "system")]
+            Self::System(domain) => RawWindow::System(domain.window()?),
+        })
+    }
+
+    /// The way to the host of a queue pair.
+    pub(crate) fn address(&self, to: &Endpoint) -> Result<RawAddress> {
+        let &Endpoint { gid, qpn, qkey, .. } = to;
+        Ok(match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => RawAddress::Native(domain.address(gid, qpn, qkey)?),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => RawAddress::Sim(SimAddress::new(gid, qpn, qkey)?),
+            #[cfg(feature = "system")]
+            Self::System(domain) => RawAddress::System(domain.address(gid, qpn, qkey)?),
+        })
     }
 }
 
-#[cfg(feature = "sim")]
-impl From<SimCompletion> for Ended {
-    fn from(SimCompletion { inner, qpn, fault }: SimCompletion) -> Self {
-        Self { inner, qpn, fault }
-    }
+/// The object of this backend, if there is an object.
+fn of_this<'o, R, O>(raw: Option<&'o R>, find: impl Fn(&'o R) -> Option<&'o O>) -> Result<Option<&'o O>> {
+    let Some(raw) = raw else { return Ok(None) };
+    let other = || Error::invalid("build", "the shared receive queue is of another device");
+    find(raw).map(Some).ok_or_else(other)
 }
 
-#[cfg(feature = "system")]
-impl From<SystemCompletion> for Ended {
-    fn from(SystemCompletion { inner, qpn, fault }: SystemCompletion) -> Self {
-        Self { inner, qpn, fault }
-    }
+/// Methods that return the object of a backend.
+macro_rules! each_of {
+    ($enum:ident: $native:ty, $sim:ty, $system:ty) => {
+        impl $enum {
+            #[cfg(feature = "native")]
+            fn native(&self) -> Option<&$native> {
+                match self {
+                    Self::Native(object) => Some(object),
+                    #[allow(unreachable_patterns)] // with one backend
+                    _ => None,
+                }
+            }
+
+            #[cfg(feature = "sim")]
+            fn sim(&self) -> Option<&$sim> {
+                match self {
+                    Self::Sim(object) => Some(object),
+                    #[allow(unreachable_patterns)] // with one backend
+                    _ => None,
+                }
+            }
+
+            #[cfg(feature = "system")]
+            fn system(&self) -> Option<&$system> {
+                match self {
+                    Self::System(object) => Some(object),
+                    #[allow(unreachable_patterns)] // with one backend
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-/// Completions that were taken from the adapter.
-pub(crate) enum Taken {
+/// A shared receive queue.
+pub(crate) enum RawSrq {
     #[cfg(feature = "native")]
-    Native(VecDeque<NativeCompletion>),
+    Native(NativeSrq),
     #[cfg(feature = "sim")]
-    Sim(VecDeque<SimCompletion>),
+    Sim(SimSrq),
     #[cfg(feature = "system")]
-    System(VecDeque<SystemCompletion>),
+    System(SystemSrq),
 }
 
-impl Taken {
-    pub(crate) fn is_empty(&self) -> bool {
-        each!(Self: self, taken => taken.is_empty())
+each_of!(RawSrq: NativeSrq, SimSrq, SystemSrq);
+
+impl RawSrq {
+    pub(crate) fn receive(&self, wr_id: u64, sges: SgeList) -> Result<()> {
+        each!(Self: self, srq => srq.receive(wr_id, sges))
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Ended> {
-        each!(Self: self, taken => taken.pop_front().map(Ended::from))
+    /// Asks for an event when fewer receives than this are left.
+    pub(crate) fn low_water(&self, limit: u32) -> Result<()> {
+        each!(Self: self, srq => srq.low_water(limit))
     }
 }
+
+/// A memory window. Nothing is reached through it once it is dropped.
+pub(crate) enum RawWindow {
+    #[cfg(feature = "native")]
+    Native(NativeWindow),
+    #[cfg(feature = "sim")]
+    Sim(SimWindow),
+    #[cfg(feature = "system")]
+    System(SystemWindow),
+}
+
+impl RawWindow {
+    /// A key of which a request that binds the window may change the low 8 bits.
+    pub(crate) fn key(&self) -> u32 {
+        each!(Self: self, window => window.key())
+    }
+
+    /// Its number in requests.
+    pub(crate) fn number(&self) -> u64 {
+        each!(Self: self, window => window.number())
+    }
+}
+
+/// The way to a queue pair that receives datagrams.
+pub(crate) enum RawAddress {
+    #[cfg(feature = "native")]
+    Native(NativeAddress),
+    #[cfg(feature = "sim")]
+    Sim(SimAddress),
+    #[cfg(feature = "system")]
+    System(SystemAddress),
+}
+
+each_of!(RawAddress: NativeAddress, SimAddress, SystemAddress);
 
 #[derive(Clone, Debug)]
 pub(crate) enum RawCq {
@@ -206,35 +340,18 @@ pub(crate) enum RawCq {
 const BLOCK: usize = 32;
 
 impl RawCq {
-    pub(crate) fn taken(&self) -> Taken {
+    /// Takes completions.
+    pub(crate) fn poll(&self, into: &mut VecDeque<Ended>) -> Result<()> {
         match self {
             #[cfg(feature = "native")]
-            Self::Native(_) => Taken::Native(VecDeque::new()),
+            Self::Native(cq) => cq.poll(into, BLOCK),
             #[cfg(feature = "sim")]
-            Self::Sim(_) => Taken::Sim(VecDeque::new()),
-            #[cfg(feature = "system")]
-            Self::System(_) => Taken::System(VecDeque::new()),
-        }
-    }
-
-    /// Takes completions.
-    pub(crate) fn poll(&self, into: &mut Taken) -> Result<()> {
-        match (self, into) {
-            #[cfg(feature = "native")]
-            (Self::Native(cq), Taken::Native(taken)) => cq.poll(taken, BLOCK),
-            #[cfg(feature = "sim")]
-            (Self::Sim(cq), Taken::Sim(taken)) => {
-                cq.poll(taken, BLOCK);
+            Self::Sim(cq) => {
+                cq.poll(into, BLOCK);
                 Ok(())
             }
             #[cfg(feature = "system")]
-            (Self::System(cq), Taken::System(taken)) => cq.poll(taken, BLOCK),
-            #[cfg(any(
-                all(feature = "native", feature = "sim"),
-                all(feature = "native", feature = "system"),
-                all(feature = "sim", feature = "system")
-            ))]
-            _ => Ok(()),
+            Self::System(cq) => cq.poll(into, BLOCK),
         }
     }
 
@@ -261,20 +378,14 @@ impl RawCq {
     }
 
     /// Waits for a completion. It may take completions.
-    pub(crate) fn wait(&self, into: &mut Taken, limit: Option<Duration>) -> Result<bool> {
-        match (self, into) {
+    pub(crate) fn wait(&self, into: &mut VecDeque<Ended>, limit: Option<Duration>) -> Result<bool> {
+        match self {
             #[cfg(feature = "native")]
-            (Self::Native(cq), Taken::Native(taken)) => cq.wait(taken, BLOCK, limit),
+            Self::Native(cq) => cq.wait(into, BLOCK, limit),
             #[cfg(feature = "sim")]
-            (Self::Sim(cq), Taken::Sim(_)) => Ok(cq.wait(limit)),
+            Self::Sim(cq) => Ok(cq.wait(limit)),
             #[cfg(feature = "system")]
-            (Self::System(cq), Taken::System(taken)) => cq.wait(taken, BLOCK, limit),
-            #[cfg(any(
-                all(feature = "native", feature = "sim"),
-                all(feature = "native", feature = "system"),
-                all(feature = "sim", feature = "system")
-            ))]
-            _ => Ok(false),
+            Self::System(cq) => cq.wait(into, BLOCK, limit),
         }
     }
 }
@@ -294,62 +405,62 @@ impl RawQp {
     }
 
     /// The address for the peer. The peer may have `reads` READs and atomics outstanding.
-    pub(crate) fn endpoint(&self, &QpAttributes { mtu, peer_reads, .. }: &QpAttributes) -> Endpoint {
-        match self {
-            #[cfg(feature = "native")]
-            Self::Native(qp) => {
-                let mtu = mtu.min(qp.mtu());
-                Endpoint { gid: qp.gid(), qpn: qp.qpn(), psn: qp.psn(), mtu, reads: peer_reads }
-            }
-            #[cfg(feature = "sim")]
-            Self::Sim(qp) => {
-                let gid = qp.ip().to_ipv6_mapped().octets();
-                Endpoint { gid, qpn: qp.qpn(), psn: qp.psn(), mtu, reads: peer_reads }
-            }
-            #[cfg(feature = "system")]
-            Self::System(qp) => {
-                let mtu = mtu.min(qp.mtu());
-                Endpoint { gid: qp.gid(), qpn: qp.qpn(), psn: qp.psn(), mtu, reads: peer_reads }
-            }
-        }
+    pub(crate) fn endpoint(&self, reads: u8, qkey: u32) -> Endpoint {
+        each!(Self: self, qp => Endpoint {
+            gid: qp.gid(),
+            qpn: qp.qpn(),
+            psn: qp.psn(),
+            mtu: qp.mtu(),
+            reads,
+            qkey,
+        })
     }
 
     pub(crate) fn connect(&self, peer: &Endpoint) -> Result<()> {
-        let &Endpoint { gid, qpn, psn, mtu, reads } = peer;
-        match self {
-            #[cfg(feature = "native")]
-            Self::Native(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }),
-            #[cfg(feature = "sim")]
-            Self::Sim(qp) => {
-                use std::net::{IpAddr, Ipv6Addr};
-                let IpAddr::V4(ip) = Ipv6Addr::from(gid).to_canonical() else {
-                    let why = format!("{} isn't a simulated host", Ipv6Addr::from(gid));
-                    return Err(ferroce_buffers::Error::invalid("connect", why));
-                };
-                qp.connect(&QpPeer { ip, qpn, psn, mtu, reads });
-                Ok(())
-            }
-            #[cfg(feature = "system")]
-            Self::System(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }),
+        let &Endpoint { gid, qpn, psn, mtu, reads, .. } = peer;
+        let peer = ConnectedTo { gid, qpn, psn, mtu, reads };
+        each!(Self: self, qp => qp.connect(&peer))
+    }
+
+    /// Takes a queue pair for datagrams to RTS.
+    pub(crate) fn activate(&self, qkey: u32) -> Result<()> {
+        each!(Self: self, qp => qp.activate(qkey))
+    }
+
+    /// The most bytes of a message.
+    #[inline]
+    pub(crate) fn longest(&self, service: QpService) -> u64 {
+        match service {
+            QpService::Datagram => u64::from(each!(Self: self, qp => qp.mtu())),
+            QpService::Reliable | QpService::Unreliable => ferroce_proto::MAX_MESSAGE,
         }
     }
 
-    /// Whether [`RawQp::post`] takes a request with so many bytes.
-    #[inline]
-    pub(crate) fn check(&self, request: &SendRequest<'_, ()>) -> Result<()> {
+    /// Whether [`RawQp::post`] takes datagrams to this address.
+    pub(crate) fn takes(&self, to: &RawAddress) -> bool {
         match self {
             #[cfg(feature = "native")]
-            Self::Native(qp) => qp.check(request.data.len()),
+            Self::Native(qp) => to.native().is_some_and(|to| qp.takes(to)),
             #[cfg(feature = "sim")]
-            Self::Sim(qp) => qp.check(request),
+            Self::Sim(_) => to.sim().is_some(),
             #[cfg(feature = "system")]
-            Self::System(qp) => qp.check(request.data.len()),
+            Self::System(qp) => to.system().is_some_and(|to| qp.takes(to)),
         }
     }
 
+    /// Posts a request to this address, or one that binds a window to this region.
     #[inline]
-    pub(crate) fn post(&self, request: &SendRequest<'_, ()>) {
-        each!(Self: self, qp => qp.post(request));
+    pub(crate) fn post(&self, request: &SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) {
+        // The region's key is enough for the others.
+        let _ = region;
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(qp) => qp.post(request, to.and_then(RawAddress::native)),
+            #[cfg(feature = "sim")]
+            Self::Sim(qp) => qp.post(request, to.and_then(RawAddress::sim)),
+            #[cfg(feature = "system")]
+            Self::System(qp) => qp.post(request, to.and_then(RawAddress::system), region),
+        }
     }
 
     #[inline]

@@ -1,19 +1,26 @@
 //! What a queue pair consists of, before and after it is connected.
 
-use crate::verbs::backend::RawQp;
-use crate::verbs::cq::{Cq, Entry, Operated, Queue, Shared};
+use crate::verbs::address::Address;
+use crate::verbs::backend::{RawDomain, RawQp};
+use crate::verbs::builder::Parameters;
+use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
-use crate::verbs::endpoint::Endpoint;
-use crate::verbs::ops::sealed::Described;
+use crate::verbs::endpoint::{Endpoint, GRH};
+use crate::verbs::loans::{Lent, Loaned, Windows};
+use crate::verbs::ops::sealed::{Described, Flags};
+use crate::verbs::slots::{Entry, Kept, Queue, Shared};
+use crate::verbs::srq::Srq;
 use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{Poster, ring};
 use ferroce_buffers::{
-    Buffer, Error, Failed, Kind, Parts, PayloadMut, Pool, QpAttributes, Result, Segment, Segments,
+    Buffer, Error, Failed, Held, Kind, Parts, PayloadMut, Pool, QpAttributes, QpService, Result, Rights,
+    Segment, Segments,
 };
-use ferroce_proto::{DataRef, SendRequest, Sge, SgeList, one_sge};
+use ferroce_proto::{Access, BindMw, DataRef, SendOp, SendRequest, Sge, SgeList, one_sge};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of an atomic's result.
 const RESULT: usize = 8;
@@ -28,16 +35,15 @@ struct Half {
 
 impl Half {
     fn new(cq: &Arc<Shared>, depth: u32) -> Result<Self> {
-        cq.reserve(depth)?;
         let (poster, retirer) = ring(depth);
-        let queue = cq.join(retirer);
+        let queue = cq.join(retirer, depth)?;
         Ok(Self { poster, queue, cq: cq.clone(), depth })
     }
 
     /// The number of the next request.
     #[inline]
     fn next(&self) -> u64 {
-        u64::from(self.queue.number()) << 32 | u64::from(self.poster.next())
+        self.queue.wr_id(self.poster.next())
     }
 
     #[inline]
@@ -55,63 +61,170 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        self.cq.leave(&self.queue, self.depth);
+        self.cq.leave(&self.queue);
     }
+}
+
+/// Where receives come from.
+enum Receives {
+    Own(Half),
+    /// The shared queue, and where completions go.
+    Shared(Srq, Arc<Shared>),
+}
+
+impl Receives {
+    fn new(srq: Option<&Srq>, cq: &Arc<Shared>, depth: u32) -> Result<Self> {
+        let Some(srq) = srq else { return Ok(Self::Own(Half::new(cq, depth)?)) };
+        cq.join_shared(srq.queue(), srq.depth())?;
+        Ok(Self::Shared(srq.clone(), cq.clone()))
+    }
+
+    fn queue(&self) -> &Arc<Queue> {
+        match self {
+            Self::Own(half) => &half.queue,
+            Self::Shared(srq, _) => srq.queue(),
+        }
+    }
+
+    fn cq(&self) -> &Arc<Shared> {
+        match self {
+            Self::Own(Half { cq, .. }) | Self::Shared(_, cq) => cq,
+        }
+    }
+}
+
+impl Drop for Receives {
+    fn drop(&mut self) {
+        if let Self::Shared(srq, cq) = self {
+            cq.leave(srq.queue());
+        }
+    }
+}
+
+/// A request that can be posted. It owns its memory.
+pub(crate) struct Prepared {
+    tag: u64,
+    op: SendOp,
+    flags: Flags,
+    what: Operated,
+    inline: Option<SmallVec<[u8; 64]>>,
+    sges: SgeList,
+    held: Held,
+    kept: Option<Kept>,
+    region: u64,
 }
 
 pub(crate) struct Core {
     /// `None` once it is destroyed. It ends before the slots: nothing accesses memory for it after that.
     inner: Option<RawQp>,
+    domain: RawDomain,
+    qpn: u32,
     sends: Half,
-    recvs: Half,
+    receives: Receives,
     /// For the results of atomics.
-    results: Pool,
+    results: Option<Pool>,
+    /// For the GRHs of datagrams.
+    headers: Option<Pool>,
+    qkey: Arc<AtomicU32>,
+    windows: Arc<Windows>,
     /// Quiet requests since the last that wasn't.
     quiet: u32,
     attributes: QpAttributes,
 }
 
 impl Core {
-    pub(crate) fn new(
-        domain: &Domain,
-        send_cq: &Cq,
-        recv_cq: &Cq,
-        attributes: &QpAttributes,
-    ) -> Result<Self> {
+    pub(crate) fn new(domain: &Domain, parameters: &Parameters<'_>) -> Result<Self> {
+        let &Parameters { send_cq, recv_cq, srq, mut attributes } = parameters;
         let sends = Half::new(send_cq.shared(), attributes.send_depth)?;
-        let recvs = Half::new(recv_cq.shared(), attributes.recv_depth)?;
-        let results = domain.pool(attributes.send_depth.max(1) as usize, RESULT)?;
-        let inner = domain.inner.rc(send_cq.inner(), recv_cq.inner(), attributes)?;
-        Ok(Self { inner: Some(inner), sends, recvs, results, quiet: 0, attributes: *attributes })
+        let receives = Receives::new(srq, recv_cq.shared(), attributes.recv_depth)?;
+        let pool = |depth: u32, size| domain.pool(depth.max(1) as usize, size).map(Some);
+        let (mut results, mut headers) = (None, None);
+        match attributes.service {
+            QpService::Reliable => results = pool(attributes.send_depth, RESULT)?,
+            QpService::Datagram => headers = pool(attributes.recv_depth, GRH)?,
+            QpService::Unreliable => {}
+        }
+        // A receive has one more part for the GRH.
+        attributes.parts += u32::from(headers.is_some());
+        let cqs = [send_cq.inner(), recv_cq.inner()];
+        let inner = domain.inner.qp(cqs, srq.map(Srq::raw), &attributes)?;
+        let windows = Windows::new(&domain.inner);
+        if attributes.service == QpService::Reliable {
+            recv_cq.shared().set_windows(inner.qpn(), Some(windows.clone()));
+        }
+        let (domain, qpn) = (domain.inner.clone(), inner.qpn());
+        let (inner, qkey) = (Some(inner), Arc::default());
+        Ok(Self {
+            inner,
+            domain,
+            qpn,
+            sends,
+            receives,
+            results,
+            headers,
+            qkey,
+            windows,
+            quiet: 0,
+            attributes,
+        })
     }
 
+    /// The queue pair of a [`Setup`](crate::verbs::Setup), or for a request that was checked.
     #[inline]
     fn inner(&self) -> &RawQp {
-        self.inner.as_ref().expect("only the destruction takes it")
+        self.inner.as_ref().expect("it isn't destroyed")
     }
 
-    pub(crate) fn number(&self) -> u32 {
-        self.inner().qpn()
+    /// # Errors
+    /// A scope has destroyed the queue pair.
+    fn check(&self, verb: &'static str) -> Result<()> {
+        let gone = || Error::new(Kind::Dead, verb, "the queue pair was destroyed at the end of a scope");
+        self.inner.is_some().then_some(()).ok_or_else(gone)
+    }
+
+    pub(crate) const fn number(&self) -> u32 {
+        self.qpn
+    }
+
+    pub(crate) const fn domain(&self) -> &RawDomain {
+        &self.domain
+    }
+
+    /// Whether both sends and receives complete there.
+    pub(crate) fn completes_in(&self, cq: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.sends.cq, cq) && Arc::ptr_eq(self.receives.cq(), cq)
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
-        self.inner().endpoint(&self.attributes)
+        self.inner().endpoint(self.attributes.peer_reads, self.qkey.load(Ordering::Relaxed))
     }
 
     pub(crate) fn connect(&self, endpoint: &Endpoint) -> Result<()> {
         self.inner().connect(endpoint)
     }
 
+    pub(crate) fn activate(&self, qkey: u32) -> Result<()> {
+        self.inner().activate(qkey)?;
+        self.qkey.store(qkey, Ordering::Relaxed);
+        Ok(())
+    }
+
     pub(crate) fn room(&self) -> (u32, u32) {
-        (self.sends.poster.room(), self.recvs.poster.room())
+        let receives = match &self.receives {
+            Receives::Own(half) => half.poster.room(),
+            Receives::Shared(srq, _) => srq.room(),
+        };
+        (self.sends.poster.room(), receives)
     }
 
     pub(crate) fn abort(&self) {
-        self.inner().abort();
+        if let Some(inner) = &self.inner {
+            inner.abort();
+        }
     }
 
     pub(crate) fn is_dead(&self) -> bool {
-        self.inner().is_dead()
+        self.inner.as_ref().is_none_or(RawQp::is_dead)
     }
 
     /// The segments that a request names, without empty ones.
@@ -119,30 +232,101 @@ impl Core {
     fn segments(&self, verb: &'static str, describe: impl FnOnce(&mut Segments)) -> Result<Segments> {
         let mut segments = Segments::new();
         describe(&mut segments);
-        if segments.len() > self.attributes.parts as usize {
-            return Err(self.too_many_parts(verb, segments.len()));
-        }
+        within(&segments, self.attributes.parts, verb)?;
         Ok(segments)
     }
 
-    #[cold]
-    fn too_many_parts(&self, verb: &'static str, parts: usize) -> Error {
-        let why = format!("{parts} parts; the queue pair was built for {}", self.attributes.parts);
-        Error::invalid(verb, why)
+    pub(crate) fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
+        match self.try_recv(tag, memory) {
+            Ok(()) => Ok(()),
+            Err((error, back)) => Err(Failed { error, back }),
+        }
     }
 
-    pub(crate) fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
-        let segments = match self.segments("recv", |into| memory.room(into)) {
-            _ if self.recvs.poster.room() == 0 => Err(self.recvs.full("recv")),
-            segments => segments,
+    fn try_recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), (Error, P)> {
+        if let Err(error) = self.check("recv") {
+            return Err((error, memory));
+        }
+        let Receives::Own(half) = &self.receives else {
+            let why = "the queue pair takes its receives from a shared receive queue: post there";
+            return Err((Error::invalid("recv", why), memory));
         };
+        if half.poster.room() == 0 {
+            return Err((half.full("recv"), memory));
+        }
+        let header = match &self.headers {
+            Some(pool) => match pool.try_take() {
+                // A completion that is being taken has one.
+                None => return Err((half.full("recv"), memory)),
+                some => some,
+            },
+            None => None,
+        };
+        let segments = self.segments("recv", |into| {
+            if let Some(header) = &header {
+                header.room(into);
+            }
+            memory.room(into);
+        });
         let segments = match segments {
             Ok(segments) => segments,
-            Err(error) => return Err(Failed { error, back: memory }),
+            Err(error) => return Err((error, memory)),
         };
-        let wr_id = self.recvs.next();
-        self.recvs.push(Entry { tag, what: Operated::Received, len: 0, held: memory.hold_for_writing() });
-        self.inner().receive(wr_id, sges(&segments));
+        let held = memory.hold_for_writing();
+        let (held, kept) = match header {
+            Some(header) => (header.hold_for_writing().then(held), Some(Kept::Grh(self.qkey.clone()))),
+            None => (held, None),
+        };
+        self.receive(tag, &segments, held, kept);
+        Ok(())
+    }
+
+    /// Posts a receive, for which there is room.
+    fn receive(&mut self, tag: u64, segments: &[Segment], held: Held, kept: Option<Kept>) {
+        let Receives::Own(half) = &mut self.receives else { unreachable!("the caller has looked") };
+        let wr_id = half.next();
+        half.push(Entry { tag, what: Operated::Received, len: 0, held, kept });
+        self.inner().receive(wr_id, sges(segments));
+    }
+
+    /// Posts a receive of borrowed memory.
+    pub(crate) fn recv_borrowed(&mut self, segments: &[Segment], held: Held, kept: Kept) -> Result<()> {
+        self.check("recv")?;
+        match &self.receives {
+            Receives::Own(half) if half.poster.room() == 0 => return Err(half.full("recv")),
+            Receives::Own(_) => {}
+            Receives::Shared(..) => return Err(Error::invalid("recv", "a scope has no shared receives")),
+        }
+        self.receive(0, segments, held, Some(kept));
+        Ok(())
+    }
+
+    /// Checks a request on borrowed memory.
+    pub(crate) fn prepare_borrowed(
+        &self,
+        op: SendOp,
+        flags: Flags,
+        what: Operated,
+        segments: &[Segment],
+        held: Held,
+        kept: Kept,
+    ) -> Result<Prepared> {
+        self.check("post")?;
+        if self.sends.poster.room() == 0 {
+            return Err(self.sends.full("post"));
+        }
+        let (inline, sges) = (None, sges(segments));
+        self.check_length(DataRef::Sges(&sges).len())?;
+        Ok(Prepared { tag: 0, op, flags, what, inline, sges, held, kept: Some(kept), region: 0 })
+    }
+
+    #[inline]
+    fn check_length(&self, len: u64) -> Result<()> {
+        let most = self.inner().longest(self.attributes.service);
+        if len > most {
+            let why = format!("{len} bytes, at most {most} fit a message");
+            return Err(Error::new(Kind::TooLong, "post", why));
+        }
         Ok(())
     }
 
@@ -151,28 +335,88 @@ impl Core {
         tag: u64,
         operation: O,
     ) -> Result<(), Failed<O>> {
-        match self.try_post(tag, operation) {
-            Ok(()) => Ok(()),
+        match self.prepare(tag, operation, 0) {
+            Ok(prepared) => {
+                self.commit(prepared);
+                Ok(())
+            }
             Err((error, back)) => Err(Failed { error, back }),
         }
     }
 
-    fn try_post<T: Transport, O: Operation<T>>(&mut self, tag: u64, operation: O) -> Result<(), (Error, O)> {
-        if self.sends.poster.room() == 0 {
+    /// Checks a request that comes after `before` others which aren't posted yet.
+    #[inline]
+    pub(crate) fn prepare<T: Transport, O: Operation<T>>(
+        &self,
+        tag: u64,
+        operation: O,
+        before: u32,
+    ) -> Result<Prepared, (Error, O)> {
+        if let Err(error) = self.check("post") {
+            return Err((error, operation));
+        }
+        if self.sends.poster.room() <= before {
             return Err((self.sends.full("post"), operation));
         }
         let described = operation.describe();
-        let Described { op, flags, what, inline, error } = described;
+        let Described { mut op, flags, what, inline, to, region, error } = described;
         let inline: Option<SmallVec<[u8; 64]>> = inline.map(Into::into);
-        if let Some(error) = error.or_else(|| self.too_long(inline.as_deref())) {
+        let to = to.cloned();
+        if let Some(error) = error.or_else(|| self.refuse(inline.as_deref(), to.as_ref())) {
             return Err((error, operation));
+        }
+        if matches!(op, SendOp::SendWithInvalidate { .. }) && self.attributes.service != QpService::Reliable {
+            let why = "only a reliable connection returns loans";
+            return Err((Error::new(Kind::Unsupported, "post", why), operation));
         }
         let mut segments = match self.segments("post", |into| operation.segments(into)) {
             Ok(segments) => segments,
             Err(error) => return Err((error, operation)),
         };
-        let result = if what == Operated::Atomic { self.result_buffer(&mut segments) } else { None };
+        let result = if what == Operated::Atomic {
+            let Some(result) = self.results.as_ref().and_then(Pool::try_take) else {
+                // A completion that is being taken has one.
+                return Err((self.sends.full("post"), operation));
+            };
+            result.room(&mut segments);
+            Some(result)
+        } else {
+            None
+        };
         let sges = sges(&segments);
+        let len = inline.as_deref().map_or(DataRef::Sges(&sges), DataRef::Inline).len();
+        if let Err(error) = self.check_length(len) {
+            return Err((error, operation));
+        }
+        let kept = match &mut op {
+            SendOp::BindMw(bind) => match self.lend(bind) {
+                Ok(lent) => Some(Kept::Window(lent, self.receives.queue().clone())),
+                Err(error) => return Err((error, operation)),
+            },
+            _ => to.map(Kept::Address),
+        };
+        let held = match result {
+            Some(result) => Buffer::hold_for_writing(result),
+            None => operation.hold(),
+        };
+        Ok(Prepared { tag, op, flags, what, inline, sges, held, kept, region })
+    }
+
+    /// A window for memory that is lent, whose number and key the request gets.
+    #[cold]
+    fn lend(&self, bind: &mut BindMw) -> Result<Arc<Lent>> {
+        let Access { remote_read: read, remote_write: write, remote_atomic: atomic, .. } = bind.access;
+        let rights = Rights { read, write, atomic };
+        let what = Loaned { address: bind.va, len: bind.length, rights };
+        let lent = self.windows.lend(self.receives.queue(), what)?;
+        (bind.window, bind.rkey) = lent.named();
+        Ok(lent)
+    }
+
+    /// Posts a request. There is room for it.
+    #[inline]
+    pub(crate) fn commit(&mut self, prepared: Prepared) {
+        let Prepared { tag, op, flags, what, inline, sges, held, kept, region } = prepared;
         // A queue of quiet requests alone would never drain.
         let signaled = !flags.quiet || self.quiet + 1 >= self.sends.depth.div_ceil(2);
         let request = SendRequest {
@@ -185,43 +429,39 @@ impl Core {
             ud: None,
             remote_srqn: 0,
         };
-        if let Err(error) = self.inner().check(&request) {
-            return Err((error, operation));
-        }
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
-        let held = match result {
-            Some(result) => result.hold_for_writing(),
-            None => operation.hold(),
-        };
         let len = if what == Operated::Read { sges.iter().map(|sge| sge.length).sum() } else { 0 };
-        self.sends.push(Entry { tag, what, len, held });
-        self.inner().post(&request);
-        Ok(())
+        let to = match &kept {
+            Some(Kept::Address(to)) => Some(to.clone()),
+            _ => None,
+        };
+        self.sends.push(Entry { tag, what, len, held, kept });
+        self.inner().post(&request, to.as_ref().map(Address::raw), region);
     }
 
+    /// Why a request can't be posted.
     #[inline]
-    fn too_long(&self, inline: Option<&[u8]>) -> Option<Error> {
+    fn refuse(&self, inline: Option<&[u8]>, to: Option<&Address>) -> Option<Error> {
         let len = inline.map_or(0, <[u8]>::len);
-        (len > self.attributes.inline as usize).then(|| self.more_than_inline(len))
-    }
-
-    #[cold]
-    fn more_than_inline(&self, len: usize) -> Error {
-        let why = format!("{len} inline bytes; the queue pair was built for {}", self.attributes.inline);
-        Error::new(Kind::TooLong, "post", why)
-    }
-
-    fn result_buffer(&self, segments: &mut Segments) -> Option<Buffer> {
-        let result = self.results.try_take().expect("as many results as slots");
-        result.room(segments);
-        Some(result)
+        if len > self.attributes.inline as usize {
+            let why = format!("{len} inline bytes; the queue pair was built for {}", self.attributes.inline);
+            return Some(Error::new(Kind::TooLong, "post", why));
+        }
+        let foreign = to.is_some_and(|to| !self.inner().takes(to.raw()));
+        foreign.then(|| Error::invalid("post", "the address was made by another domain"))
     }
 
     /// Ends the queue pair, and returns what was outstanding.
     pub(crate) fn destroy(&mut self) -> Vec<(u64, Parts)> {
-        self.inner = None;
+        if let Some(inner) = self.inner.take() {
+            // A device may refuse to destroy a queue pair with windows.
+            self.windows.end();
+            self.receives.cq().set_windows(inner.qpn(), None);
+        }
         let mut outstanding = self.sends.queue.drain();
-        outstanding.extend(self.recvs.queue.drain());
+        if let Receives::Own(half) = &self.receives {
+            outstanding.extend(half.queue.drain());
+        }
         outstanding
     }
 }
@@ -232,9 +472,17 @@ impl Drop for Core {
     }
 }
 
+/// An error if there are more than `parts`.
+#[inline]
+pub(crate) fn within(segments: &Segments, parts: u32, verb: &'static str) -> Result<()> {
+    let too_many =
+        || Error::invalid(verb, format!("{} parts; the queue was built for {parts}", segments.len()));
+    if segments.len() > parts as usize { Err(too_many()) } else { Ok(()) }
+}
+
 /// Segments as the transport names them.
 #[inline]
-fn sges(segments: &[Segment]) -> SgeList {
+pub(crate) fn sges(segments: &[Segment]) -> SgeList {
     let sge = |s: &Segment| Sge { addr: s.address, length: s.length, lkey: s.key };
     match segments {
         [segment] => one_sge(sge(segment)),

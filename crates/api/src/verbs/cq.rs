@@ -1,14 +1,17 @@
-//! Completion queues, and the slots of the queue pairs that use them.
+//! Completion queues.
 
-use crate::verbs::backend::{Ended, RawCq, Taken};
-use ferroce_buffers::slots::Retirer;
-use ferroce_buffers::{Buffer, Error, Fault, Held, Kind, Part, Parts, Result};
-use ferroce_proto::WcOpcode;
-use std::collections::BTreeMap;
+use crate::verbs::backend::RawCq;
+use crate::verbs::endpoint::{Endpoint, GRH};
+use crate::verbs::loans::{Loan, RawLoan};
+use crate::verbs::slots::{Entry, Kept, Queue, Shared};
+use ferroce_buffers::rights::Right;
+use ferroce_buffers::{Buffer, Ended, Error, Fault, Held, Part, Parts, Result};
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What a request was.
@@ -23,112 +26,12 @@ pub enum Operated {
     Read,
     /// An atomic was carried out.
     Atomic,
+    /// Memory was lent to the peer.
+    Lent,
     /// A message was received.
     Received,
     /// A peer has written memory of this side, and has sent 32 bits with it. The receive's own memory is unused.
     ReceivedWrite,
-}
-
-/// What a slot contains.
-pub(crate) struct Entry {
-    pub(crate) tag: u64,
-    pub(crate) what: Operated,
-    /// Bytes that a READ asks for.
-    pub(crate) len: u32,
-    pub(crate) held: Held,
-}
-
-/// The slots of one direction of a queue pair, as the completion queue sees them.
-pub(crate) struct Queue {
-    number: u32,
-    retirer: Mutex<Retirer<Entry>>,
-}
-
-impl Queue {
-    pub(crate) const fn number(&self) -> u32 {
-        self.number
-    }
-
-    #[inline]
-    fn retirer(&self) -> MutexGuard<'_, Retirer<Entry>> {
-        self.retirer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes all entries. The queue pair is destroyed, so nothing uses them.
-    pub(crate) fn drain(&self) -> Vec<(u64, Parts)> {
-        let mut entries = Vec::new();
-        // The lock isn't held while memory is released, which may run code of the program.
-        while let Some(entry) = { self.retirer().pop() } {
-            entries.push((entry.tag, entry.held.settle(None)));
-        }
-        entries
-    }
-}
-
-/// What a completion queue shares with its queue pairs.
-pub(crate) struct Shared {
-    capacity: u32,
-    queues: Mutex<Queues>,
-}
-
-#[derive(Default)]
-struct Queues {
-    joined: BTreeMap<u32, Arc<Queue>>,
-    next: u32,
-    /// Entries that completions of the queues may take.
-    reserved: u32,
-}
-
-impl Shared {
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reserves entries for a queue: a completion queue never overruns (rule S10).
-    pub(crate) fn reserve(&self, depth: u32) -> Result<()> {
-        let mut queues = self.queues();
-        let free = self.capacity - queues.reserved;
-        if depth > free {
-            let why = format!("the completion queue has room for {free} more requests, not for {depth}");
-            return Err(Error::new(Kind::Full, "build", why));
-        }
-        queues.reserved += depth;
-        Ok(())
-    }
-
-    /// Adds the slots of a queue.
-    pub(crate) fn join(&self, retirer: Retirer<Entry>) -> Arc<Queue> {
-        let mut queues = self.queues();
-        // A number comes again after 2^32 queues.
-        while queues.joined.contains_key(&queues.next) {
-            queues.next = queues.next.wrapping_add(1);
-        }
-        let number = queues.next;
-        queues.next = number.wrapping_add(1);
-        let queue = Arc::new(Queue { number, retirer: Mutex::new(retirer) });
-        queues.joined.insert(number, queue.clone());
-        queue
-    }
-
-    /// Ends the reservation of a queue, whose queue pair is destroyed.
-    pub(crate) fn leave(&self, queue: &Queue, depth: u32) {
-        let mut queues = self.queues();
-        queues.reserved -= depth;
-        let removed = queues.joined.remove(&queue.number);
-        drop(queues);
-        drop(removed);
-    }
-
-    /// The queue with this number.
-    fn find(&self, number: u32) -> Option<Arc<Queue>> {
-        self.queues().joined.get(&number).cloned()
-    }
-}
-
-/// The number of a completion's queue.
-#[inline]
-const fn number_of(completion: &Ended) -> u32 {
-    (completion.inner.wr_id >> 32) as u32
 }
 
 /// A completion queue.
@@ -137,8 +40,10 @@ const fn number_of(completion: &Ended) -> u32 {
 pub struct Cq {
     inner: RawCq,
     shared: Arc<Shared>,
+    /// Requests that have ended while a scope waited for its own.
+    kept: VecDeque<Done>,
     /// Completions that were taken from the adapter.
-    entries: Taken,
+    entries: VecDeque<Ended>,
     /// A completion whose quiet predecessors are reported first. It is of the queue that was found last.
     retiring: Option<Ended>,
     found: Option<Arc<Queue>>,
@@ -146,9 +51,8 @@ pub struct Cq {
 
 impl Cq {
     pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
-        let shared = Arc::new(Shared { capacity, queues: Mutex::default() });
-        let entries = inner.taken();
-        Self { inner, shared, entries, retiring: None, found: None }
+        let (shared, entries) = (Shared::new(capacity), VecDeque::new());
+        Self { inner, shared, kept: VecDeque::new(), entries, retiring: None, found: None }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -160,7 +64,7 @@ impl Cq {
     }
 
     fn has_entries(&self) -> bool {
-        self.retiring.is_some() || !self.entries.is_empty()
+        !self.kept.is_empty() || self.retiring.is_some() || !self.entries.is_empty()
     }
 
     /// Completions that have happened. Polling also makes progress: on [`Device::native`](crate::verbs::Device::native) for the
@@ -196,18 +100,24 @@ impl Cq {
 
     /// Whether a completion was taken whose request is outstanding. Those of queue pairs that were destroyed since are dropped.
     fn is_ready(&mut self) -> bool {
+        if !self.kept.is_empty() {
+            return true;
+        }
+        self.is_outstanding()
+    }
+
+    /// As [`Cq::is_ready`], without those that were kept.
+    fn is_outstanding(&mut self) -> bool {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
-                if queue.retirer().is_outstanding(completion.inner.wr_id as u32) {
+                if queue.is_outstanding(completion.wr_id as u32) {
                     return true;
                 }
                 self.retiring = None;
             }
-            self.retiring = self.entries.pop();
+            self.retiring = self.entries.pop_front();
             let Some(completion) = &self.retiring else { return false };
-            if self.found.as_ref().is_none_or(|queue| queue.number != number_of(completion)) {
-                self.found = self.shared.find(number_of(completion));
-            }
+            self.found = self.shared.find_again(self.found.take(), (completion.wr_id >> 32) as u32);
         }
     }
 
@@ -251,36 +161,56 @@ impl Cq {
         }
     }
 
-    /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
-    #[inline(always)]
+    /// Waits for a completion, and keeps what has ended for [`Cq::next`], but for requests on borrowed memory.
+    pub(crate) fn keep_completions(&mut self) -> Result<()> {
+        while !self.is_outstanding() {
+            self.inner.wait(&mut self.entries, None)?;
+            if self.entries.is_empty() {
+                self.inner.poll(&mut self.entries)?;
+            }
+        }
+        while let Some(done) = self.retire_taken() {
+            self.kept.push_back(done);
+        }
+        Ok(())
+    }
+
     fn retire(&mut self) -> Option<Done> {
+        self.kept.pop_front().or_else(|| self.retire_taken())
+    }
+
+    /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
+    fn retire_taken(&mut self) -> Option<Done> {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
-                let mut retirer = queue.retirer();
-                let number = completion.inner.wr_id as u32;
-                if retirer.is_outstanding(number) {
-                    let last = retirer.oldest() == Some(number);
-                    let done = Done::new(retirer.pop()?, completion, last);
-                    drop(retirer);
-                    if last {
-                        self.retiring = None;
-                    }
-                    return Some(done);
+                let slot = completion.wr_id as u32;
+                // Before the receive retires: its key may be used again after that.
+                if let Some(key) = completion.invalidated.filter(|_| queue.is_outstanding(slot)) {
+                    self.shared.note_returned(completion.qpn, key);
                 }
-                self.retiring = None;
+                let retired = queue.retire(slot);
+                let last = retired.as_ref().is_none_or(|(_, last)| *last);
+                let done = retired.map(|(entry, last)| Done::new(entry, completion, last));
+                if last {
+                    self.retiring = None;
+                }
+                match done {
+                    Some(Some(done)) => return Some(done),
+                    // It was a scope's. There may be more behind it.
+                    Some(None) => continue,
+                    None => {}
+                }
             }
-            self.retiring = self.entries.pop();
-            let completion = self.retiring.as_ref()?;
-            if self.found.as_ref().is_none_or(|queue| queue.number != number_of(completion)) {
-                self.found = self.shared.find(number_of(completion));
-            }
+            self.retiring = self.entries.pop_front();
+            let number = (self.retiring.as_ref()?.wr_id >> 32) as u32;
+            self.found = self.shared.find_again(self.found.take(), number);
         }
     }
 }
 
 impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cq").field("capacity", &self.shared.capacity).finish()
+        f.debug_struct("Cq").field("capacity", &self.shared.capacity()).finish()
     }
 }
 
@@ -293,7 +223,6 @@ pub struct Completions<'c> {
 impl Completions<'_> {
     /// The next one.
     #[allow(clippy::should_implement_trait)] // It lends.
-    #[inline]
     pub fn next(&mut self) -> Option<Completion<'_>> {
         self.cq.retire().map(|done| Completion { done, cq: PhantomData })
     }
@@ -301,58 +230,80 @@ impl Completions<'_> {
 
 /// A request that has ended.
 struct Done {
-    entry: Entry,
+    tag: u64,
     qp: u32,
-    len: u32,
-    immediate: Option<[u8; 4]>,
-    value: Option<u64>,
+    what: Operated,
     fault: Option<Fault>,
-    /// Bytes that were written to the memory that is left in the entry.
-    written: Option<usize>,
+    len: u32,
+    immediate: Option<u32>,
+    value: Option<u64>,
+    source: Option<Endpoint>,
+    returned: Option<u32>,
+    loan: Option<RawLoan>,
+    parts: Parts,
 }
 
 impl Done {
-    /// `last` is false for a quiet request, which ended before the one that the completion is of.
-    #[inline(always)]
-    fn new(entry: Entry, completion: &Ended, last: bool) -> Self {
-        let Ended { inner, qpn, fault } = completion;
-        let fault = if last { fault.clone() } else { None };
+    /// `last` is false for a quiet request, which ended before the one that the completion is of. `None` for a request of a scope.
+    fn new(entry: Entry, completion: &Ended, last: bool) -> Option<Self> {
+        let Entry { tag, what, len, held, kept } = entry;
+        let fault = completion.fault.clone().filter(|_| last);
         let done = fault.is_none();
-        let mut this = Self { entry, qp: *qpn, len: 0, immediate: None, value: None, fault, written: None };
-        match this.entry.what {
-            Operated::Received if done => {
-                (this.len, this.immediate) = (inner.byte_len, inner.immediate);
-                if inner.opcode == WcOpcode::RecvRdmaWithImm {
-                    this.entry.what = Operated::ReceivedWrite;
-                } else {
-                    this.written = Some(this.len as usize);
-                }
+        let &Ended { qpn, byte_len, immediate, .. } = completion;
+        let (what, len, immediate) = match what {
+            Operated::Received if done && completion.is_write => {
+                (Operated::ReceivedWrite, byte_len, immediate)
             }
-            Operated::Read if done => {
-                this.len = this.entry.len;
-                this.written = Some(this.len as usize);
+            Operated::Received if done => (what, byte_len, immediate),
+            Operated::Read if done => (what, len, None),
+            what => (what, 0, None),
+        };
+        let written = match what {
+            Operated::Received | Operated::Read if done => Some(len as usize),
+            Operated::Atomic => Some(8),
+            _ => None,
+        };
+        let returned = completion.invalidated.filter(|_| what == Operated::Received);
+        let (held, loan) = match &kept {
+            Some(Kept::Window(lent, receives)) if done => {
+                (Held::default(), Some(RawLoan::new(lent.clone(), receives.clone(), held)))
             }
-            Operated::Atomic => this.take_value(done),
-            _ => {}
+            Some(Kept::Window(lent, receives)) => {
+                lent.end(Some(receives));
+                (held, None)
+            }
+            _ => (held, None),
+        };
+        let (value, source, parts) = (None, None, held.settle(written));
+        let mut done =
+            Self { tag, qp: qpn, what, fault, len, immediate, value, source, returned, loan, parts };
+        match kept {
+            // The result's memory is the queue pair's.
+            None if what == Operated::Atomic => done.take_value(),
+            Some(Kept::Grh(qkey)) => done.take_grh(completion, qkey.load(Ordering::Relaxed)),
+            Some(Kept::Scoped(scoped)) => {
+                // The loans end before the scope learns that the request has.
+                done.parts = Parts::default();
+                scoped.note(what, done.len as usize, done.fault);
+                return None;
+            }
+            None | Some(Kept::Address(_) | Kept::Window(..)) => {}
         }
-        this
+        Some(done)
     }
 
-    /// Takes the result of an atomic, which is memory of the queue pair.
-    fn take_value(&mut self, done: bool) {
-        self.written = Some(8);
-        let result = self.buffer();
+    fn take_value(&mut self) {
+        let result = std::mem::take(&mut self.parts).buffer();
         let value = result.and_then(|result| result[..].try_into().ok());
-        self.value = value.filter(|_| done).map(u64::from_ne_bytes);
+        self.value = value.filter(|_| self.fault.is_none()).map(u64::from_ne_bytes);
     }
 
-    /// The first buffer that is left.
-    #[inline]
-    fn buffer(&mut self) -> Option<Buffer> {
-        loop {
-            if let Part::Buffer(buffer) = self.entry.held.take(&mut self.written)? {
-                return Some(buffer);
-            }
+    /// Of a datagram, the first bytes are of its GRH, whose memory is the queue pair's.
+    fn take_grh(&mut self, completion: &Ended, qkey: u32) {
+        let Some(Part::Buffer(grh)) = self.parts.next() else { return };
+        self.len = self.len.saturating_sub(GRH as u32);
+        if self.fault.is_none() && completion.has_grh {
+            self.source = Endpoint::of_sender(&grh, completion.source, qkey);
         }
     }
 }
@@ -367,7 +318,7 @@ impl Completion<'_> {
     /// The tag of the request.
     #[must_use]
     pub const fn tag(&self) -> u64 {
-        self.done.entry.tag
+        self.done.tag
     }
 
     /// The QPN of the queue pair.
@@ -379,14 +330,13 @@ impl Completion<'_> {
     /// What the request was.
     #[must_use]
     pub const fn what(&self) -> Operated {
-        self.done.entry.what
+        self.done.what
     }
 
     /// Whether it has succeeded.
     ///
     /// # Errors
     /// Why it has failed.
-    #[inline]
     pub fn result(&self) -> Result<(), Fault> {
         self.done.fault.clone().map_or(Ok(()), Err)
     }
@@ -406,10 +356,7 @@ impl Completion<'_> {
     /// The 32 bits that came with the message.
     #[must_use]
     pub const fn imm(&self) -> Option<u32> {
-        match self.done.immediate {
-            Some(bytes) => Some(u32::from_be_bytes(bytes)),
-            None => None,
-        }
+        self.done.immediate
     }
 
     /// Of an atomic that has succeeded: the word before.
@@ -418,26 +365,49 @@ impl Completion<'_> {
         self.done.value
     }
 
-    /// The memory of the request. Buffers of a receive or a READ have the length of what was written to them.
-    #[inline]
-    pub fn take(&mut self) -> Parts {
-        std::mem::take(&mut self.done.entry.held).settle(self.done.written)
+    /// Of a datagram that was received: the queue pair that has sent it, with the Q_Key of this one.
+    /// [`Domain::address`](crate::verbs::Domain::address) makes an address of it for an answer.
+    #[must_use]
+    pub const fn source(&self) -> Option<&Endpoint> {
+        self.done.source.as_ref()
     }
 
-    /// The first buffer of the request that wasn't taken, if the request has succeeded.
+    /// Of a message that [returns](crate::verbs::Send::returning) a loan: the key of its token.
+    #[must_use]
+    pub const fn returned(&self) -> Option<u32> {
+        self.done.returned
+    }
+
+    /// Of a request that has [lent](crate::verbs::Lend) memory with these rights: the loan. If the completion is dropped with it, the
+    /// memory is recalled.
+    ///
+    /// # Errors
+    /// Why the request has failed. Or it has lent nothing, or not with these rights, or the loan was taken
+    /// ([`Kind::Invalid`](crate::Kind::Invalid)).
+    pub fn loan<A: Right>(&mut self) -> Result<Loan<A>> {
+        self.result()?;
+        let loan = self.done.loan.take_if(|loan| loan.rights() == A::RIGHTS).map(Loan::new);
+        loan.ok_or_else(|| Error::invalid("loan", "the completion has no loan with these rights"))
+    }
+
+    /// The memory of the request. Buffers of a receive or a READ have the length of what was written to them.
+    pub fn take(&mut self) -> Parts {
+        std::mem::take(&mut self.done.parts)
+    }
+
+    /// The first buffer of the request, if the request has succeeded.
     ///
     /// # Errors
     /// Why the request has failed.
-    #[inline]
     pub fn buffer(&mut self) -> Result<Option<Buffer>, Fault> {
         self.result()?;
-        Ok(self.done.buffer())
+        Ok(self.take().buffer())
     }
 }
 
 impl fmt::Debug for Completion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Done { entry: Entry { tag, what, .. }, qp, fault, len, .. } = &self.done;
+        let Done { tag, qp, what, fault, len, .. } = &self.done;
         let mut text = f.debug_struct("Completion");
         text.field("tag", tag).field("qp", qp).field("what", what).field("len", len);
         text.field("fault", fault).finish()

@@ -2,7 +2,7 @@
 
 use crate::verbs::backend::{RawDevice, RawDomain};
 use crate::verbs::cq::Cq;
-use crate::verbs::{Builder, Reliable};
+use crate::verbs::{Address, Builder, Datagram, Endpoint, Reliable, Srq, Unreliable};
 use ferroce_buffers::{Buffer, Error, Failed, Memory, Pool, Result};
 #[cfg(feature = "native")]
 use ferroce_native::NativeDevice;
@@ -217,5 +217,63 @@ impl Domain {
     /// Begins a queue pair of a reliable connection. Its completions go to `cq`.
     pub fn rc<'q>(&'q self, cq: &'q Cq) -> Builder<'q, Reliable> {
         Builder::new(self, cq)
+    }
+
+    /// Begins a queue pair of an unreliable connection: it has SENDs and WRITEs, and what the network loses is lost. Its completions go
+    /// to `cq`.
+    pub fn uc<'q>(&'q self, cq: &'q Cq) -> Builder<'q, Unreliable> {
+        Builder::new(self, cq)
+    }
+
+    /// Begins a queue pair for datagrams. Its completions go to `cq`.
+    ///
+    /// ```
+    /// # use ferroce::{sim::World, verbs::{Device, SendTo}};
+    /// # fn main() -> ferroce::Result<()> {
+    /// # let world = World::new(1);
+    /// # let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)).open().unwrap());
+    /// let (mut a_cq, mut b_cq) = (a.cq(16)?, b.cq(16)?);
+    /// let mut a_qp = a.ud(&a_cq).build()?.activate(0x1234).map_err(|failed| failed.error)?;
+    /// let mut b_setup = b.ud(&b_cq).build()?;
+    /// b_setup.recv(1, b.alloc(1024)?)?;
+    /// let mut b_qp = b_setup.activate(0x1234).map_err(|failed| failed.error)?;
+    ///
+    /// // The endpoint has the address, the number and the Q_Key, for 64 bytes of another connection.
+    /// let to_b = a.address(&b_qp.endpoint())?;
+    /// let mut hello = a.alloc(64)?;
+    /// hello.fill(b"hello");
+    /// a_qp.post(2, SendTo::new(hello, &to_b))?;
+    ///
+    /// let mut received = b_cq.next(None)?.unwrap();
+    /// received.result()?;
+    /// let to_a = b.address(received.source().unwrap())?;
+    /// let message = received.take().buffer().unwrap();
+    /// assert_eq!(&message[..], b"hello");
+    /// b_qp.post(3, SendTo::new(message, &to_a))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ud<'q>(&'q self, cq: &'q Cq) -> Builder<'q, Datagram> {
+        Builder::new(self, cq)
+    }
+
+    /// Makes a shared receive queue for so many receives.
+    ///
+    /// # Errors
+    /// `depth` is 0 or more than the device's limit, or the device refuses.
+    pub fn srq(&self, depth: u32) -> Result<Srq> {
+        if depth == 0 || depth > LIMITS.recv_depth {
+            let why = format!("{depth} receives; a shared receive queue has 1 to {}", LIMITS.recv_depth);
+            return Err(Error::invalid("srq", why));
+        }
+        Srq::new(self, depth)
+    }
+
+    /// Finds the way to a queue pair that receives datagrams, for queue pairs of this domain.
+    ///
+    /// # Errors
+    /// This device can't reach it.
+    pub fn address(&self, of: &Endpoint) -> Result<Address> {
+        Ok(Address::new(self.inner.address(of)?, *of))
     }
 }

@@ -79,21 +79,32 @@
 //! # }
 //! ```
 
+mod address;
 mod backend;
+mod batch;
 mod builder;
 mod core;
 mod cq;
 mod device;
 mod endpoint;
+mod loans;
 mod ops;
 mod qp;
+mod scope;
+mod slots;
+mod srq;
 
+pub use address::Address;
+pub use batch::Batch;
 pub use builder::Builder;
 pub use cq::{Completion, Completions, Cq, Operated};
 pub use device::{Device, Domain, Limits};
 pub use endpoint::Endpoint;
-pub use ops::{CompareSwap, FetchAdd, Operation, Read, Send, Write};
-pub use qp::{Qp, RcQp, Setup};
+pub use loans::Loan;
+pub use ops::{CompareSwap, FetchAdd, Lend, Operation, Read, Send, SendTo, Write};
+pub use qp::{Qp, RcQp, Setup, UcQp, UdQp};
+pub use scope::Scope;
+pub use srq::Srq;
 
 /// The transport service of a queue pair.
 pub trait Transport: sealed::Transport + 'static {}
@@ -104,7 +115,40 @@ pub enum Reliable {}
 
 impl Transport for Reliable {}
 
+/// An unreliable connection (UC): what the network loses is lost.
+#[derive(Clone, Copy, Debug)]
+pub enum Unreliable {}
+
+impl Transport for Unreliable {}
+
+/// Datagrams (UD): messages of one packet, to and from any queue pair that knows the Q_Key.
+#[derive(Clone, Copy, Debug)]
+pub enum Datagram {}
+
+impl Transport for Datagram {}
+
+/// A transport service with a peer.
+pub trait Connected: Transport {}
+
+impl Connected for Reliable {}
+impl Connected for Unreliable {}
+
 mod sealed {
-    pub trait Transport {}
-    impl Transport for super::Reliable {}
+    use ferroce_buffers::QpService;
+
+    pub trait Transport {
+        const SERVICE: QpService;
+    }
+
+    impl Transport for super::Reliable {
+        const SERVICE: QpService = QpService::Reliable;
+    }
+
+    impl Transport for super::Unreliable {
+        const SERVICE: QpService = QpService::Unreliable;
+    }
+
+    impl Transport for super::Datagram {
+        const SERVICE: QpService = QpService::Datagram;
+    }
 }

@@ -1,17 +1,21 @@
 //! Requests as values.
 
+use crate::verbs::address::Address;
 use crate::verbs::cq::Operated;
-use crate::verbs::{Reliable, Transport};
+use crate::verbs::{Datagram, Reliable, Transport, Unreliable};
 use ferroce_buffers::rights::{Atomics, Reads, Right, Writes};
-use ferroce_buffers::{Error, Held, Kind, Payload, PayloadMut, Remote, Segments};
-use ferroce_proto::SendOp;
+use ferroce_buffers::{
+    Buffer, Error, Held, Kind, Lendable as _, Payload, PayloadMut, Remote, Rights, Segment, Segments,
+};
+use ferroce_proto::{Access, BindMw, SendOp};
 use sealed::{Described, Flags, Request};
+use std::marker::PhantomData;
 
 /// A request that a transport can carry out.
 pub trait Operation<T: Transport>: Request + std::marker::Send + 'static {}
 
 pub(crate) mod sealed {
-    use super::{Error, Held, Operated, Segments, SendOp};
+    use super::{Address, Error, Held, Operated, Segments, SendOp};
 
     /// Flags of a request.
     #[derive(Clone, Copy, Debug, Default)]
@@ -29,6 +33,10 @@ pub(crate) mod sealed {
         pub what: Operated,
         /// Bytes that are copied into the request.
         pub inline: Option<&'a [u8]>,
+        /// Where a datagram goes.
+        pub to: Option<&'a Address>,
+        /// The region of memory that is lent.
+        pub region: u64,
         /// Why it can't be posted.
         pub error: Option<Error>,
     }
@@ -56,16 +64,16 @@ impl Token {
         Self { key: remote.key(), address: remote.address(), len: remote.len() }
     }
 
-    /// An error if a message of `len` bytes doesn't fit.
     #[inline]
     fn check(&self, len: u64) -> Option<Error> {
-        (len > self.len).then(|| self.too_long(len))
+        (len > self.len).then(|| token_error(len, self.len))
     }
+}
 
-    #[cold]
-    fn too_long(&self, len: u64) -> Error {
-        Error::new(Kind::TooLong, "post", format!("{len} bytes; the peer's memory has {}", self.len))
-    }
+/// A message of `len` bytes doesn't fit.
+#[cold]
+pub(crate) fn token_error(len: u64, room: u64) -> Error {
+    Error::new(Kind::TooLong, "post", format!("{len} bytes; the memory for them has {room}"))
 }
 
 #[inline]
@@ -74,6 +82,13 @@ fn bytes(describe: impl FnOnce(&mut Segments), inline: Option<&[u8]>) -> u64 {
     describe(&mut segments);
     let named: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
     named + inline.map_or(0, |bytes| bytes.len() as u64)
+}
+
+const fn message(immediate: Option<u32>) -> SendOp {
+    match immediate {
+        Some(immediate) => SendOp::SendWithImmediate { immediate: immediate.to_be_bytes() },
+        None => SendOp::Send,
+    }
 }
 
 /// The flags that all requests have.
@@ -100,13 +115,21 @@ macro_rules! flags {
 pub struct Send<P> {
     payload: P,
     immediate: Option<u32>,
+    returns: Option<u32>,
     flags: Flags,
 }
 
 impl<P: Payload> Send<P> {
     /// A message with this payload.
     pub fn new(payload: P) -> Self {
-        Self { payload, immediate: None, flags: Flags::default() }
+        Self { payload, immediate: None, returns: None, flags: Flags::default() }
+    }
+
+    /// Returns a [`Loan`](crate::verbs::Loan) to the peer: its token is invalid when the message is received. For reliable
+    /// connections, and without [`Send::imm`].
+    pub const fn returning<A: Right>(mut self, token: Remote<A>) -> Self {
+        self.returns = Some(token.key());
+        self
     }
 
     /// Adds 32 bits, which the completion of the peer's receive contains.
@@ -132,12 +155,14 @@ impl<P: Payload> Send<P> {
 impl<P: Payload> Request for Send<P> {
     #[inline]
     fn describe(&self) -> Described<'_> {
-        let op = match self.immediate {
-            Some(immediate) => SendOp::SendWithImmediate { immediate: immediate.to_be_bytes() },
-            None => SendOp::Send,
+        let op = match self.returns {
+            Some(rkey) => SendOp::SendWithInvalidate { rkey },
+            None => message(self.immediate),
         };
         let inline = self.payload.inline();
-        Described { op, flags: self.flags, what: Operated::Sent, inline, error: None }
+        let both = self.returns.is_some() && self.immediate.is_some();
+        let error = both.then(|| Error::invalid("post", "a message returns a loan or has 32 bits, not both"));
+        Described { op, flags: self.flags, what: Operated::Sent, inline, to: None, region: 0, error }
     }
 
     #[inline]
@@ -152,6 +177,68 @@ impl<P: Payload> Request for Send<P> {
 }
 
 impl<P: Payload> Operation<Reliable> for Send<P> {}
+impl<P: Payload> Operation<Unreliable> for Send<P> {}
+
+/// A message to any queue pair for datagrams, which takes a receive there. It may be lost.
+///
+/// ```compile_fail,E0277
+/// # use ferroce::verbs::{Address, RcQp, SendTo};
+/// fn send(connected: &mut RcQp, to: &Address) {
+///     let _ = connected.post(1, SendTo::new((), to));
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct SendTo<P> {
+    payload: P,
+    to: Address,
+    immediate: Option<u32>,
+    flags: Flags,
+}
+
+impl<P: Payload> SendTo<P> {
+    /// A message with this payload, which fits into a packet.
+    pub fn new(payload: P, to: &Address) -> Self {
+        Self { payload, to: to.clone(), immediate: None, flags: Flags::default() }
+    }
+
+    /// Adds 32 bits, which the completion of the receive contains.
+    pub const fn imm(mut self, immediate: u32) -> Self {
+        self.immediate = Some(immediate);
+        self
+    }
+
+    /// Marks the message, for a receiver that waits for marked messages only.
+    pub const fn solicited(mut self) -> Self {
+        self.flags.solicited = true;
+        self
+    }
+
+    flags!();
+
+    /// The payload of a request that was refused.
+    pub fn into_payload(self) -> P {
+        self.payload
+    }
+}
+
+impl<P: Payload> Request for SendTo<P> {
+    fn describe(&self) -> Described<'_> {
+        let (inline, to) = (self.payload.inline(), Some(&self.to));
+        let op = message(self.immediate);
+        Described { op, flags: self.flags, what: Operated::Sent, inline, to, region: 0, error: None }
+    }
+
+    fn segments(&self, into: &mut Segments) {
+        self.payload.segments(into);
+    }
+
+    fn hold(self) -> Held {
+        self.payload.hold()
+    }
+}
+
+impl<P: Payload> Operation<Datagram> for SendTo<P> {}
 
 /// Writes to a peer's memory. The peer's program isn't involved.
 ///
@@ -200,7 +287,7 @@ impl<P: Payload> Request for Write<P> {
         };
         let inline = self.payload.inline();
         let error = self.to.check(bytes(|into| self.payload.segments(into), inline));
-        Described { op, flags: self.flags, what: Operated::Written, inline, error }
+        Described { op, flags: self.flags, what: Operated::Written, inline, to: None, region: 0, error }
     }
 
     #[inline]
@@ -215,6 +302,7 @@ impl<P: Payload> Request for Write<P> {
 }
 
 impl<P: Payload> Operation<Reliable> for Write<P> {}
+impl<P: Payload> Operation<Unreliable> for Write<P> {}
 
 /// Reads a peer's memory. The peer's program isn't involved.
 #[derive(Debug)]
@@ -244,14 +332,14 @@ impl<P: PayloadMut> Request for Read<P> {
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, len } = self.from;
         let room = bytes(|into| self.into.room(into), None);
-        let error = (len > room).then(|| {
-            Error::new(Kind::TooLong, "post", format!("{len} bytes; the memory for them has {room}"))
-        });
+        let error = (len > room).then(|| token_error(len, room));
         Described {
             op: SendOp::Read { va, rkey },
             flags: self.flags,
             what: Operated::Read,
             inline: None,
+            to: None,
+            region: 0,
             error,
         }
     }
@@ -314,7 +402,7 @@ fn atomic(at: Token, op: SendOp, flags: Flags) -> Described<'static> {
     let error = (at.len < 8 || !aligned).then(|| {
         Error::invalid("post", "an atomic needs 8 bytes of the peer's memory that are aligned to 8")
     });
-    Described { op, flags, what: Operated::Atomic, inline: None, error }
+    Described { op, flags, what: Operated::Atomic, inline: None, to: None, region: 0, error }
 }
 
 impl Request for FetchAdd {
@@ -353,3 +441,60 @@ impl Request for CompareSwap {
 }
 
 impl Operation<Reliable> for CompareSwap {}
+
+/// Lends a buffer's capacity to the peer, by a memory window. The completion has the [`Loan`](crate::verbs::Loan).
+///
+/// The peer may use the token as soon as it has it, so what contains the token is sent after the completion.
+#[derive(Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Lend<A> {
+    buffer: Buffer,
+    rights: PhantomData<A>,
+    flags: Flags,
+}
+
+impl<A: Right> Lend<A> {
+    /// Lends the buffer with these rights.
+    pub fn new(buffer: Buffer, _rights: A) -> Self {
+        Self { buffer, rights: PhantomData, flags: Flags::default() }
+    }
+
+    flags!();
+
+    /// The buffer of a request that was refused.
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+impl<A: Right> Request for Lend<A> {
+    fn describe(&self) -> Described<'_> {
+        let mut segments = Segments::new();
+        self.buffer.room(&mut segments);
+        let whole = segments.first().copied().unwrap_or(Segment { address: 0, length: 0, key: 0 });
+        let Rights { read, write, atomic } = A::RIGHTS;
+        let access =
+            Access { remote_read: read, remote_write: write, remote_atomic: atomic, ..Access::default() };
+        // The queue pair chooses the window and the key.
+        let op = SendOp::BindMw(BindMw {
+            window: 0,
+            rkey: 0,
+            lkey: whole.key,
+            va: whole.address,
+            length: u64::from(whole.length),
+            access,
+            zero_based: false,
+        });
+        let error = (whole.length == 0).then(|| Error::invalid("post", "an empty buffer can't be lent"));
+        let region = self.buffer.handle();
+        Described { op, flags: self.flags, what: Operated::Lent, inline: None, to: None, region, error }
+    }
+
+    fn segments(&self, _: &mut Segments) {}
+
+    fn hold(self) -> Held {
+        self.buffer.hold_for_peers()
+    }
+}
+
+impl<A: Right> Operation<Reliable> for Lend<A> {}

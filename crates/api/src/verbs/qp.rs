@@ -1,8 +1,9 @@
 //! Queue pairs.
 
 use crate::verbs::core::Core;
-use crate::verbs::{Endpoint, Operation, Reliable, Transport};
-use ferroce_buffers::{Failed, Parts, PayloadMut, Result};
+use crate::verbs::scope::{self, Scope};
+use crate::verbs::{Batch, Connected, Cq, Datagram, Endpoint, Operation, Reliable, Transport, Unreliable};
+use ferroce_buffers::{Error, Failed, Parts, PayloadMut, Result};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -23,12 +24,6 @@ impl<T: Transport> Setup<T> {
         self.core.number()
     }
 
-    /// The address of this queue pair, for the peer.
-    #[must_use]
-    pub fn endpoint(&self) -> Endpoint {
-        self.core.endpoint()
-    }
-
     /// Posts memory for a message. A receive that is posted before the endpoint is sent is there for the first message.
     ///
     /// # Errors
@@ -38,14 +33,39 @@ impl<T: Transport> Setup<T> {
     }
 }
 
-impl Setup<Reliable> {
+impl<T: Connected> Setup<T> {
+    /// The address of this queue pair, for the peer.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.core.endpoint()
+    }
+
     /// Connects the queue pair with the peer's. The peer does the same with this side's [`endpoint`](Setup::endpoint).
     ///
     /// # Errors
     /// The endpoint is of a host that this device can't reach.
     #[allow(clippy::result_large_err)] // The setup comes back by value, as it came.
-    pub fn connect(self, endpoint: &Endpoint) -> Result<Qp<Reliable>, Failed<Self>> {
+    pub fn connect(self, endpoint: &Endpoint) -> Result<Qp<T>, Failed<Self>> {
         match self.core.connect(endpoint) {
+            Ok(()) => Ok(Qp { core: self.core, transport: PhantomData }),
+            Err(error) => Err(Failed { error, back: self }),
+        }
+    }
+}
+
+impl Setup<Datagram> {
+    /// Lets the queue pair send, and receive datagrams with this Q_Key. Senders get it with the [endpoint](Qp::endpoint).
+    ///
+    /// # Errors
+    /// The Q_Key has its highest bit set, which is for privileged programs, or the device refuses: the setup comes back.
+    #[allow(clippy::result_large_err)] // As above.
+    pub fn activate(self, qkey: u32) -> Result<Qp<Datagram>, Failed<Self>> {
+        let activated = if qkey >> 31 == 0 {
+            self.core.activate(qkey)
+        } else {
+            Err(Error::invalid("activate", format!("Q_Key {qkey:#x} is for privileged programs")))
+        };
+        match activated {
             Ok(()) => Ok(Qp { core: self.core, transport: PhantomData }),
             Err(error) => Err(Failed { error, back: self }),
         }
@@ -58,7 +78,7 @@ impl<T> fmt::Debug for Setup<T> {
     }
 }
 
-/// A connected queue pair.
+/// A queue pair that takes requests.
 ///
 /// Dropping it destroys it: the memory of outstanding requests is released when no access to it is possible any more. A queue
 /// pair that is forgotten goes on, and keeps that memory.
@@ -69,6 +89,59 @@ pub struct Qp<T> {
 
 /// A queue pair of a reliable connection.
 pub type RcQp = Qp<Reliable>;
+
+/// A queue pair of an unreliable connection.
+pub type UcQp = Qp<Unreliable>;
+
+/// A queue pair for datagrams.
+pub type UdQp = Qp<Datagram>;
+
+impl Qp<Reliable> {
+    /// Calls `f` with something that posts requests on borrowed memory, which have all ended when this returns. Other completions of
+    /// the queue are kept for the program.
+    ///
+    /// If `f` panics, or the device can't be used any more, the queue pair is destroyed, with the memory of all outstanding requests.
+    ///
+    /// # Errors
+    /// The first failure of a request that [`Scope::finish`] hasn't returned; or requests of this queue pair complete in
+    /// another queue.
+    ///
+    /// # Panics
+    /// As [`Scope::finish`].
+    ///
+    /// ```
+    /// # use ferroce::{rights, sim::World, verbs::Device};
+    /// # fn main() -> ferroce::Result<()> {
+    /// # let world = World::new(1);
+    /// # let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)).open().unwrap());
+    /// # let (mut cq, b_cq) = (a.cq(32)?, b.cq(32)?);
+    /// # let (a_setup, b_setup) = (a.rc(&cq).build()?, b.rc(&b_cq).build()?);
+    /// # let (a_end, b_end) = (a_setup.endpoint(), b_setup.endpoint());
+    /// # let (mut qp, _b_qp) = (a_setup.connect(&b_end)?, b_setup.connect(&a_end)?);
+    /// # let exposed = b.alloc(64)?.expose(rights::ReadWrite)?;
+    /// # let there = exposed.token();
+    /// let mut copy = [0; 5];
+    /// qp.scope(&mut cq, |scope| {
+    ///     scope.write(b"hello", there.slice(..5))?;
+    ///     scope.finish()?;
+    ///     scope.read(&mut copy, there.slice(..5))
+    /// })??;
+    /// assert_eq!(&copy, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scope<'env, R>(&mut self, cq: &mut Cq, f: impl FnOnce(&Scope<'_, 'env>) -> R) -> Result<R> {
+        scope::scope(&mut self.core, cq, f)
+    }
+}
+
+impl Qp<Datagram> {
+    /// The address of this queue pair, for those that send to it.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.core.endpoint()
+    }
+}
 
 impl<T: Transport> Qp<T> {
     /// The QPN.
@@ -94,13 +167,18 @@ impl<T: Transport> Qp<T> {
         self.core.recv(tag, memory)
     }
 
+    /// Begins a batch of requests, which are posted together.
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        Batch::new(&mut self.core)
+    }
+
     /// Requests that can be posted before completions are polled.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.core.room().0
     }
 
-    /// Receives that can be posted before completions are polled.
+    /// Receives that can be posted before completions are polled: to this queue pair, or to the shared receive queue that it uses.
     #[must_use]
     pub fn recv_room(&self) -> u32 {
         self.core.room().1
@@ -119,7 +197,7 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Destroys the queue pair, and returns the memory of outstanding requests with their tags: first of sends, then of
-    /// receives, in the order in which they were posted. They have no completions.
+    /// receives, in the order in which they were posted. They have no completions. Receives of a shared receive queue stay there.
     #[must_use]
     pub fn destroy(mut self) -> Vec<(u64, Parts)> {
         self.core.destroy()

@@ -26,6 +26,11 @@ pub trait Fixture {
         if self.is_foreign() { Status::LocalOperation } else { status }
     }
 
+    /// The network loses packets.
+    fn loses(&self) -> bool {
+        false
+    }
+
     /// A request may be over as soon as it is posted.
     fn is_quick(&self) -> bool {
         false
@@ -61,6 +66,10 @@ impl Fixture for Simulated {
 
     fn seed(&self) -> u64 {
         self.seed
+    }
+
+    fn loses(&self) -> bool {
+        self.seed != 1
     }
 }
 

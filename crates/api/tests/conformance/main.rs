@@ -1,6 +1,7 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
 mod cases;
+mod datagrams;
 #[cfg(feature = "native")]
 mod differential;
 mod ends;
@@ -9,13 +10,16 @@ mod fixture;
 #[cfg(feature = "system")]
 mod hostile;
 mod line;
+mod loans;
 mod memory;
 #[cfg(feature = "system")]
 mod of_the_system;
 #[cfg(feature = "native")]
 mod of_this_process;
 mod pairs;
+mod scopes;
 mod settings;
+mod shared;
 mod simulated;
 
 #[cfg(feature = "native")]
@@ -30,6 +34,11 @@ const _: () = {
     shared::<ferroce::verbs::Device>();
     shared::<ferroce::verbs::Domain>();
     shared::<ferroce::verbs::RcQp>();
+    shared::<ferroce::verbs::UcQp>();
+    shared::<ferroce::verbs::UdQp>();
+    shared::<ferroce::verbs::Srq>();
+    shared::<ferroce::verbs::Loan<ferroce::rights::All>>();
+    shared::<ferroce::verbs::Address>();
     shared::<ferroce::verbs::Setup<ferroce::verbs::Reliable>>();
     shared::<ferroce::verbs::Cq>();
     shared::<ferroce::Buffer>();
@@ -144,4 +153,34 @@ conformance! {
     memory::guessed_keys => a_wrong_key_never_leads_to_memory,
     memory::bounds => an_exposed_buffer_is_reached_and_nothing_beside_it,
     memory::many => random_requests_do_what_a_model_does,
+    shared::two_clients => receives_of_a_shared_queue_go_to_the_queue_pairs_that_take_them,
+    shared::refills => a_shared_queue_is_refilled_while_queue_pairs_take_from_it,
+    shared::full => a_full_shared_queue_gives_the_memory_back,
+    shared::failed => a_queue_pair_that_fails_leaves_a_shared_queue_alone,
+    shared::ended => a_shared_queue_returns_its_memory_at_its_end,
+    shared::reserved => a_completion_queue_has_room_for_a_shared_queue_once,
+    shared::never_full => completion_queues_never_get_more_than_they_hold,
+    shared::foreign => a_shared_queue_of_another_domain_is_refused,
+    loans::returned => a_loan_returns_with_its_buffer,
+    loans::again => windows_are_used_again_under_other_keys,
+    loans::recalled => a_recalled_loan_is_not_written,
+    loans::rights_of_loans => a_loan_has_no_more_rights_and_bytes_than_were_lent,
+    loans::of_another => a_loan_is_of_no_use_to_another_queue_pair,
+    loans::guessed => a_guessed_key_of_a_window_never_leads_to_memory,
+    loans::stale => a_completion_from_before_a_recall_returns_no_later_loan,
+    loans::ends => loans_end_with_what_they_depend_on,
+    loans::refused => what_cannot_be_lent_or_returned_is_refused,
+    scopes::borrowed => a_scope_sends_and_receives_borrowed_memory,
+    scopes::many => a_scope_waits_for_room_and_keeps_other_completions,
+    scopes::failed => a_scope_returns_the_first_failure,
+    scopes::panicked => memory_of_a_scope_that_panics_is_not_written,
+    scopes::elsewhere => a_scope_needs_the_queue_in_which_its_requests_complete,
+    scopes::batches => a_batch_is_posted_as_a_whole_or_not_at_all,
+    datagrams::answered => a_datagram_is_answered_by_its_source,
+    datagrams::parts => datagrams_are_gathered_and_scattered_without_their_header,
+    datagrams::wrong_qkey => a_datagram_with_another_qkey_is_dropped,
+    datagrams::too_long => a_datagram_longer_than_a_packet_is_refused,
+    datagrams::foreign => an_address_of_another_domain_is_refused,
+    datagrams::outstanding => receives_of_datagrams_come_back_without_their_header,
+    datagrams::unreliable => messages_of_an_unreliable_connection_arrive_or_are_lost,
 }

@@ -210,6 +210,38 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
 	return 0;
 }
 
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	return 0;
+}
+
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
+{
+	return EOPNOTSUPP;
+}
+
+int ibv_destroy_srq(struct ibv_srq *srq)
+{
+	return 0;
+}
+
+struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	return 0;
+}
+
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	free(qp);
