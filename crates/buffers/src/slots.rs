@@ -124,8 +124,8 @@ impl<T> Retirer<T> {
     #[must_use]
     #[inline]
     pub fn oldest(&self) -> Option<u32> {
-        let (tail, head) = self.ends();
-        (tail != head).then_some(tail)
+        let tail = self.ends().0;
+        self.is_outstanding(tail).then_some(tail)
     }
 
     /// The numbers of the oldest entry and of the next one to be added.
