@@ -56,6 +56,24 @@ impl RawDevice {
         }
     }
 
+    pub(crate) fn now(&self) -> Duration {
+        match self {
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.world().now(),
+            #[cfg(any(feature = "native", feature = "system"))]
+            _ => monotonic(),
+        }
+    }
+
+    pub(crate) fn pause(&self, time: Duration) {
+        match self {
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.world().sleep(time),
+            #[cfg(any(feature = "native", feature = "system"))]
+            _ => std::thread::sleep(time),
+        }
+    }
+
     pub(crate) fn open(&self) -> Result<RawDomain> {
         Ok(match self {
             #[cfg(feature = "native")]
@@ -66,6 +84,13 @@ impl RawDevice {
             Self::System(device) => RawDomain::System(device.open()?),
         })
     }
+}
+
+/// The time since the first call.
+#[cfg(any(feature = "native", feature = "system"))]
+fn monotonic() -> Duration {
+    static FIRST: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    FIRST.elapsed()
 }
 
 #[derive(Clone, Debug)]

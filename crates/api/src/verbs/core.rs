@@ -102,6 +102,15 @@ impl Core {
         (self.sends.poster.room(), self.recvs.poster.room())
     }
 
+    /// Whether its completions go to this queue alone.
+    pub(crate) fn completes_in(&self, cq: &Cq) -> bool {
+        [&self.sends.cq, &self.recvs.cq].iter().all(|of| Arc::ptr_eq(of, cq.shared()))
+    }
+
+    pub(crate) const fn send_depth(&self) -> u32 {
+        self.attributes.send_depth
+    }
+
     pub(crate) fn abort(&self) {
         self.inner().abort();
     }

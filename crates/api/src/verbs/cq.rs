@@ -153,6 +153,12 @@ impl Cq {
         &self.inner
     }
 
+    /// The same queue, to build queue pairs with while another thread has the queue for itself. It isn't polled.
+    pub(crate) fn for_builders(&self) -> Self {
+        let (inner, shared) = (self.inner.clone(), self.shared.clone());
+        Self { entries: inner.taken(), inner, shared, retiring: None, found: None }
+    }
+
     fn has_entries(&self) -> bool {
         self.retiring.is_some() || !self.entries.is_empty()
     }

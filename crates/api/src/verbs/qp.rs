@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use crate::verbs::core::Core;
-use crate::verbs::{Endpoint, Operation, Reliable, Transport};
+use crate::verbs::{Cq, Endpoint, Operation, Reliable, Transport};
 use ferroce_buffers::{Failed, Parts, PayloadMut, Result};
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,6 +27,14 @@ impl<T: Transport> Setup<T> {
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         self.core.endpoint()
+    }
+
+    pub(crate) fn completes_in(&self, cq: &Cq) -> bool {
+        self.core.completes_in(cq)
+    }
+
+    pub(crate) const fn send_depth(&self) -> u32 {
+        self.core.send_depth()
     }
 
     /// Posts memory for a message. A receive that is posted before the endpoint is sent is there for the first message.

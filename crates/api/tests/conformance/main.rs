@@ -15,6 +15,7 @@ mod of_the_system;
 #[cfg(feature = "native")]
 mod of_this_process;
 mod pairs;
+mod sessions;
 mod settings;
 mod simulated;
 
@@ -32,6 +33,11 @@ const _: () = {
     shared::<ferroce::verbs::RcQp>();
     shared::<ferroce::verbs::Setup<ferroce::verbs::Reliable>>();
     shared::<ferroce::verbs::Cq>();
+    shared::<ferroce::session::Driver>();
+    shared::<ferroce::session::Connection>();
+    shared::<ferroce::session::Message>();
+    shared::<ferroce::session::Permit<'_>>();
+    shared::<ferroce::session::Op<ferroce::verbs::Send<ferroce::Buffer>>>();
     shared::<ferroce::Buffer>();
     shared::<ferroce::Frozen>();
     shared::<ferroce::Pool>();
@@ -144,4 +150,15 @@ conformance! {
     memory::guessed_keys => a_wrong_key_never_leads_to_memory,
     memory::bounds => an_exposed_buffer_is_reached_and_nothing_beside_it,
     memory::many => random_requests_do_what_a_model_does,
+    sessions::echo => a_connection_carries_messages_back_and_forth,
+    sessions::one_sided => a_connection_reads_and_writes_its_peers_memory,
+    sessions::beyond_the_depth => sends_beyond_the_queues_depth_wait_and_never_fail,
+    sessions::full => a_permit_holds_its_place_in_the_queue,
+    sessions::given_up => a_wait_that_is_given_up_lets_the_next_one_have_its_turn,
+    sessions::dropped => a_dropped_request_of_a_connection_keeps_its_memory_until_its_end,
+    sessions::timeout => a_request_that_takes_too_long_is_aborted,
+    sessions::closed => a_failure_ends_a_connection_for_all_that_wait,
+    sessions::closed_early => requests_of_a_closed_connection_return_their_memory,
+    sessions::kept => a_buffer_that_comes_back_late_is_posted_without_a_call,
+    sessions::blocking => a_connection_is_used_without_futures,
 }
