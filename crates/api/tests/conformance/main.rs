@@ -1,5 +1,6 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
+mod cancelled;
 mod cases;
 #[cfg(feature = "native")]
 mod differential;
