@@ -36,7 +36,7 @@ pub mod slots;
 mod sync;
 
 pub use buffer::Buffer;
-pub use connection::{ConnectedTo, QpAttributes};
+pub use connection::{ConnectedTo, ManagedPeer, ManagedQp, ManagerNews, QpAttributes};
 pub use error::{Error, Failed, Fault, Kind, Result, Status};
 pub use exposed::{Exposed, Word};
 pub use frozen::Frozen;

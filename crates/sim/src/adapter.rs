@@ -1,6 +1,7 @@
 //! The adapter of a host: its keys, queue pairs and completion queues.
 
 use crate::frame::Frame;
+use crate::manager::HostManager;
 use ferroce_buffers::{Fault, Rights, Tap};
 use ferroce_proto::{Completion, Instant, Qp, RecvWqe};
 use std::collections::{BTreeMap, VecDeque};
@@ -70,13 +71,14 @@ pub(crate) struct HostState {
     pub(crate) keys: BTreeMap<u32, Key>,
     pub(crate) qps: BTreeMap<u32, QpState>,
     pub(crate) cqs: BTreeMap<u32, CqState>,
+    pub(crate) manager: HostManager,
     next_key: u32,
     next_address: u64,
     next_object: u32,
 }
 
 impl HostState {
-    pub(crate) const fn new(name: String, ip: Ipv4Addr) -> Self {
+    pub(crate) fn new(name: String, ip: Ipv4Addr) -> Self {
         Self {
             name,
             ip,
@@ -84,6 +86,7 @@ impl HostState {
             keys: BTreeMap::new(),
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
+            manager: HostManager::new(),
             next_key: 0x1000,
             next_address: 1 << 32,
             next_object: 0x11,

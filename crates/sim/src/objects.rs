@@ -275,13 +275,14 @@ impl SimQp {
         self.host.ip
     }
 
-    /// Connects it, and takes it to RTS.
-    pub fn connect(&self, peer: &QpPeer) {
+    /// Connects it, and takes it to RTS. Its first request has the PSN `psn`, or that of [`SimQp::psn`].
+    pub fn connect(&self, peer: &QpPeer, psn: Option<u32>) {
         let mut state = self.host.world.lock();
         if let Some(QpState { qp, side, .. }) = state.hosts[self.host.index].qps.get_mut(&self.qpn) {
             side.peer = Some(peer.ip);
             let params = qp.params_mut();
             (params.dest_qpn, params.rq_psn) = (peer.qpn, peer.psn);
+            params.sq_psn = psn.unwrap_or(params.sq_psn);
             params.path_mtu = params.path_mtu.min(peer.mtu);
             params.max_rd_atomic = params.max_rd_atomic.min(peer.reads);
         }

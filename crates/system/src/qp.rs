@@ -122,12 +122,12 @@ impl SystemQp {
         library::check(verb, "ibv_modify_qp", returned)
     }
 
-    /// Connects it, and takes it to RTS.
+    /// Connects it, and takes it to RTS. Its first request has the PSN `psn`, or that of [`SystemQp::psn`].
     ///
     /// # Errors
     /// The peer's address can't be reached from this device.
-    pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
-        let &ConnectedTo { gid, qpn, psn, mtu, reads } = peer;
+    pub fn connect(&self, peer: &ConnectedTo, psn: Option<u32>) -> Result<(), Error> {
+        let &ConnectedTo { gid, qpn, psn: rq_psn, mtu, reads } = peer;
         let Self { init, gid_index, .. } = self;
         let to_rtr = IBV_QP_STATE
             | IBV_QP_AV
@@ -147,7 +147,7 @@ impl SystemQp {
             // 1 is 256.
             path_mtu: init.mtu.min(mtu).ilog2() as c_int - 7,
             dest_qp_num: qpn,
-            rq_psn: psn,
+            rq_psn,
             max_dest_rd_atomic: init.peer_reads,
             min_rnr_timer: init.rnr_timer,
             ah_attr: ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() },
@@ -162,7 +162,7 @@ impl SystemQp {
             | IBV_QP_MAX_QP_RD_ATOMIC;
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
-            sq_psn: self.psn,
+            sq_psn: psn.unwrap_or(self.psn),
             timeout: init.timeout,
             retry_cnt: init.retries,
             rnr_retry: init.rnr_retries,

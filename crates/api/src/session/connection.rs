@@ -1,7 +1,9 @@
 //! Connections.
 
 use crate::session::Driver;
+use crate::session::connecting::Connecting;
 use crate::session::line::Ticket;
+use crate::session::link::Link;
 use crate::session::message::Message;
 use crate::session::op::Op;
 use crate::session::outcome::{Outcome, ReturnedPayload};
@@ -9,8 +11,9 @@ use crate::session::permit::{Batch, Permit, Ready, refused};
 use crate::session::shared::{Refusal, Shared};
 use crate::verbs::{CompareSwap, FetchAdd, Read, Send, Write};
 use ferroce_buffers::rights::{Atomics, Reads, Writes};
-use ferroce_buffers::{Error, Failed, Fault, Payload, PayloadMut, Remote, Result, Status};
+use ferroce_buffers::{Error, Failed, Fault, ManagerNews, Payload, PayloadMut, Pool, Remote, Result, Status};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -41,6 +44,63 @@ impl Connection {
 
     fn shared(&self) -> &Arc<Shared> {
         &self.0.0
+    }
+
+    /// Makes a connection with the program that listens at an address and port, on this crate or by librdmacm. The connection uses the
+    /// pool for its receives, which are posted before the request leaves.
+    ///
+    /// ```no_run
+    /// # async fn example(driver: &ferroce::session::Driver) -> ferroce::Result<()> {
+    /// use ferroce::session::Connection;
+    ///
+    /// let pool = driver.domain().pool(64, 4096)?;
+    /// let peer = Connection::connect(driver, "10.0.0.2:7471", &pool).send_depth(32).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Waiting for it fails if the peer rejects ([`Kind::Rejected`](crate::Kind::Rejected)) or doesn't answer
+    /// ([`Kind::TimedOut`](crate::Kind::TimedOut), after 100 s), or if the device makes no connections by address
+    /// ([`Kind::Unsupported`](crate::Kind::Unsupported)).
+    pub fn connect(driver: &Driver, address: &str, pool: &Pool) -> Connecting {
+        Connecting::new(driver, address, pool)
+    }
+
+    /// The peer's address and port, of a connection by address.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.shared().peer.get().map(|(peer, _)| *peer)
+    }
+
+    /// What the peer's program has sent with its request or its answer, with zeros behind it. Empty for a connection that wasn't made by
+    /// address.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        self.shared().peer.get().map_or(&[], |(_, data)| data)
+    }
+
+    pub(crate) fn with_link<R>(&self, f: impl FnOnce(&Link) -> Result<R>) -> Result<R> {
+        self.shared().with_link(f)
+    }
+
+    /// This side is ready, and the peer is told so.
+    pub(crate) fn establish(&self) -> Result<()> {
+        self.with_link(Link::establish)?;
+        self.watch();
+        Ok(())
+    }
+
+    /// The connection ends when the peer ends it.
+    pub(crate) fn watch(&self) {
+        self.shared().watch_link();
+    }
+
+    /// What the connection manager says next.
+    pub(crate) async fn news(&self) -> ManagerNews {
+        let poll = |context: &mut Context<'_>| {
+            self.shared().poll_link(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        };
+        std::future::poll_fn(poll).await
     }
 
     /// Its driver.
@@ -219,7 +279,8 @@ impl Connection {
 
     /// Fails the connection: all requests end as [flushed](Status::Flushed) and return their memory, which isn't accessed any more.
     pub fn abort(&self) {
-        self.shared().abort();
+        let why = "the connection was aborted";
+        self.shared().fail(&Fault::new(Status::Flushed, 0, Some(why.into()), None));
     }
 
     /// Waits until the connection has ended, and returns the first failure, or which side has ended it.

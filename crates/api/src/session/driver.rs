@@ -6,6 +6,7 @@ use crate::session::shared::Shared;
 use crate::session::table::Table;
 use crate::verbs::{Builder, Cq, Domain, Endpoint, Reliable, Setup};
 use ferroce_buffers::{Error, Fault, Kind, Pool, Result, Status};
+use smallvec::SmallVec;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
@@ -40,8 +41,10 @@ struct Seat {
     cq: Option<Cq>,
     /// Threads that wait for the thread that has it.
     followers: u32,
-    /// The task that wants it.
-    next: Option<Waker>,
+    /// The task of the driver, which waits for the queue or sleeps on its descriptor.
+    task: Option<Waker>,
+    /// Tasks that look again after each turn: what they wait for announces nothing.
+    watchers: Vec<Waker>,
     table: Table,
 }
 
@@ -81,7 +84,13 @@ impl Driver {
     pub fn manual(domain: &Domain) -> Result<Self> {
         let cq = domain.cq(ENTRIES)?;
         let for_builders = cq.for_builders();
-        let seat = Mutex::new(Seat { cq: Some(cq), followers: 0, next: None, table: Table::default() });
+        let seat = Mutex::new(Seat {
+            cq: Some(cq),
+            followers: 0,
+            task: None,
+            watchers: Vec::new(),
+            table: Table::default(),
+        });
         Ok(Self(Arc::new(Inner {
             domain: domain.clone(),
             for_builders,
@@ -286,10 +295,39 @@ impl Driver {
     pub(crate) fn lead_or_wait(&self, waker: &Waker) -> Option<Turn<'_>> {
         let mut seat = self.seat();
         let cq = seat.cq.take();
-        let before = if cq.is_none() { seat.next.replace(waker.clone()) } else { None };
+        let before = if cq.is_none() { seat.task.replace(waker.clone()) } else { None };
         drop(seat);
         drop(before);
         cq.map(|cq| Turn { driver: self, cq: Some(cq) })
+    }
+
+    /// Wakes the task of the driver when there is something that no completion announces. True: there is already.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_nudged(&self, waker: &Waker) -> bool {
+        let mut seat = self.seat();
+        let before = seat.task.replace(waker.clone());
+        let nudged = seat.table.is_nudged();
+        drop(seat);
+        drop(before);
+        nudged
+    }
+
+    /// The connection manager has news of the connection at this place.
+    pub(crate) fn nudge(&self, place: u32) {
+        let mut seat = self.seat();
+        seat.table.nudge(place);
+        let task = seat.task.take();
+        drop(seat);
+        self.0.given_back.notify_all();
+        task.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes a task after the next turn.
+    pub(crate) fn wake_after_turn(&self, waker: &Waker) {
+        let mut seat = self.seat();
+        if !seat.watchers.iter().any(|watcher| watcher.will_wake(waker)) {
+            seat.watchers.push(waker.clone());
+        }
     }
 
     #[cfg(feature = "tokio")]
@@ -369,7 +407,7 @@ impl Turn<'_> {
     fn wait(&mut self, limit: Duration) {
         match self.cq().wait(Some(limit)) {
             Ok(true) => drop(self.dispatch()),
-            Ok(false) => {}
+            Ok(false) => self.look_at_links(),
             Err(error) => self.is_dead(&error),
         }
     }
@@ -377,6 +415,7 @@ impl Turn<'_> {
     /// Tells the connections what has completed.
     pub(crate) fn dispatch(&mut self) -> usize {
         let driver = self.driver;
+        self.look_at_links();
         let mut completions = match self.cq().poll() {
             Ok(completions) => completions,
             Err(error) => {
@@ -400,6 +439,12 @@ impl Turn<'_> {
         count
     }
 
+    /// Ends connections that their peers have ended.
+    fn look_at_links(&self) {
+        let nudged = self.driver.seat().table.nudged();
+        nudged.iter().for_each(|shared| shared.watch_link());
+    }
+
     /// The device can't be used any more, as in the child of a fork.
     #[cold]
     pub(crate) fn is_dead(&self, error: &Error) {
@@ -414,13 +459,13 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut seat = self.driver.seat();
         seat.cq = self.cq.take();
-        let (purged, next) = (seat.table.purge(), seat.next.take());
-        let followers = seat.followers;
+        let (purged, task, followers) = (seat.table.purge(), seat.task.take(), seat.followers);
+        let watchers: SmallVec<[Waker; 2]> = seat.watchers.drain(..).collect();
         drop(seat);
         if followers > 0 {
             self.driver.0.given_back.notify_all();
         }
-        next.into_iter().for_each(Waker::wake);
+        task.into_iter().chain(watchers).for_each(Waker::wake);
         drop(purged);
     }
 }

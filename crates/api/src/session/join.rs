@@ -1,10 +1,11 @@
 //! A connection that is being made.
 
 use crate::session::Driver;
+use crate::session::connecting::Managed;
 use crate::session::connection::Connection;
 use crate::session::shared::{RECEIVE, Shared};
 use crate::verbs::{Endpoint, Qp, Reliable, Setup};
-use ferroce_buffers::{Failed, Fault, Pool, Result, Status};
+use ferroce_buffers::{Failed, Fault, ManagedQp, Pool, QpAttributes, Result, Status};
 use std::sync::Arc;
 
 /// A queue pair with receives, before it is connected. Dropping it destroys the queue pair.
@@ -16,7 +17,7 @@ pub(crate) struct Joining {
 
 impl Joining {
     pub(crate) fn new(driver: &Driver, mut setup: Setup<Reliable>, pool: &Pool, place: u32) -> Self {
-        let shared = Shared::new(driver, place, setup.number(), setup.send_depth(), pool);
+        let shared = Shared::new(driver, place, setup.number(), setup.attributes().send_depth, pool);
         driver.put(shared.clone());
         while let Some(buffer) = pool.try_take() {
             if setup.recv(shared.tag(RECEIVE), buffer).is_err() {
@@ -40,6 +41,28 @@ impl Joining {
     /// The peer can't be reached.
     pub(crate) fn connect(self, theirs: &Endpoint) -> Result<Connection> {
         self.connect_by(|setup| setup.connect(theirs))
+    }
+
+    /// Connects it with a peer that the connection manager has found. The first request has the PSN `first`.
+    ///
+    /// # Errors
+    /// As [`Joining::connect`].
+    pub(crate) fn connect_managed(
+        self,
+        theirs: &Endpoint,
+        first: u32,
+        managed: Managed,
+    ) -> Result<Connection> {
+        self.shared.manage(managed);
+        self.connect_by(|setup| setup.connect_from(theirs, Some(first)))
+    }
+
+    /// What the peer is told by the connection manager.
+    pub(crate) fn managed(&self) -> ManagedQp {
+        let Endpoint { qpn, psn: starting_psn, mtu, .. } = self.endpoint();
+        let QpAttributes { reads, peer_reads, timeout, retries, rnr_retries, .. } =
+            *self.setup().attributes();
+        ManagedQp { qpn, starting_psn, mtu, reads, peer_reads, timeout, retries, rnr_retries }
     }
 
     #[allow(clippy::result_large_err)] // The setup comes back by value, as it came.

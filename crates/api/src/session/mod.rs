@@ -61,10 +61,12 @@
 //! # }
 //! ```
 
+pub(crate) mod connecting;
 mod connection;
 mod driver;
 mod join;
 mod line;
+pub(crate) mod link;
 mod message;
 mod op;
 mod outcome;
@@ -75,6 +77,7 @@ mod table;
 #[cfg(feature = "tokio")]
 mod tokio;
 
+pub use connecting::Connecting;
 pub use connection::Connection;
 pub use driver::{Driver, Idle};
 pub use message::Message;

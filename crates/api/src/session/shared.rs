@@ -1,13 +1,16 @@
 //! The state of a connection, which its handles, its requests and its messages share.
 
 use crate::session::Driver;
+use crate::session::connecting::Managed;
 use crate::session::line::{Later, Line, Ticket};
+use crate::session::link::Link;
 use crate::session::outcome::{Ending, Outcome};
 use crate::session::slots::Slots;
 use crate::verbs::{Completion, Operated, Qp, Reliable};
-use ferroce_buffers::{Buffer, Error, Fault, Kind, Pool, Status};
+use ferroce_buffers::{Buffer, Error, Fault, Kind, ManagerNews, Pool, Status};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
 /// The low half of the tag of receives. Slots have smaller numbers.
@@ -53,6 +56,23 @@ pub(crate) struct Shared {
     /// Posts receives when the pool has a buffer again.
     refill: Waker,
     state: Mutex<State>,
+    /// The connection manager's side of it, until the end.
+    link: Mutex<Option<Link>>,
+    /// The peer's address and private data, of a connection by address.
+    pub(crate) peer: OnceLock<(SocketAddr, Vec<u8>)>,
+    /// Has the driver look at the link.
+    ended: Waker,
+}
+
+/// The connection manager has news of a connection.
+struct Ended(Weak<Shared>);
+
+impl Wake for Ended {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.driver.nudge(shared.place);
+        }
+    }
 }
 
 /// Posts receives of a connection when its pool has a buffer again.
@@ -76,6 +96,9 @@ impl Shared {
             pool: pool.clone(),
             refill: Waker::from(Arc::new(Refill(this.clone()))),
             state: Mutex::new(State { slots: Slots::with_capacity(send_depth), ..State::default() }),
+            link: Mutex::new(None),
+            peer: OnceLock::new(),
+            ended: Waker::from(Arc::new(Ended(this.clone()))),
         })
     }
 
@@ -94,6 +117,40 @@ impl Shared {
         drop(state);
         later.happen();
         result
+    }
+
+    fn link(&self) -> MutexGuard<'_, Option<Link>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is a connection by address.
+    pub(crate) fn manage(&self, Managed { link, peer, private_data }: Managed) {
+        *self.link() = Some(link);
+        let _ = self.peer.set((peer, private_data));
+    }
+
+    pub(crate) fn with_link<R>(&self, f: impl FnOnce(&Link) -> Result<R, Error>) -> Result<R, Error> {
+        match &*self.link() {
+            Some(link) => f(link),
+            None => Err(Error::new(Kind::Dead, "connect", "the connection has ended")),
+        }
+    }
+
+    /// What the connection manager says next.
+    pub(crate) fn poll_link(&self, waker: &Waker) -> Option<ManagerNews> {
+        match &*self.link() {
+            Some(link) => link.poll(&self.driver, waker),
+            None => Some(ManagerNews::Ended),
+        }
+    }
+
+    /// Ends with the peer's end of it, from now on.
+    pub(crate) fn watch_link(&self) {
+        let news = self.link().as_ref().and_then(|link| link.watch(&self.ended));
+        if news == Some(ManagerNews::Ended) {
+            let why = "the peer has ended the connection";
+            self.fail(&Fault::new(Status::Flushed, 0, Some(why.into()), None));
+        }
     }
 
     pub(crate) fn tag(&self, slot: u32) -> u64 {
@@ -282,10 +339,11 @@ impl Shared {
         });
     }
 
-    pub(crate) fn abort(&self) {
+    /// All requests end as flushed.
+    pub(crate) fn fail(&self, fault: &Fault) {
         self.change(|state, _| {
             state.qp.iter_mut().for_each(Qp::abort);
-            state.failed(&Fault::new(Status::Flushed, 0, Some("the connection was aborted".into()), None));
+            state.failed(fault);
         });
     }
 
@@ -296,6 +354,8 @@ impl Shared {
             state.qp.take()
         });
         let Some(qp) = qp else { return };
+        // The peer is told at the end, when nothing is under way any more.
+        let link = self.link().take();
         let first = Arc::new(self.lock().fault.clone().unwrap_or(fault));
         for (tag, parts) in qp.destroy() {
             let fault = Fault::new(Status::Flushed, 0, None, Some(first.clone()));
@@ -304,6 +364,7 @@ impl Shared {
                 self.change(|state, later| state.slots.end(slot, Ending::flushed(fault, parts), later));
             }
         }
+        drop(link);
         self.driver.forget(self.place);
     }
 }

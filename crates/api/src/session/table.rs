@@ -20,6 +20,8 @@ pub(crate) struct Table {
     free: Vec<u32>,
     /// Places of connections that have ended. One that was taken from the completion queue may still be told.
     ended: SmallVec<[u32; 4]>,
+    /// Places of connections of which the connection manager has news.
+    nudged: SmallVec<[u32; 4]>,
 }
 
 impl Table {
@@ -45,13 +47,27 @@ impl Table {
         }
     }
 
+    pub(crate) fn nudge(&mut self, place: u32) {
+        self.nudged.push(place);
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_nudged(&self) -> bool {
+        !self.nudged.is_empty()
+    }
+
+    pub(crate) fn nudged(&mut self) -> SmallVec<[Arc<Shared>; 1]> {
+        let nudged = std::mem::take(&mut self.nudged);
+        nudged.into_iter().filter_map(|place| self.of_tag(u64::from(place) << 32)).collect()
+    }
+
     pub(crate) fn end(&mut self, place: u32) {
         self.ended.push(place);
     }
 
     /// Forgets the connections that have ended. The caller drops them outside of locks.
     pub(crate) fn purge(&mut self) -> SmallVec<[Arc<Shared>; 1]> {
-        let Self { places, free, ended } = self;
+        let Self { places, free, ended, .. } = self;
         let purged = ended.drain(..).filter_map(|place| {
             free.push(place);
             match std::mem::take(&mut places[place as usize]) {

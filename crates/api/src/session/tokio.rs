@@ -62,10 +62,19 @@ async fn watch(inner: Weak<Inner>, descriptor: AsyncFd<OwnedFd>) {
         match look {
             // The tasks that were woken come first.
             Look::Found => yield_now().await,
-            Look::Armed => match descriptor.readable().await {
-                Ok(mut ready) => ready.clear_ready(),
-                Err(_) => return, // The runtime ends.
-            },
+            Look::Armed => {
+                // Until there is a completion, or news that no completion announces.
+                let sleep = poll_fn(|context| {
+                    let driver = Driver::upgrade(&inner);
+                    if driver.is_none_or(|driver| driver.is_nudged(context.waker())) {
+                        return Poll::Ready(Ok(()));
+                    }
+                    descriptor.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
+                });
+                if sleep.await.is_err() {
+                    return; // The runtime ends.
+                }
+            }
             Look::Dead => return,
         }
     }

@@ -339,11 +339,12 @@ impl RawQp {
         }
     }
 
-    pub(crate) fn connect(&self, peer: &Endpoint) -> Result<()> {
+    /// The first request has the PSN `first`, or that of this side's endpoint.
+    pub(crate) fn connect(&self, peer: &Endpoint, first: Option<u32>) -> Result<()> {
         let &Endpoint { gid, qpn, psn, mtu, reads } = peer;
         match self {
             #[cfg(feature = "native")]
-            Self::Native(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }),
+            Self::Native(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }, first),
             #[cfg(feature = "sim")]
             Self::Sim(qp) => {
                 use std::net::{IpAddr, Ipv6Addr};
@@ -351,11 +352,11 @@ impl RawQp {
                     let why = format!("{} isn't a simulated host", Ipv6Addr::from(gid));
                     return Err(ferroce_buffers::Error::invalid("connect", why));
                 };
-                qp.connect(&QpPeer { ip, qpn, psn, mtu, reads });
+                qp.connect(&QpPeer { ip, qpn, psn, mtu, reads }, first);
                 Ok(())
             }
             #[cfg(feature = "system")]
-            Self::System(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }),
+            Self::System(qp) => qp.connect(&ConnectedTo { gid, qpn, psn, mtu, reads }, first),
         }
     }
 

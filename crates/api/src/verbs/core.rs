@@ -94,8 +94,8 @@ impl Core {
         self.inner().endpoint(&self.attributes)
     }
 
-    pub(crate) fn connect(&self, endpoint: &Endpoint) -> Result<()> {
-        self.inner().connect(endpoint)
+    pub(crate) fn connect(&self, endpoint: &Endpoint, first: Option<u32>) -> Result<()> {
+        self.inner().connect(endpoint, first)
     }
 
     pub(crate) fn room(&self) -> (u32, u32) {
@@ -107,8 +107,8 @@ impl Core {
         [&self.sends.cq, &self.recvs.cq].iter().all(|of| Arc::ptr_eq(of, cq.shared()))
     }
 
-    pub(crate) const fn send_depth(&self) -> u32 {
-        self.attributes.send_depth
+    pub(crate) const fn attributes(&self) -> &QpAttributes {
+        &self.attributes
     }
 
     pub(crate) fn abort(&self) {

@@ -79,7 +79,7 @@
 //! # }
 //! ```
 
-mod backend;
+pub(crate) mod backend;
 mod builder;
 mod core;
 mod cq;

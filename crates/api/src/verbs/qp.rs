@@ -2,7 +2,7 @@
 
 use crate::verbs::core::Core;
 use crate::verbs::{Cq, Endpoint, Operation, Reliable, Transport};
-use ferroce_buffers::{Failed, Parts, PayloadMut, Result};
+use ferroce_buffers::{Failed, Parts, PayloadMut, QpAttributes, Result};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -33,8 +33,8 @@ impl<T: Transport> Setup<T> {
         self.core.completes_in(cq)
     }
 
-    pub(crate) const fn send_depth(&self) -> u32 {
-        self.core.send_depth()
+    pub(crate) const fn attributes(&self) -> &QpAttributes {
+        self.core.attributes()
     }
 
     /// Posts memory for a message. A receive that is posted before the endpoint is sent is there for the first message.
@@ -53,7 +53,17 @@ impl Setup<Reliable> {
     /// The endpoint is of a host that this device can't reach.
     #[allow(clippy::result_large_err)] // The setup comes back by value, as it came.
     pub fn connect(self, endpoint: &Endpoint) -> Result<Qp<Reliable>, Failed<Self>> {
-        match self.core.connect(endpoint) {
+        self.connect_from(endpoint, None)
+    }
+
+    /// As [`Setup::connect`]. The first request has this PSN: with a connection manager the peer chooses it.
+    #[allow(clippy::result_large_err)] // As above.
+    pub(crate) fn connect_from(
+        self,
+        endpoint: &Endpoint,
+        first: Option<u32>,
+    ) -> Result<Qp<Reliable>, Failed<Self>> {
+        match self.core.connect(endpoint, first) {
             Ok(()) => Ok(Qp { core: self.core, transport: PhantomData }),
             Err(error) => Err(Failed { error, back: self }),
         }

@@ -1,5 +1,6 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
+mod by_address;
 mod cancelled;
 mod cases;
 #[cfg(feature = "native")]
@@ -37,6 +38,8 @@ const _: () = {
     shared::<ferroce::session::Driver>();
     shared::<ferroce::session::Connection>();
     shared::<ferroce::session::Message>();
+    shared::<ferroce::cm::Listener>();
+    shared::<ferroce::cm::Incoming>();
     shared::<ferroce::session::Permit<'_>>();
     shared::<ferroce::session::Op<ferroce::verbs::Send<ferroce::Buffer>>>();
     shared::<ferroce::Buffer>();
@@ -161,5 +164,8 @@ conformance! {
     sessions::closed => a_failure_ends_a_connection_for_all_that_wait,
     sessions::closed_early => requests_of_a_closed_connection_return_their_memory,
     sessions::kept => a_buffer_that_comes_back_late_is_posted_without_a_call,
+    by_address::made => connections_are_made_by_address,
+    by_address::rejected => a_rejected_connection_says_why,
+    by_address::several => several_connections_are_made_and_ended_by_either_side,
     sessions::blocking => a_connection_is_used_without_futures,
 }
