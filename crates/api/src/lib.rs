@@ -58,6 +58,8 @@
 //! `unsafe` is left to users in three places: implementations of [`Memory`], [`RawMemory::new`], and [`Exposed::quiet`].
 #![forbid(unsafe_code)]
 
+pub mod cm;
+pub mod session;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod verbs;

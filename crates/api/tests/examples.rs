@@ -7,6 +7,17 @@ use std::net::{TcpListener, TcpStream};
 #[path = "../examples/greet.rs"]
 #[expect(dead_code, reason = "the tests call what its `main` calls")]
 mod greet;
+#[path = "../examples/session_loop.rs"]
+#[expect(dead_code, reason = "the tests call what its `main` calls")]
+mod session_loop;
+#[path = "../examples/session_smol.rs"]
+#[expect(dead_code, reason = "the tests call what its `main` calls")]
+mod session_smol;
+#[path = "../examples/session_thread.rs"]
+mod session_thread;
+#[cfg(feature = "tokio")]
+#[path = "../examples/session_tokio.rs"]
+mod session_tokio;
 
 /// What the book shows is the README's, whose blocks are compiled and run.
 #[test]
@@ -42,4 +53,42 @@ fn a_client_greets_a_server() {
             assert_eq!(greet::serve(listener.accept().unwrap().0).unwrap(), "hello over RDMA");
         });
     }
+}
+
+fn native() -> ferroce::verbs::Device {
+    ferroce::verbs::Device::native().unwrap()
+}
+
+#[test]
+fn a_loop_without_a_runtime_sends_messages() {
+    in_namespace("a_loop_without_a_runtime_sends_messages", || {
+        assert_eq!(session_loop::run(&native(), 500).unwrap(), 500);
+    });
+}
+
+#[test]
+fn threads_wait_for_a_drivers_thread() {
+    in_namespace("threads_wait_for_a_drivers_thread", || {
+        assert_eq!(session_thread::run(&native(), 200).unwrap(), 200);
+    });
+}
+
+#[test]
+fn tasks_of_smol_exchange_messages() {
+    in_namespace("tasks_of_smol_exchange_messages", || {
+        assert_eq!(smol::block_on(session_smol::run(&native(), 200)).unwrap(), 200);
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tasks_of_tokio_exchange_messages() {
+    in_namespace("tasks_of_tokio_exchange_messages", || {
+        let runtimes =
+            [tokio::runtime::Builder::new_multi_thread(), tokio::runtime::Builder::new_current_thread()];
+        for mut runtime in runtimes {
+            let runtime = runtime.enable_io().build().unwrap();
+            assert_eq!(runtime.block_on(session_tokio::run(&native(), 200)).unwrap(), 200);
+        }
+    });
 }

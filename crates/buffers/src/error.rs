@@ -29,6 +29,8 @@ pub enum Kind {
     Busy,
     /// The object is in use.
     InUse,
+    /// The peer refuses a connection.
+    Rejected,
     /// A wait has reached its limit.
     TimedOut,
     /// There is no way to the peer's address.
@@ -52,6 +54,7 @@ impl Kind {
             Self::Unsupported => 95,
             Self::Denied => 13,
             Self::Busy | Self::InUse => 16,
+            Self::Rejected => 111,
             Self::TimedOut => 110,
             Self::Unreachable => 113,
             Self::Failed | Self::Os => 5,
@@ -68,6 +71,7 @@ impl Kind {
             Self::NoMemory => io::ErrorKind::OutOfMemory,
             Self::Denied => io::ErrorKind::PermissionDenied,
             Self::Busy | Self::InUse => io::ErrorKind::ResourceBusy,
+            Self::Rejected => io::ErrorKind::ConnectionRefused,
             Self::TimedOut => io::ErrorKind::TimedOut,
             Self::Unreachable => io::ErrorKind::HostUnreachable,
             Self::Dead => io::ErrorKind::NotConnected,

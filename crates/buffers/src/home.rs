@@ -1,12 +1,22 @@
 //! The places of a pool, and the parts of buffers that occupy them.
 
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// The free places of a pool, and who waits for one.
+#[derive(Debug)]
+pub(crate) struct FreePlaces {
+    pub(crate) places: Vec<u32>,
+    /// Each is woken once, by the next place that becomes free.
+    waiting: Vec<Waker>,
+}
 
 /// The places of a pool.
 #[derive(Debug)]
 pub(crate) struct Places {
-    free: Mutex<Vec<u32>>,
+    free: Mutex<FreePlaces>,
     /// Parts of the buffer at each place: it is free when the last is dropped.
     parts: Box<[AtomicU32]>,
 }
@@ -14,12 +24,34 @@ pub(crate) struct Places {
 impl Places {
     /// So many free places.
     pub(crate) fn new(count: u32) -> Self {
-        let free = Mutex::new((0..count).rev().collect());
+        let free = Mutex::new(FreePlaces { places: (0..count).rev().collect(), waiting: Vec::new() });
         Self { free, parts: (0..count).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    pub(crate) fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+    pub(crate) fn free(&self) -> MutexGuard<'_, FreePlaces> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `waker` woken by the next place that becomes free. False: there is a free place already.
+    pub(crate) fn wait(&self, waker: &Waker) -> bool {
+        let mut free = self.free();
+        if !free.places.is_empty() {
+            return false;
+        }
+        if !free.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            free.waiting.push(waker.clone());
+        }
+        true
+    }
+
+    /// A place is free again.
+    fn give_back(&self, place: u32) {
+        let mut free = self.free();
+        free.places.push(place);
+        let woken: SmallVec<[Waker; 4]> = free.waiting.drain(..).collect();
+        drop(free);
+        // A wakeup may run code of the program, which may use the pool.
+        woken.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -32,7 +64,7 @@ pub(crate) struct Home {
 impl Home {
     /// Takes a free place.
     pub(crate) fn take(places: &Arc<Places>) -> Option<Self> {
-        let place = places.free().pop()?;
+        let place = places.free().places.pop()?;
         places.parts[place as usize].store(1, Ordering::Relaxed);
         Some(Self { places: places.clone(), place })
     }
@@ -61,7 +93,7 @@ impl Drop for Home {
     fn drop(&mut self) {
         // The parts are used before this by the threads that drop them; the last of them sees all of that.
         if self.places.parts[self.place as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.places.free().push(self.place);
+            self.places.give_back(self.place);
         }
     }
 }

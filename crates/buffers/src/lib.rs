@@ -40,7 +40,7 @@ mod sync;
 
 pub use borrowed::{Borrows, borrowing};
 pub use buffer::Buffer;
-pub use connection::{ConnectedTo, QpAttributes, QpService};
+pub use connection::{ConnectedTo, ManagedPeer, ManagedQp, ManagerNews, QpAttributes, QpService};
 pub use ended::Ended;
 pub use error::{Error, Failed, Fault, Kind, Result, Status};
 pub use exposed::{Exposed, Word};

@@ -5,6 +5,7 @@ use crate::region::Region;
 use crate::{Buffer, Error};
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 /// A pool of buffers. A dropped buffer returns to it.
 #[derive(Clone)]
@@ -40,10 +41,33 @@ impl Pool {
         Some(Buffer::of_pool(self.region.clone(), start, self.size, home))
     }
 
+    /// Takes a buffer when one is free. The pool may end before the future.
+    ///
+    /// Buffers aren't handed out in the order of the waits.
+    pub fn take(&self) -> impl Future<Output = Buffer> + Send + 'static {
+        let pool = self.clone();
+        std::future::poll_fn(move |context| {
+            pool.poll_take(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        })
+    }
+
+    /// Takes a buffer, or has `waker` woken by the next one that is dropped.
+    #[doc(hidden)]
+    pub fn poll_take(&self, waker: &Waker) -> Option<Buffer> {
+        loop {
+            match self.try_take() {
+                None if self.places.wait(waker) => return None,
+                // One was dropped in between.
+                None => {}
+                taken => return taken,
+            }
+        }
+    }
+
     /// Buffers that are free now.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.places.free().len()
+        self.places.free().places.len()
     }
 
     /// The capacity of each buffer.

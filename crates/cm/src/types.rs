@@ -5,6 +5,7 @@ use ferroce_wire::cm::{
     Ece, IpHeader, Mad, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
     Transport,
 };
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -251,10 +252,9 @@ pub enum ConnectionEvent {
 }
 
 /// Why something can't be done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// Too much private data.
-    #[error("{given} bytes of private data are too many: {most} fit")]
     PrivateData {
         /// How much it is.
         given: usize,
@@ -262,18 +262,30 @@ pub enum Error {
         most: usize,
     },
     /// The connection isn't in a state for this: the peer may have given up meanwhile.
-    #[error("the connection is {state}")]
     State {
         /// What it is instead.
         state: &'static str,
     },
     /// It is established already.
-    #[error("the connection is established already")]
     Established,
     /// No more connections can be had.
-    #[error("{most} connections exist, and no more can")]
     TooMany {
         /// How many there may be.
         most: usize,
     },
 }
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PrivateData { given, most } => {
+                write!(f, "{given} bytes of private data are too many: {most} fit")
+            }
+            Self::State { state } => write!(f, "the connection is {state}"),
+            Self::Established => f.write_str("the connection is established already"),
+            Self::TooMany { most } => write!(f, "{most} connections exist, and no more can"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

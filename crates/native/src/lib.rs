@@ -1,6 +1,6 @@
 //! The adapter in the process, as the crate `ferroce` uses it.
 //!
-//! In here: devices, domains, completion queues and queue pairs of `ferroce_nic`, with the errors and the memory of `ferroce_buffers`.
+//! In here: devices, domains, completion queues and queue pairs of `ferroce_nic`, connections of `ferroce_connect`, with the errors and the memory of `ferroce_buffers`.
 //! Out of here: the adapter (`ferroce_nic`), and the slots that own the memory of outstanding requests (`ferroce`).
 //!
 //! The `unsafe` that counts is the registration of memory. Its promise, that the adapter accesses memory as a Rust program may, is kept
@@ -13,6 +13,7 @@ mod cq;
 mod device;
 mod failures;
 mod library;
+mod manager;
 mod qp;
 mod register;
 mod srq;
@@ -20,6 +21,7 @@ mod window;
 
 pub use cq::NativeCq;
 pub use device::{NativeDevice, NativeDomain};
+pub use manager::{NativeConnection, NativeListener};
 pub use qp::{NativeAddress, NativeQp};
 pub use srq::NativeSrq;
 pub use window::NativeWindow;

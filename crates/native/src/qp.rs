@@ -162,13 +162,13 @@ impl NativeQp {
         self.qp.modify(&attr, bits | mask::STATE).map_err(|error| library::error(verb, &error))
     }
 
-    /// Connects it, and takes it to RTS.
+    /// Connects it, and takes it to RTS. Its first request has the PSN `psn`, or that of [`NativeQp::psn`].
     ///
     /// # Errors
     /// The peer's address can't be reached from this device.
-    pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
+    pub fn connect(&self, peer: &ConnectedTo, psn: Option<u32>) -> Result<(), Error> {
         let _inside = library::enter("connect")?;
-        let &ConnectedTo { gid, qpn, psn, mtu, reads } = peer;
+        let &ConnectedTo { gid, qpn, psn: rq_psn, mtu, reads } = peer;
         let Self { init, gid_index, .. } = self;
         let reliable = init.service == QpService::Reliable;
         let of_reliable = |bits: u32| if reliable { bits } else { 0 };
@@ -181,7 +181,7 @@ impl NativeQp {
             attr.state = QpState::Rtr;
             // 1 is 256.
             attr.path_mtu = (init.mtu.min(mtu).ilog2() - 7) as u8;
-            (attr.dest_qpn, attr.rq_psn) = (qpn, psn);
+            (attr.dest_qpn, attr.rq_psn) = (qpn, rq_psn);
             attr.max_dest_rd_atomic = init.peer_reads;
             attr.min_rnr_timer = init.rnr_timer;
             attr.av = vector(*gid_index, gid);
@@ -190,7 +190,7 @@ impl NativeQp {
             | of_reliable(mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC);
         self.modify("connect", to_rts, |attr| {
             attr.state = QpState::Rts;
-            attr.sq_psn = self.psn;
+            attr.sq_psn = psn.unwrap_or(self.psn);
             (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (init.timeout, init.retries, init.rnr_retries);
             attr.max_rd_atomic = init.reads.min(reads);
         })

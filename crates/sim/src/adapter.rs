@@ -1,6 +1,7 @@
 //! The adapter of a host: its keys, queue pairs and completion queues.
 
 use crate::frame::Frame;
+use crate::manager::HostManager;
 use ferroce_buffers::{Ended, Fault, Rights, Tap};
 use ferroce_proto::{Completion, Instant, Qp, RecvWqe};
 use std::collections::{BTreeMap, VecDeque};
@@ -97,13 +98,14 @@ pub(crate) struct HostState {
     pub(crate) tables: Tables,
     pub(crate) qps: BTreeMap<u32, QpState>,
     pub(crate) cqs: BTreeMap<u32, CqState>,
+    pub(crate) manager: HostManager,
     next_key: u32,
     next_address: u64,
     next_object: u32,
 }
 
 impl HostState {
-    pub(crate) const fn new(name: String, ip: Ipv4Addr) -> Self {
+    pub(crate) fn new(name: String, ip: Ipv4Addr) -> Self {
         Self {
             name,
             ip,
@@ -111,6 +113,7 @@ impl HostState {
             tables: Tables { keys: BTreeMap::new(), srqs: BTreeMap::new(), windows: BTreeMap::new() },
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
+            manager: HostManager::new(),
             next_key: 0x1000,
             next_address: 1 << 32,
             next_object: 0x11,

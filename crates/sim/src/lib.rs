@@ -2,7 +2,7 @@
 //!
 //! In here: [`World`], [`Host`], the adapters' objects ([`SimDomain`], [`SimCq`], [`SimQp`]), [`Faults`] by a seed, the
 //! [`Trace`] of what has happened, and threads that take turns ([`Program`]).
-//! Out of here: the transport (`proto`), memory (`buffers`), and the interface for programs (`ferroce`).
+//! Out of here: the transport (`proto`), the communication manager (`cm`), memory (`buffers`), and the interface for programs (`ferroce`).
 //!
 //! Time stands still while a program runs. It moves on when all programs wait: to the arrival of the next packet, the next
 //! timer, or the end of a wait. One program runs at a time, so equal seeds give equal traces.
@@ -15,6 +15,7 @@ mod faults;
 mod frame;
 mod keys;
 mod mail;
+mod manager;
 mod objects;
 mod programs;
 mod random;
@@ -27,6 +28,7 @@ mod world;
 
 pub use faults::Faults;
 pub use mail::{Receiver, Sender};
+pub use manager::{SimConnection, SimListener};
 pub use objects::{SimAddress, SimCq, SimDomain, SimQp, SimSrq, SimWindow};
 pub use programs::Program;
 pub use trace::{Trace, TraceEvent, What};

@@ -426,17 +426,18 @@ impl SimQp {
         self.mtu
     }
 
-    /// Connects it, and takes it to RTS.
+    /// Connects it, and takes it to RTS. Its first request has the PSN `first`, or that of [`SimQp::psn`].
     ///
     /// # Errors
     /// The peer isn't simulated.
-    pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
+    pub fn connect(&self, peer: &ConnectedTo, first: Option<u32>) -> Result<(), Error> {
         let ip = ip_of(peer.gid, "connect")?;
         let mut state = self.host.world.lock();
         if let Some(QpState { qp, side, .. }) = state.hosts[self.host.index].qps.get_mut(&self.qpn) {
             side.peer = Some(ip);
             let params = qp.params_mut();
             (params.dest_qpn, params.rq_psn) = (peer.qpn, peer.psn);
+            params.sq_psn = first.unwrap_or(params.sq_psn);
             params.path_mtu = params.path_mtu.min(peer.mtu);
             params.max_rd_atomic = params.max_rd_atomic.min(peer.reads);
         }

@@ -11,6 +11,7 @@ use crate::trace::{Trace, TraceEvent, What};
 use crate::wait::ProgramState;
 use ferroce_buffers::Ended;
 use ferroce_proto::{Completion, Instant, Qp, WcOpcode, WcStatus};
+use ferroce_wire::cm::GSI_QPN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -84,7 +85,8 @@ impl State {
     pub(crate) fn next_event(&self) -> Option<Instant> {
         let arrival = self.wire.first_key_value().map(|((at, _), _)| *at);
         let timer = self.timers.first().map(|(at, ..)| *at);
-        [arrival, timer].into_iter().flatten().min()
+        let manager = self.hosts.iter().filter_map(|host| host.manager.next_timeout()).min();
+        [arrival, timer, manager].into_iter().flatten().min()
     }
 
     /// Packets on their way.
@@ -109,7 +111,9 @@ impl State {
                 qp.handle_timeout(now, &mut QpEnv { tables, side });
             }
             self.work(host, qpn);
+            return;
         }
+        self.run_managers();
     }
 
     fn arrive(&mut self, from: usize, to: usize, frame: &Frame) {
@@ -119,6 +123,9 @@ impl State {
             return;
         }
         self.note(What::Arrived { at, qpn: bth.dest_qp, operation: bth.opcode.operation, psn: bth.psn });
+        if bth.dest_qp == GSI_QPN {
+            return self.mad_arrives(to, source, &frame.payload);
+        }
         let HostState { tables, qps, .. } = &mut self.hosts[to];
         if let Some(QpState { qp, side, .. }) = qps.get_mut(&bth.dest_qp)
             && (side.peer == Some(source) || side.is_for_datagrams)
@@ -201,7 +208,7 @@ impl State {
     }
 
     /// Puts a packet on the wire, with the faults of the network.
-    fn send(&mut self, from: usize, frame: Frame) {
+    pub(crate) fn send(&mut self, from: usize, frame: Frame) {
         let Some(to) = self.hosts.iter().position(|host| host.ip == frame.to) else { return };
         let faults = self.faults.clone();
         let lost = self.random.chance(faults.loss) || !self.hosts[from].plugged;

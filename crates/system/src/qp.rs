@@ -194,12 +194,12 @@ impl SystemQp {
         library::check(verb, "ibv_modify_qp", returned)
     }
 
-    /// Connects it, and takes it to RTS.
+    /// Connects it, and takes it to RTS. Its first request has the PSN `psn`, or that of [`SystemQp::psn`].
     ///
     /// # Errors
     /// The peer's address can't be reached from this device.
-    pub fn connect(&self, peer: &ConnectedTo) -> Result<(), Error> {
-        let &ConnectedTo { gid, qpn, psn, mtu, reads } = peer;
+    pub fn connect(&self, peer: &ConnectedTo, psn: Option<u32>) -> Result<(), Error> {
+        let &ConnectedTo { gid, qpn, psn: rq_psn, mtu, reads } = peer;
         let Self { init, gid_index, .. } = self;
         let reliable = init.service == QpService::Reliable;
         let of_reliable = |bits: c_int| if reliable { bits } else { 0 };
@@ -214,7 +214,7 @@ impl SystemQp {
             // 1 is 256.
             path_mtu: init.mtu.min(mtu).ilog2() as c_int - 7,
             dest_qp_num: qpn,
-            rq_psn: psn,
+            rq_psn,
             max_dest_rd_atomic: init.peer_reads,
             min_rnr_timer: init.rnr_timer,
             ah_attr: vector(*gid_index, gid),
@@ -226,7 +226,7 @@ impl SystemQp {
             | of_reliable(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
-            sq_psn: self.psn,
+            sq_psn: psn.unwrap_or(self.psn),
             timeout: init.timeout,
             retry_cnt: init.retries,
             rnr_retry: init.rnr_retries,

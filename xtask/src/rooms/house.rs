@@ -119,13 +119,13 @@ pub const HOUSE: &[Storey] = &[
         },
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
+    &[room(
+        "connect",
+        "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
+    )],
     &[
         room("native", "The adapter's objects as the Rust API uses them."),
         room("system", "The machine's libibverbs.so.1 as the Rust API uses it."),
-        room(
-            "connect",
-            "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
-        ),
     ],
     &[
         room("capi-ibverbs", "The C interface: libibverbs.so.1."),

@@ -61,6 +61,24 @@ impl RawDevice {
         }
     }
 
+    pub(crate) fn now(&self) -> Duration {
+        match self {
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.world().now(),
+            #[cfg(any(feature = "native", feature = "system"))]
+            _ => monotonic(),
+        }
+    }
+
+    pub(crate) fn pause(&self, time: Duration) {
+        match self {
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.world().sleep(time),
+            #[cfg(any(feature = "native", feature = "system"))]
+            _ => std::thread::sleep(time),
+        }
+    }
+
     pub(crate) fn open(&self) -> Result<RawDomain> {
         Ok(match self {
             #[cfg(feature = "native")]
@@ -71,6 +89,13 @@ impl RawDevice {
             Self::System(device) => RawDomain::System(device.open()?),
         })
     }
+}
+
+/// The time since the first call.
+#[cfg(any(feature = "native", feature = "system"))]
+fn monotonic() -> Duration {
+    static FIRST: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    FIRST.elapsed()
 }
 
 #[derive(Clone, Debug)]
@@ -416,10 +441,11 @@ impl RawQp {
         })
     }
 
-    pub(crate) fn connect(&self, peer: &Endpoint) -> Result<()> {
+    /// The first request has the PSN `first`, or that of this side's endpoint.
+    pub(crate) fn connect(&self, peer: &Endpoint, first: Option<u32>) -> Result<()> {
         let &Endpoint { gid, qpn, psn, mtu, reads, .. } = peer;
         let peer = ConnectedTo { gid, qpn, psn, mtu, reads };
-        each!(Self: self, qp => qp.connect(&peer))
+        each!(Self: self, qp => qp.connect(&peer, first))
     }
 
     /// Takes a queue pair for datagrams to RTS.

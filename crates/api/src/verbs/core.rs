@@ -199,8 +199,8 @@ impl Core {
         self.inner().endpoint(self.attributes.peer_reads, self.qkey.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn connect(&self, endpoint: &Endpoint) -> Result<()> {
-        self.inner().connect(endpoint)
+    pub(crate) fn connect(&self, endpoint: &Endpoint, first: Option<u32>) -> Result<()> {
+        self.inner().connect(endpoint, first)
     }
 
     pub(crate) fn activate(&self, qkey: u32) -> Result<()> {
@@ -215,6 +215,10 @@ impl Core {
             Receives::Shared(srq, _) => srq.room(),
         };
         (self.sends.poster.room(), receives)
+    }
+
+    pub(crate) const fn attributes(&self) -> &QpAttributes {
+        &self.attributes
     }
 
     pub(crate) fn abort(&self) {

@@ -51,8 +51,12 @@ pub struct Cq {
 
 impl Cq {
     pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
-        let (shared, entries) = (Shared::new(capacity), VecDeque::new());
-        Self { inner, shared, kept: VecDeque::new(), entries, retiring: None, found: None }
+        Self::with(inner, Shared::new(capacity))
+    }
+
+    fn with(inner: RawCq, shared: Arc<Shared>) -> Self {
+        let (kept, entries) = (VecDeque::new(), VecDeque::new());
+        Self { inner, shared, kept, entries, retiring: None, found: None }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -61,6 +65,11 @@ impl Cq {
 
     pub(crate) const fn inner(&self) -> &RawCq {
         &self.inner
+    }
+
+    /// The same queue, to build queue pairs with while another thread has the queue for itself. It isn't polled.
+    pub(crate) fn for_builders(&self) -> Self {
+        Self::with(self.inner.clone(), self.shared.clone())
     }
 
     fn has_entries(&self) -> bool {

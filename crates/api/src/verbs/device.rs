@@ -10,6 +10,7 @@ use ferroce_native::NativeDevice;
 use ferroce_sim::Host;
 #[cfg(feature = "system")]
 use ferroce_system::SystemDevice;
+use std::time::Duration;
 
 /// What a device can do. It is the same for all devices of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,6 +137,16 @@ impl Device {
     #[must_use]
     pub fn name(&self) -> String {
         self.inner.name()
+    }
+
+    /// The time of its host: virtual in a simulation.
+    pub(crate) fn now(&self) -> Duration {
+        self.inner.now()
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pause(&self, time: Duration) {
+        self.inner.pause(time);
     }
 
     /// What it can do.

@@ -80,7 +80,7 @@
 //! ```
 
 mod address;
-mod backend;
+pub(crate) mod backend;
 mod batch;
 mod builder;
 mod core;

@@ -3,7 +3,7 @@
 use crate::verbs::core::Core;
 use crate::verbs::scope::{self, Scope};
 use crate::verbs::{Batch, Connected, Cq, Datagram, Endpoint, Operation, Reliable, Transport, Unreliable};
-use ferroce_buffers::{Error, Failed, Parts, PayloadMut, Result};
+use ferroce_buffers::{Error, Failed, Parts, PayloadMut, QpAttributes, Result};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -22,6 +22,14 @@ impl<T: Transport> Setup<T> {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.core.number()
+    }
+
+    pub(crate) fn completes_in(&self, cq: &Cq) -> bool {
+        self.core.completes_in(cq.shared())
+    }
+
+    pub(crate) const fn attributes(&self) -> &QpAttributes {
+        self.core.attributes()
     }
 
     /// Posts memory for a message. A receive that is posted before the endpoint is sent is there for the first message.
@@ -46,7 +54,13 @@ impl<T: Connected> Setup<T> {
     /// The endpoint is of a host that this device can't reach.
     #[allow(clippy::result_large_err)] // The setup comes back by value, as it came.
     pub fn connect(self, endpoint: &Endpoint) -> Result<Qp<T>, Failed<Self>> {
-        match self.core.connect(endpoint) {
+        self.connect_from(endpoint, None)
+    }
+
+    /// As [`Setup::connect`]. The first request has this PSN: with a connection manager the peer chooses it.
+    #[allow(clippy::result_large_err)] // As above.
+    pub(crate) fn connect_from(self, endpoint: &Endpoint, first: Option<u32>) -> Result<Qp<T>, Failed<Self>> {
+        match self.core.connect(endpoint, first) {
             Ok(()) => Ok(Qp { core: self.core, transport: PhantomData }),
             Err(error) => Err(Failed { error, back: self }),
         }

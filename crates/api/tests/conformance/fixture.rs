@@ -14,6 +14,10 @@ pub const fn large(number: usize) -> usize {
 pub trait Fixture {
     /// The devices.
     fn devices(&self) -> [&Device; 2];
+    /// The IP address that leads to the second device. `None`: the backend makes no connections by address.
+    fn address(&self) -> Option<String> {
+        None
+    }
     /// A number that random cases begin with.
     fn seed(&self) -> u64;
     /// The device isn't Ferroce's: its faults have no reason.
@@ -40,6 +44,7 @@ pub trait Fixture {
 /// Devices of two hosts of a simulated network.
 pub struct Simulated {
     devices: [Device; 2],
+    address: String,
     seed: u64,
 }
 
@@ -53,8 +58,9 @@ impl Simulated {
         all.into_iter().take(if cfg!(miri) { 2 } else { 4 }).map(|(seed, faults)| {
             let world = World::new(seed);
             world.faults(faults);
-            let devices = ["a", "b"].map(|name| Device::simulated(&world.host(name)));
-            Self { devices, seed }
+            let hosts = ["a", "b"].map(|name| world.host(name));
+            let address = hosts[1].ip().to_string();
+            Self { devices: hosts.map(|host| Device::simulated(&host)), address, seed }
         })
     }
 }
@@ -62,6 +68,10 @@ impl Simulated {
 impl Fixture for Simulated {
     fn devices(&self) -> [&Device; 2] {
         [&self.devices[0], &self.devices[1]]
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.address.clone())
     }
 
     fn seed(&self) -> u64 {
@@ -95,6 +105,10 @@ impl Native {
 impl Fixture for Native {
     fn devices(&self) -> [&Device; 2] {
         [&self.0, &self.0]
+    }
+
+    fn address(&self) -> Option<String> {
+        Some("127.0.0.1".into())
     }
 
     fn seed(&self) -> u64 {

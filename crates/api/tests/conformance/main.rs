@@ -1,5 +1,7 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
+mod by_address;
+mod cancelled;
 mod cases;
 mod datagrams;
 #[cfg(feature = "native")]
@@ -18,6 +20,7 @@ mod of_the_system;
 mod of_this_process;
 mod pairs;
 mod scopes;
+mod sessions;
 mod settings;
 mod shared;
 mod simulated;
@@ -41,6 +44,13 @@ const _: () = {
     shared::<ferroce::verbs::Address>();
     shared::<ferroce::verbs::Setup<ferroce::verbs::Reliable>>();
     shared::<ferroce::verbs::Cq>();
+    shared::<ferroce::session::Driver>();
+    shared::<ferroce::session::Connection>();
+    shared::<ferroce::session::Message>();
+    shared::<ferroce::cm::Listener>();
+    shared::<ferroce::cm::Incoming>();
+    shared::<ferroce::session::Permit<'_>>();
+    shared::<ferroce::session::Op<ferroce::verbs::Send<ferroce::Buffer>>>();
     shared::<ferroce::Buffer>();
     shared::<ferroce::Frozen>();
     shared::<ferroce::Pool>();
@@ -183,4 +193,18 @@ conformance! {
     datagrams::foreign => an_address_of_another_domain_is_refused,
     datagrams::outstanding => receives_of_datagrams_come_back_without_their_header,
     datagrams::unreliable => messages_of_an_unreliable_connection_arrive_or_are_lost,
+    sessions::echo => a_connection_carries_messages_back_and_forth,
+    sessions::one_sided => a_connection_reads_and_writes_its_peers_memory,
+    sessions::beyond_the_depth => sends_beyond_the_queues_depth_wait_and_never_fail,
+    sessions::full => a_permit_holds_its_place_in_the_queue,
+    sessions::given_up => a_wait_that_is_given_up_lets_the_next_one_have_its_turn,
+    sessions::dropped => a_dropped_request_of_a_connection_keeps_its_memory_until_its_end,
+    sessions::timeout => a_request_that_takes_too_long_is_aborted,
+    sessions::closed => a_failure_ends_a_connection_for_all_that_wait,
+    sessions::closed_early => requests_of_a_closed_connection_return_their_memory,
+    sessions::kept => a_buffer_that_comes_back_late_is_posted_without_a_call,
+    by_address::made => connections_are_made_by_address,
+    by_address::rejected => a_rejected_connection_says_why,
+    by_address::several => several_connections_are_made_and_ended_by_either_side,
+    sessions::blocking => a_connection_is_used_without_futures,
 }

@@ -1,0 +1,402 @@
+//! The state of a connection, which its handles, its requests and its messages share.
+
+use crate::session::Driver;
+use crate::session::connecting::Managed;
+use crate::session::line::{Later, Line, Ticket};
+use crate::session::link::Link;
+use crate::session::outcome::{Ending, Outcome};
+use crate::session::slots::Slots;
+use crate::verbs::{Completion, Operated, Qp, Reliable};
+use ferroce_buffers::{Buffer, Error, Fault, Kind, ManagerNews, Pool, Status};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Wake, Waker};
+
+/// The low half of the tag of receives. Slots have smaller numbers.
+pub(crate) const RECEIVE: u32 = u32::MAX;
+
+/// A message that the program hasn't fetched.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) buffer: Buffer,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) written: Option<usize>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// `None` before it is connected, and after its end.
+    qp: Option<Qp<Reliable>>,
+    slots: Slots,
+    /// Places of the send queue that permits have.
+    pub(crate) permits: u32,
+    ready: Line,
+    received: VecDeque<Received>,
+    receivers: Line,
+    /// Why it has ended.
+    fault: Option<Fault>,
+    watchers: Line,
+}
+
+/// A request that couldn't be posted.
+pub(crate) enum Refusal {
+    Full,
+    Error(Error),
+}
+
+/// A connection, but for its handles.
+pub(crate) struct Shared {
+    pub(crate) driver: Driver,
+    pub(crate) qpn: u32,
+    /// Its place in the driver's table: the high half of its tags.
+    pub(crate) place: u32,
+    pub(crate) send_depth: u32,
+    pool: Pool,
+    /// Posts receives when the pool has a buffer again.
+    refill: Waker,
+    state: Mutex<State>,
+    /// The connection manager's side of it, until the end.
+    link: Mutex<Option<Link>>,
+    /// The peer's address and private data, of a connection by address.
+    pub(crate) peer: OnceLock<(SocketAddr, Vec<u8>)>,
+    /// Has the driver look at the link.
+    ended: Waker,
+}
+
+/// The connection manager has news of a connection.
+struct Ended(Weak<Shared>);
+
+impl Wake for Ended {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.driver.nudge(shared.place);
+        }
+    }
+}
+
+/// Posts receives of a connection when its pool has a buffer again.
+struct Refill(Weak<Shared>);
+
+impl Wake for Refill {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.change(|_, _| ());
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(driver: &Driver, place: u32, qpn: u32, send_depth: u32, pool: &Pool) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            driver: driver.clone(),
+            qpn,
+            place,
+            send_depth,
+            pool: pool.clone(),
+            refill: Waker::from(Arc::new(Refill(this.clone()))),
+            state: Mutex::new(State { slots: Slots::with_capacity(send_depth), ..State::default() }),
+            link: Mutex::new(None),
+            peer: OnceLock::new(),
+            ended: Waker::from(Arc::new(Ended(this.clone()))),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, posts what receives it can, and then wakes all whose turn has come. No lock is held while code of the program
+    /// runs: a waker, or the owner of memory.
+    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut State, &mut Later) -> R) -> R {
+        let mut later = Later::default();
+        let mut state = self.lock();
+        let result = f(&mut state, &mut later);
+        self.post_receives(&mut state, &mut later);
+        state.wake(&mut later);
+        drop(state);
+        later.happen();
+        result
+    }
+
+    fn link(&self) -> MutexGuard<'_, Option<Link>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is a connection by address.
+    pub(crate) fn manage(&self, Managed { link, peer, private_data }: Managed) {
+        *self.link() = Some(link);
+        let _ = self.peer.set((peer, private_data));
+    }
+
+    pub(crate) fn with_link<R>(&self, f: impl FnOnce(&Link) -> Result<R, Error>) -> Result<R, Error> {
+        match &*self.link() {
+            Some(link) => f(link),
+            None => Err(Error::new(Kind::Dead, "connect", "the connection has ended")),
+        }
+    }
+
+    /// What the connection manager says next.
+    pub(crate) fn poll_link(&self, waker: &Waker) -> Option<ManagerNews> {
+        match &*self.link() {
+            Some(link) => link.poll(&self.driver, waker),
+            None => Some(ManagerNews::Ended),
+        }
+    }
+
+    /// Ends with the peer's end of it, from now on.
+    pub(crate) fn watch_link(&self) {
+        let news = self.link().as_ref().and_then(|link| link.watch(&self.ended));
+        if news == Some(ManagerNews::Ended) {
+            let why = "the peer has ended the connection";
+            self.fail(&Fault::new(Status::Flushed, 0, Some(why.into()), None));
+        }
+    }
+
+    pub(crate) fn tag(&self, slot: u32) -> u64 {
+        u64::from(self.place) << 32 | u64::from(slot)
+    }
+
+    fn post_receives(&self, state: &mut State, later: &mut Later) {
+        let State { qp: Some(qp), fault: None, .. } = state else { return };
+        while qp.recv_room() > 0 {
+            // Without a buffer, the pool's next one wakes this connection.
+            let Some(buffer) = self.pool.poll_take(&self.refill) else { return };
+            if let Err(failed) = qp.recv(self.tag(RECEIVE), buffer) {
+                return later.drop_buffer(failed.back);
+            }
+        }
+    }
+
+    /// It is connected. Its receives may have completed before.
+    pub(crate) fn connected(&self, qp: Qp<Reliable>) {
+        self.change(|state, _| state.qp = Some(qp));
+    }
+
+    /// A request or a receive of this connection has ended.
+    pub(crate) fn completed(&self, completion: &mut Completion<'_>) {
+        let slot = completion.tag() as u32;
+        let fault = completion.result().err();
+        if slot == RECEIVE {
+            let written = (completion.what() == Operated::ReceivedWrite).then_some(completion.len());
+            let (immediate, buffer) = (completion.imm(), completion.take().buffer());
+            return self.change(|state, later| match (fault, buffer) {
+                (None, Some(mut buffer)) => {
+                    if written.is_some() {
+                        buffer.set_len(0);
+                    }
+                    state.received.push_back(Received { buffer, immediate, written });
+                }
+                (fault, buffer) => {
+                    fault.into_iter().for_each(|fault| state.failed(&fault));
+                    buffer.into_iter().for_each(|buffer| later.drop_buffer(buffer));
+                }
+            });
+        }
+        let ending = Ending { fault, value: completion.value(), parts: completion.take() };
+        self.change(|state, later| {
+            ending.fault.iter().for_each(|fault| state.failed(fault));
+            state.slots.end(slot, ending, later);
+        });
+    }
+
+    /// Posts a request. A permit has its place already.
+    pub(crate) fn post<O: Outcome>(&self, operation: O, permitted: bool) -> Result<u32, (Refusal, O)> {
+        let mut later = Later::default();
+        let mut state = self.lock();
+        let posted = self.post_locked(&mut state, operation, permitted);
+        state.wake(&mut later);
+        drop(state);
+        later.happen();
+        posted
+    }
+
+    fn post_locked<O: Outcome>(
+        &self,
+        state: &mut State,
+        operation: O,
+        permitted: bool,
+    ) -> Result<u32, (Refusal, O)> {
+        if let Err(error) = state.check("post") {
+            return Err((Refusal::Error(error), operation));
+        }
+        if !permitted && !state.ready.has_more(usize::from(state.room() > 0)) {
+            return Err((Refusal::Full, operation));
+        }
+        let slot = state.slots.take();
+        let Some(qp) = &mut state.qp else { unreachable!("checked above") };
+        match qp.post(self.tag(slot), operation) {
+            Ok(()) => {
+                state.permits -= u32::from(permitted);
+                Ok(slot)
+            }
+            Err(failed) => {
+                state.slots.release(slot);
+                Err((Refusal::Error(failed.error), failed.back))
+            }
+        }
+    }
+
+    /// Waits for room for `count` requests: it is reserved when that returns true.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(crate) fn poll_ready(
+        &self,
+        ticket: &mut Ticket,
+        count: u32,
+        waker: &Waker,
+    ) -> Option<Result<(), Error>> {
+        self.change(|state, later| {
+            if let Err(error) = state.check("ready") {
+                state.ready.leave(ticket, later);
+                return Some(Err(error));
+            }
+            // The first in the line is served alone, so that one that needs much isn't overtaken.
+            let served = usize::from(state.room() >= count);
+            let has_turn = state.ready.poll(ticket, served, waker, later);
+            has_turn.then(|| {
+                state.permits += count;
+                Ok(())
+            })
+        })
+    }
+
+    /// A permit has gone.
+    pub(crate) fn give_back(&self, permits: u32) {
+        if permits > 0 {
+            self.change(|state, _| state.permits -= permits);
+        }
+    }
+
+    pub(crate) fn leave_ready(&self, ticket: &mut Ticket) {
+        self.change(|state, later| state.ready.leave(ticket, later));
+    }
+
+    pub(crate) fn poll_receive(&self, ticket: &mut Ticket, waker: &Waker) -> Option<Result<Received, Error>> {
+        self.change(|state, later| {
+            if state.receivers.poll(ticket, state.received.len(), waker, later) {
+                return state.received.pop_front().map(Ok);
+            }
+            state.check("recv").err().map(|error| {
+                state.receivers.leave(ticket, later);
+                Err(error)
+            })
+        })
+    }
+
+    pub(crate) fn try_receive(&self) -> Option<Result<Received, Error>> {
+        self.change(|state, _| {
+            if state.receivers.has_more(state.received.len()) {
+                return state.received.pop_front().map(Ok);
+            }
+            state.check("recv").err().map(Err)
+        })
+    }
+
+    pub(crate) fn leave_receivers(&self, ticket: &mut Ticket) {
+        self.change(|state, later| state.receivers.leave(ticket, later));
+    }
+
+    pub(crate) fn poll_closed(&self, ticket: &mut Ticket, waker: &Waker) -> Option<Fault> {
+        self.change(|state, later| {
+            let ended = state.fault.clone();
+            match ended {
+                Some(_) => state.watchers.leave(ticket, later),
+                None => drop(state.watchers.poll(ticket, 0, waker, later)),
+            }
+            ended
+        })
+    }
+
+    pub(crate) fn leave_watchers(&self, ticket: &mut Ticket) {
+        self.change(|state, later| state.watchers.leave(ticket, later));
+    }
+
+    pub(crate) fn look(&self, slot: u32, waker: Option<&Waker>) -> Option<Ending> {
+        let mut later = Later::default();
+        let ending = self.lock().slots.look(slot, waker, &mut later);
+        later.happen();
+        ending
+    }
+
+    pub(crate) fn abandon(&self, slot: u32) {
+        let mut later = Later::default();
+        self.lock().slots.abandon(slot, &mut later);
+        later.happen();
+    }
+
+    /// The program has read a message: its buffer receives the next one.
+    pub(crate) fn read(&self, buffer: Buffer) {
+        self.change(|state, later| {
+            let back = match &mut state.qp {
+                Some(qp) if qp.recv_room() > 0 && state.fault.is_none() => {
+                    qp.recv(self.tag(RECEIVE), buffer).err().map(|failed| failed.back)
+                }
+                _ => Some(buffer),
+            };
+            back.into_iter().for_each(|buffer| later.drop_buffer(buffer));
+        });
+    }
+
+    /// All requests end as flushed.
+    pub(crate) fn fail(&self, fault: &Fault) {
+        self.change(|state, _| {
+            state.qp.iter_mut().for_each(Qp::abort);
+            state.failed(fault);
+        });
+    }
+
+    /// Destroys the queue pair. What was under way ends with this fault, or with that of the first failure.
+    pub(crate) fn end(&self, fault: Fault) {
+        let qp = self.change(|state, _| {
+            state.failed(&fault);
+            state.qp.take()
+        });
+        let Some(qp) = qp else { return };
+        // The peer is told at the end, when nothing is under way any more.
+        let link = self.link().take();
+        let first = Arc::new(self.lock().fault.clone().unwrap_or(fault));
+        for (tag, parts) in qp.destroy() {
+            let fault = Fault::new(Status::Flushed, 0, None, Some(first.clone()));
+            let slot = tag as u32;
+            if slot != RECEIVE {
+                self.change(|state, later| state.slots.end(slot, Ending::flushed(fault, parts), later));
+            }
+        }
+        drop(link);
+        self.driver.forget(self.place);
+    }
+}
+
+impl State {
+    /// Requests that can be posted beyond those that are permitted.
+    fn room(&self) -> u32 {
+        self.qp.as_ref().map_or(0, |qp| qp.room().saturating_sub(self.permits))
+    }
+
+    /// # Errors
+    /// It has ended, or isn't connected.
+    fn check(&self, verb: &'static str) -> Result<(), Error> {
+        match (&self.fault, &self.qp) {
+            (Some(fault), _) => Err(fault.clone().into()),
+            (None, Some(_)) => Ok(()),
+            (None, None) => Err(Error::new(Kind::Dead, verb, "it isn't connected")),
+        }
+    }
+
+    /// Notes the first failure.
+    fn failed(&mut self, fault: &Fault) {
+        if self.fault.is_none() {
+            self.fault = Some(fault.first().unwrap_or(fault).clone());
+        }
+    }
+
+    /// Wakes all whose turn it is: everybody if the connection has ended.
+    fn wake(&self, later: &mut Later) {
+        let all = |count: usize| if self.fault.is_some() { usize::MAX } else { count };
+        self.ready.wake(all(usize::from(self.room() > 0)), later);
+        self.receivers.wake(all(self.received.len()), later);
+        self.watchers.wake(all(0), later);
+    }
+}
