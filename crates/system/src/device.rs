@@ -155,7 +155,7 @@ impl SystemContext {
     }
 
     /// Its extended form, if its structure reaches as far as the member at `offset`.
-    fn extended(&self, offset: usize) -> Option<&verbs_context> {
+    pub(crate) fn extended(&self, offset: usize) -> Option<&verbs_context> {
         // SAFETY: the library has initialised it.
         let is_extended = unsafe { (*self.get()).abi_compat } as usize == usize::MAX;
         if !is_extended {
