@@ -445,13 +445,14 @@ impl Drop for Done {
 /// The end of a request. Dropping it drops the memory that [`Completion::take`] would return.
 pub struct Completion<'c, X = ()> {
     done: Done,
-    cq: PhantomData<(&'c mut CqCore, fn() -> X)>,
+    cq: PhantomData<&'c mut CqCore>,
+    extra: PhantomData<fn() -> X>,
 }
 
 impl<X: Extra> Completion<'_, X> {
     #[inline]
     const fn new(done: Done) -> Self {
-        Self { done, cq: PhantomData }
+        Self { done, cq: PhantomData, extra: PhantomData }
     }
 
     /// What the completions of this queue contain besides. That of a quiet request is of the one that it was reported with.
