@@ -12,8 +12,9 @@
 //! | [`Device::system`](verbs::Device::system) | `system` | A device of the machine's `libibverbs.so.1`: an RDMA adapter, or `rdma_rxe`. |
 //! | [`Device::simulated`](verbs::Device::simulated) | `sim` | A host of a [simulation](sim). |
 //!
-//! This version has reliable connections (RC) with SEND, WRITE, READ and atomics. It has no connections by address
-//! and no futures. Devices of the system are connected by RoCEv2 addresses, so those with an InfiniBand link layer are refused.
+//! This version has reliable connections (RC) with SEND, WRITE, READ and atomics, unreliable ones (UC), datagrams (UD), shared
+//! receive queues, memory that is [lent](verbs::Lend) to a peer, and [scopes](verbs::Qp::scope) of borrowed memory. It has no
+//! connections by address and no futures. Devices of the system are connected by RoCEv2 addresses, so those with an InfiniBand link layer are refused.
 //!
 //! # A test
 //!

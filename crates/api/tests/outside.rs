@@ -137,7 +137,7 @@ fn misuse_does_not_compile() {
         );
         expected.insert(name, error.to_owned());
     }
-    assert!(expected.len() >= 27);
+    assert!(expected.len() >= 48);
     outside.write("src/lib.rs", &modules);
     let output = outside.cargo(&["check", "--lib"]);
     assert!(output.status.success(), "{}", text(&output));

@@ -2,6 +2,24 @@
 
 use crate::Fault;
 
+/// When a request ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamp {
+    /// By the device's clock, in its units.
+    pub clock: u64,
+    /// In nanoseconds since 1970.
+    pub wall_clock: u64,
+}
+
+/// What of a [`Stamp`] a completion queue is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stamped {
+    /// [`Stamp::clock`].
+    pub clock: bool,
+    /// [`Stamp::wall_clock`].
+    pub wall_clock: bool,
+}
+
 /// A completion of an adapter.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
@@ -21,8 +39,8 @@ pub struct Ended {
     pub source: u32,
     /// A datagram's memory begins with its GRH.
     pub has_grh: bool,
-    /// When the request ended, if the completion queue was made for it: the device's ticks, or nanoseconds since 1970.
-    pub stamp: u64,
+    /// When the request ended, if the completion queue was made for that.
+    pub stamp: Stamp,
     /// Why the request has failed, if it has.
     pub fault: Option<Fault>,
 }

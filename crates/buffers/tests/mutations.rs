@@ -14,7 +14,7 @@ struct Mutation {
     test: [&'static str; 2],
 }
 
-const MUTATIONS: [Mutation; 6] = [
+const MUTATIONS: [Mutation; 8] = [
     Mutation {
         rule: "S1: a buffer is lent for as long as its slot owns it",
         file: "payload.rs",
@@ -49,6 +49,20 @@ const MUTATIONS: [Mutation; 6] = [
         from: "self.0.depth - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))",
         to: "self.0.depth + 1 - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))",
         test: ["it", "slots::unsignalled_entries_retire_with_a_later_one_in_order"],
+    },
+    Mutation {
+        rule: "S4: the number of an entry of a shelf isn't that of the next one in its place",
+        file: "shelf.rs",
+        from: "place.uses = place.uses.wrapping_add(1);",
+        to: "",
+        test: ["it", "slots::entries_of_a_shelf_are_taken_once_by_their_own_numbers"],
+    },
+    Mutation {
+        rule: "S6: borrowed memory is deregistered before its borrow ends",
+        file: "borrowed.rs",
+        from: "region| Arc::strong_count(region) == 1",
+        to: "_| false",
+        test: ["it", "memory::borrowed_memory_is_deregistered_when_its_borrow_ends"],
     },
     Mutation {
         rule: "S7: all bytes of a buffer are initialised",

@@ -2,8 +2,8 @@
 
 use crate::device::NativeDomain;
 use crate::{failures, library};
-use ferroce_buffers::{Ended, Error};
-use ferroce_nic::{self as nic, Poll as _, WcOpcode, WcStatus, sys};
+use ferroce_buffers::{Ended, Error, Stamp, Stamped};
+use ferroce_nic::{self as nic, CqInit, Poll as _, WcOpcode, WcStatus, sys};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 struct Inner {
     cq: Arc<nic::Cq>,
     channel: Arc<nic::CompChannel>,
+    /// Completions have the time.
+    stamped: bool,
     domain: NativeDomain,
 }
 
@@ -33,12 +35,22 @@ impl NativeDomain {
     ///
     /// # Errors
     /// A limit is reached, or no descriptor is left.
-    pub fn cq(&self, entries: u32) -> Result<NativeCq, Error> {
+    pub fn cq(&self, entries: u32, stamped: Stamped) -> Result<NativeCq, Error> {
         let _inside = library::enter("cq")?;
         let refused = |error: nic::Error| library::error("cq", &error);
         let channel = nic::CompChannel::new(self.context()).map_err(refused)?;
-        let cq = nic::Cq::create(self.context(), entries, Some(&channel), 0).map_err(refused)?;
-        Ok(NativeCq(Arc::new(Inner { cq, channel, domain: self.clone() })))
+        let stamped = stamped != Stamped::default();
+        let (channel_of, user_handle) = (Some(&channel), 0);
+        let init = CqInit {
+            cqe: entries,
+            channel: channel_of,
+            user_handle,
+            stamped,
+            ignore_overrun: false,
+            pd: None,
+        };
+        let cq = nic::Cq::create_as(self.context(), init).map_err(refused)?;
+        Ok(NativeCq(Arc::new(Inner { cq, channel, stamped, domain: self.clone() })))
     }
 }
 
@@ -64,7 +76,7 @@ impl NativeCq {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
         let mut failed = SmallVec::<[_; 32]>::new();
-        let polled = self.0.cq.poll(most, |wc| {
+        let mut add = |wc: &nic::Wc, stamp: Stamp| {
             let done = &wc.completion;
             if done.status != WcStatus::Success {
                 failed.push((into.len(), wc.completion));
@@ -78,10 +90,17 @@ impl NativeCq {
                 invalidated: done.invalidated_rkey,
                 source: done.src_qp,
                 has_grh: done.grh,
-                stamp: 0,
+                stamp,
                 fault: None,
             });
-        });
+        };
+        let polled = if self.0.stamped {
+            self.0.cq.poll_stamped(most, |wc, at| {
+                add(wc, Stamp { clock: at.clock, wall_clock: at.wall_clock });
+            })
+        } else {
+            self.0.cq.poll(most, |wc| add(wc, Stamp::default()))
+        };
         for (at, completion) in failed {
             into[at].fault = Some(failures::fault(into[at].qpn, &completion));
         }

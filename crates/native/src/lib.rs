@@ -11,6 +11,7 @@
 
 mod cq;
 mod device;
+mod events;
 mod failures;
 mod library;
 mod manager;

@@ -24,14 +24,15 @@ impl Drop for Inner {
 pub struct NativeSrq(Arc<Inner>);
 
 impl NativeDomain {
-    /// Makes a shared receive queue.
+    /// Makes a shared receive queue, with its number in events.
     ///
     /// # Errors
     /// A limit is reached.
-    pub fn srq(&self, depth: u32, parts: u32) -> Result<NativeSrq, Error> {
+    pub fn srq(&self, depth: u32, parts: u32, in_events: u32) -> Result<NativeSrq, Error> {
         let _inside = library::enter("srq")?;
         let attr = SrqAttr { max_wr: depth, max_sge: parts, limit: 0 };
-        let srq = Srq::create(self.pd(), attr, 0).map_err(|error| library::error("srq", &error))?;
+        let srq = Srq::create(self.pd(), attr, in_events as usize)
+            .map_err(|error| library::error("srq", &error))?;
         Ok(NativeSrq(Arc::new(Inner { srq, domain: self.clone() })))
     }
 }

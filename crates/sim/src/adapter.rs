@@ -2,7 +2,7 @@
 
 use crate::frame::Frame;
 use crate::manager::HostManager;
-use ferroce_buffers::{Ended, Fault, Rights, Tap};
+use ferroce_buffers::{Ended, Event, Fault, Rights, Tap};
 use ferroce_proto::{Completion, Instant, Qp, RecvWqe};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -47,8 +47,21 @@ pub(crate) struct User {
 #[derive(Debug, Default)]
 pub(crate) struct SrqState {
     pub(crate) receives: VecDeque<RecvWqe>,
-    /// With fewer receives, there is an event. 0: there is none.
+    /// With fewer receives, there is one event. 0: there is none.
     pub(crate) limit: u32,
+    /// Its number in events.
+    pub(crate) number: u32,
+}
+
+impl SrqState {
+    /// The event of too few receives.
+    fn take_low_water(&mut self) -> Option<Event> {
+        let low = (self.receives.len() as u32) < self.limit;
+        if low {
+            self.limit = 0;
+        }
+        low.then_some(Event::LowWater(self.number))
+    }
 }
 
 /// What the queue pairs of a host share: what requests lead to.
@@ -57,6 +70,17 @@ pub(crate) struct Tables {
     pub(crate) keys: BTreeMap<u32, Key>,
     pub(crate) srqs: BTreeMap<u32, SrqState>,
     pub(crate) windows: BTreeMap<u64, WindowState>,
+    /// Keys of windows that were deallocated. They are used again, as by adapters.
+    pub(crate) free_windows: Vec<u32>,
+    pub(crate) events: VecDeque<Event>,
+}
+
+impl Tables {
+    /// A receive was taken from a shared queue.
+    pub(crate) fn note_low_water(&mut self, srq: u32) {
+        let event = self.srqs.get_mut(&srq).and_then(SrqState::take_low_water);
+        self.events.extend(event);
+    }
 }
 
 /// What surrounds the transport of a queue pair.
@@ -110,7 +134,13 @@ impl HostState {
             name,
             ip,
             plugged: true,
-            tables: Tables { keys: BTreeMap::new(), srqs: BTreeMap::new(), windows: BTreeMap::new() },
+            tables: Tables {
+                keys: BTreeMap::new(),
+                srqs: BTreeMap::new(),
+                windows: BTreeMap::new(),
+                free_windows: Vec::new(),
+                events: VecDeque::new(),
+            },
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
             manager: HostManager::new(),

@@ -117,7 +117,11 @@ impl Env for QpEnv<'_> {
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {
-        self.receives().pop_front()
+        let taken = self.receives().pop_front();
+        if let Some(srq) = self.side.srq {
+            self.tables.note_low_water(srq);
+        }
+        taken
     }
 
     fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive> {

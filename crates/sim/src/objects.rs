@@ -4,7 +4,7 @@ use crate::adapter::{CqState, Key, QpState, Side, SrqState, User, WindowState};
 use crate::wait::Wait;
 use crate::world::Host;
 use ferroce_buffers::{
-    ConnectedTo, Ended, Error, Exposure, QpAttributes, QpService, Registration, Rights, Tap,
+    ConnectedTo, Ended, Error, Event, Exposure, QpAttributes, QpService, Registration, Rights, Tap,
 };
 use ferroce_proto::{
     Access, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, SgeList, UdTarget,
@@ -136,13 +136,13 @@ impl SimDomain {
         Ok(qp)
     }
 
-    /// Makes a shared receive queue.
+    /// Makes a shared receive queue, with its number in events.
     #[must_use]
-    pub fn srq(&self, depth: u32) -> SimSrq {
+    pub fn srq(&self, depth: u32, in_events: u32) -> SimSrq {
         let mut state = self.host.world.lock();
         let host = &mut state.hosts[self.host.index];
         let number = host.new_number();
-        host.tables.srqs.insert(number, SrqState::default());
+        host.tables.srqs.insert(number, SrqState { number: in_events, ..SrqState::default() });
         drop(state);
         SimSrq(Arc::new(SrqHandle { domain: self.clone(), number, depth }))
     }
@@ -154,7 +154,8 @@ impl SimDomain {
     pub fn window(&self) -> SimWindow {
         let mut state = self.host.world.lock();
         let host = &mut state.hosts[self.host.index];
-        let (number, key) = (u64::from(host.new_number()), host.new_key());
+        let number = u64::from(host.new_number());
+        let key = host.tables.free_windows.pop().unwrap_or_else(|| host.new_key());
         host.tables.windows.insert(number, WindowState { domain: self.number, key: None });
         drop(state);
         SimWindow { domain: self.clone(), number, key }
@@ -188,6 +189,7 @@ impl Drop for SimWindow {
         let mut state = host.world.lock();
         let tables = &mut state.hosts[host.index].tables;
         let key = tables.windows.remove(&self.number).and_then(|window| window.key);
+        tables.free_windows.push(self.key);
         let removed = key.and_then(|key| tables.keys.remove(&key));
         drop(state);
         // As above.
@@ -309,6 +311,20 @@ impl Drop for Registered {
         let removed = host.world.lock().hosts[host.index].tables.keys.remove(&self.key);
         // The memory may be released with its key: outside of the world's lock.
         drop(removed);
+    }
+}
+
+impl SimDomain {
+    /// What has happened to the adapter, at most after `limit`.
+    #[must_use]
+    pub fn next_event(&self, limit: Option<Duration>) -> Option<Event> {
+        let host = self.host.index;
+        let until = limit.map(|limit| self.host.world.lock().now.after(limit));
+        let long = limit.is_some_and(|limit| limit >= LONG);
+        if !self.host.world.block(Wait::Event { host, until, long }) {
+            return None;
+        }
+        self.host.world.lock().hosts[host].tables.events.pop_front()
     }
 }
 

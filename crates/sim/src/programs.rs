@@ -28,6 +28,7 @@ impl State {
             Wait::Cq { host, cq, .. } => {
                 self.hosts[*host].cqs.get(cq).is_none_or(|cq| !cq.entries.is_empty())
             }
+            Wait::Event { host, .. } => !self.hosts[*host].tables.events.is_empty(),
             Wait::Sleep(at) => *at <= self.now,
             Wait::End(program) => self.programs[*program].ended,
             Wait::Mail(mail) => mail.has_news(),
@@ -36,12 +37,12 @@ impl State {
 
     /// The time limit of a wait has passed.
     fn is_over(&self, wait: &Wait) -> bool {
-        matches!(wait, Wait::Cq { until: Some(until), .. } if *until <= self.now)
+        matches!(wait, Wait::Cq { until: Some(until), .. } | Wait::Event { until: Some(until), .. } if *until <= self.now)
     }
 
     fn limit(wait: &Wait) -> Option<Instant> {
         match wait {
-            Wait::Cq { until, .. } => *until,
+            Wait::Cq { until, .. } | Wait::Event { until, .. } => *until,
             Wait::Sleep(at) => Some(*at),
             _ => None,
         }
@@ -89,7 +90,9 @@ impl State {
     }
 
     fn has_long_wait(&self) -> bool {
-        let is_long = |wait: &Wait| matches!(wait, Wait::Sleep(_) | Wait::Cq { long: true, .. });
+        let is_long = |wait: &Wait| {
+            matches!(wait, Wait::Sleep(_) | Wait::Cq { long: true, .. } | Wait::Event { long: true, .. })
+        };
         self.programs.iter().any(|program| program.wait.as_ref().is_some_and(is_long))
     }
 }

@@ -46,6 +46,7 @@ fn waits(state: &State, wait: Option<&Wait>) -> String {
             let limit = limit.unwrap_or_default();
             format!("waits for a completion in CQ {cq:#x} of {}{limit}", state.hosts[*host].name)
         }
+        Some(Wait::Event { host, .. }) => format!("waits for an event of {}", state.hosts[*host].name),
         Some(Wait::Sleep(at)) => format!("sleeps until {:?}", Duration::from_nanos(at.0)),
         Some(Wait::End(program)) => format!("waits for the end of {}", state.programs[*program].name),
         Some(Wait::Mail(_)) => "waits for a message of another program".into(),

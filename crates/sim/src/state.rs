@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::reasons;
 use crate::trace::{Trace, TraceEvent, What};
 use crate::wait::ProgramState;
-use ferroce_buffers::Ended;
+use ferroce_buffers::{Ended, Stamp};
 use ferroce_proto::{Completion, Instant, Qp, WcOpcode, WcStatus};
 use ferroce_wire::cm::GSI_QPN;
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,7 +201,7 @@ impl State {
                 invalidated: inner.invalidated_rkey,
                 source: inner.src_qp,
                 has_grh: inner.grh,
-                stamp: self.now.0,
+                stamp: Stamp { clock: self.now.0, wall_clock: self.now.0 },
                 fault,
             });
         }

@@ -25,6 +25,8 @@ pub(crate) enum Wait {
     Start,
     /// A completion, at most until then.
     Cq { host: usize, cq: u32, until: Option<Instant>, long: bool },
+    /// An event of an adapter, at most until then.
+    Event { host: usize, until: Option<Instant>, long: bool },
     /// A point in time.
     Sleep(Instant),
     /// The end of another program.

@@ -6,6 +6,7 @@ use crate::faults::Faults;
 use crate::state::State;
 use crate::trace::Trace;
 use crate::wait::Wait;
+use ferroce_buffers::Event;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
@@ -145,12 +146,21 @@ impl Host {
 
     /// Cuts the host's cable: all packets from and to it are lost.
     pub fn unplug(&self) {
-        self.world.lock().hosts[self.index].plugged = false;
+        self.set_plugged(false, Event::PortDown);
     }
 
     /// Plugs the cable in again.
     pub fn plug(&self) {
-        self.world.lock().hosts[self.index].plugged = true;
+        self.set_plugged(true, Event::PortActive);
+    }
+
+    fn set_plugged(&self, plugged: bool, event: Event) {
+        let mut state = self.world.lock();
+        let host = &mut state.hosts[self.index];
+        if host.plugged != plugged {
+            host.plugged = plugged;
+            host.tables.events.push_back(event);
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 use crate::device::{SystemContext, SystemDomain};
 use crate::library;
 use ferroce_abi::verbs::*;
-use ferroce_buffers::{Ended, Error, Kind, Status};
+use ferroce_buffers::{Ended, Error, Kind, Stamp, Stamped, Status};
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::fmt;
+use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 const MOST: usize = 32;
 
 struct SystemQueue {
+    /// An extended one if completions have the time.
     cq: NonNull<ibv_cq>,
+    stamped: Stamped,
     channel: SystemChannel,
     context: Arc<SystemContext>,
 }
@@ -83,22 +86,125 @@ impl SystemDomain {
     ///
     /// # Errors
     /// A limit is reached, or no descriptor is left.
-    pub fn cq(&self, entries: u32) -> Result<SystemCq, Error> {
-        SystemCq::new(self.context(), entries)
+    pub fn cq(&self, entries: u32, stamped: Stamped) -> Result<SystemCq, Error> {
+        SystemCq::new(self.context(), entries, stamped)
     }
 }
 
 impl SystemCq {
-    pub(crate) fn new(context: &Arc<SystemContext>, entries: u32) -> Result<Self, Error> {
+    pub(crate) fn new(context: &Arc<SystemContext>, entries: u32, stamped: Stamped) -> Result<Self, Error> {
         context.maker.check("cq")?;
         let channel = SystemChannel::new(context)?;
-        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
-        // SAFETY: an open device, and a channel of it.
-        let cq = unsafe {
-            (context.library.ibv_create_cq)(context.get(), entries, null_mut(), channel.channel.as_ptr(), 0)
+        let plain = stamped == Stamped::default();
+        let cq = if plain { None } else { Some(Self::new_extended(context, &channel, entries, stamped)?) };
+        let cq = match cq {
+            Some(extended) => extended.cast(),
+            None => {
+                let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+                let create = context.library.ibv_create_cq;
+                // SAFETY: an open device, and a channel of it.
+                let cq = unsafe { create(context.get(), entries, null_mut(), channel.channel.as_ptr(), 0) };
+                NonNull::new(cq).ok_or_else(|| library::last_error("cq", "ibv_create_cq"))?
+            }
         };
-        let cq = NonNull::new(cq).ok_or_else(|| library::last_error("cq", "ibv_create_cq"))?;
-        Ok(Self(Arc::new(SystemQueue { cq, channel, context: context.clone() })))
+        Ok(Self(Arc::new(SystemQueue { cq, stamped, channel, context: context.clone() })))
+    }
+
+    /// A queue whose completions have the time.
+    fn new_extended(
+        context: &Arc<SystemContext>,
+        channel: &SystemChannel,
+        entries: u32,
+        stamped: Stamped,
+    ) -> Result<NonNull<ibv_cq_ex>, Error> {
+        let of_clock = if stamped.clock { IBV_WC_EX_WITH_COMPLETION_TIMESTAMP } else { 0 };
+        let of_wall = if stamped.wall_clock { IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK } else { 0 };
+        let mut attr = ibv_cq_init_attr_ex {
+            cqe: entries,
+            cq_context: null_mut(),
+            channel: channel.channel.as_ptr(),
+            comp_vector: 0,
+            wc_flags: u64::from(IBV_WC_STANDARD_FLAGS) | of_clock | of_wall,
+            comp_mask: 0,
+            flags: 0,
+            parent_domain: null_mut(),
+        };
+        let create = context.extended(offset_of!(verbs_context, create_cq_ex)).and_then(|it| it.create_cq_ex);
+        let none = || Error::new(Kind::Unsupported, "cq", "the device has no times of completions");
+        // SAFETY: an open device, a channel of it, and attributes.
+        let cq = unsafe { create.ok_or_else(none)?(context.get(), &raw mut attr) };
+        NonNull::new(cq).ok_or_else(|| library::last_error("cq", "ibv_create_cq_ex"))
+    }
+
+    /// As [`SystemCq::poll`], of a queue whose completions have the time.
+    fn poll_extended(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
+        let SystemQueue { cq, stamped, .. } = &*self.0;
+        let cq = cq.as_ptr().cast::<ibv_cq_ex>();
+        let dead = |call: &str| Error::new(Kind::Dead, "poll", format!("{call} of an extended queue failed"));
+        let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
+        // SAFETY: an extended queue, whose functions the provider has set. They are called between start and end.
+        unsafe {
+            let queue = &*cq;
+            let (Some(start), Some(next), Some(end)) = (queue.start_poll, queue.next_poll, queue.end_poll)
+            else {
+                return Err(missing("poll", "start_poll"));
+            };
+            match start(cq, &raw mut attr) {
+                0 => {}
+                libc::ENOENT => return Ok(()),
+                _ => return Err(dead("ibv_start_poll")),
+            }
+            let mut found = 0;
+            let polled = loop {
+                match self.read(cq, *stamped) {
+                    Some(ended) => into.push_back(ended),
+                    None => break Err(missing("poll", "read_byte_len")),
+                }
+                found += 1;
+                if found == most {
+                    break Ok(());
+                }
+                match next(cq) {
+                    0 => {}
+                    libc::ENOENT => break Ok(()),
+                    _ => break Err(dead("ibv_next_poll")),
+                }
+            };
+            end(cq);
+            polled
+        }
+    }
+
+    /// The completion that is polled. `None` if the provider lacks a function.
+    ///
+    /// # Safety
+    /// An extended queue of this provider, between the start and the end of a poll.
+    unsafe fn read(&self, cq: *mut ibv_cq_ex, stamped: Stamped) -> Option<Ended> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let queue = &*cq;
+            let opcode = queue.read_opcode?(cq);
+            let wc = ibv_wc {
+                wr_id: queue.wr_id,
+                status: queue.status,
+                opcode,
+                vendor_err: if queue.status == 0 { 0 } else { queue.read_vendor_err?(cq) },
+                byte_len: queue.read_byte_len?(cq),
+                imm_data: queue.read_imm_data?(cq),
+                qp_num: queue.read_qp_num?(cq),
+                src_qp: queue.read_src_qp?(cq),
+                wc_flags: queue.read_wc_flags?(cq),
+                ..EMPTY
+            };
+            let mut ended = self.completion(&wc);
+            if stamped.clock {
+                ended.stamp.clock = queue.read_completion_ts?(cq);
+            }
+            if stamped.wall_clock {
+                ended.stamp.wall_clock = queue.read_completion_wallclock_ns?(cq);
+            }
+            Some(ended)
+        }
     }
 
     pub(crate) fn get(&self) -> *mut ibv_cq {
@@ -116,6 +222,9 @@ impl SystemCq {
     pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
         let SystemQueue { context, .. } = &*self.0;
         context.maker.check("poll")?;
+        if self.0.stamped != Stamped::default() {
+            return self.poll_extended(into, most);
+        }
         let mut polled: [ibv_wc; MOST] = [EMPTY; MOST];
         let most = most.min(MOST);
         // SAFETY: a completion queue, whose context's functions the library has set, and a place for so many completions.
@@ -143,7 +252,7 @@ impl SystemCq {
             invalidated: has(IBV_WC_WITH_INV).then_some(wc.imm_data),
             source: wc.src_qp,
             has_grh: has(IBV_WC_GRH),
-            stamp: 0,
+            stamp: Stamp::default(),
             fault,
         }
     }

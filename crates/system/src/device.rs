@@ -13,6 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The kernel has no RDMA, so no device.
 const NO_DEVICE: &str = "the kernel offers no RDMA device to libibverbs (ib_uverbs isn't loaded)";
 
+/// The vendor of `rdma_rxe`, 0 in older kernels. Its completions don't contain the key that a message has invalidated, so no
+/// loan would return.
+const RXE_VENDOR: u32 = 0xff_ffff;
+
 /// The number of the only port that is used.
 const PORT: u8 = 1;
 
@@ -116,7 +120,7 @@ pub(crate) struct SystemContext {
     pub(crate) library: &'static Library,
     pub(crate) maker: Maker,
     pub(crate) failures: Failures,
-    /// Of type 2B.
+    /// Of type 2B, whose invalidation is reported.
     pub(crate) has_windows: bool,
     context: NonNull<ibv_context>,
 }
@@ -139,7 +143,9 @@ impl SystemContext {
         let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: an open device, and a place for its attributes.
         let known = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) } == 0;
-        let has_windows = known && attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0;
+        let has_windows = known
+            && attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0
+            && ![0, RXE_VENDOR].contains(&attr.vendor_id);
         let (maker, failures) = (Maker::this(), Failures::default());
         let open = Self { library, maker, failures, has_windows, context };
         if open.port()?.link_layer == IBV_LINK_LAYER_INFINIBAND as u8 {
@@ -155,7 +161,7 @@ impl SystemContext {
     }
 
     /// Its extended form, if its structure reaches as far as the member at `offset`.
-    fn extended(&self, offset: usize) -> Option<&verbs_context> {
+    pub(crate) fn extended(&self, offset: usize) -> Option<&verbs_context> {
         // SAFETY: the library has initialised it.
         let is_extended = unsafe { (*self.get()).abi_compat } as usize == usize::MAX;
         if !is_extended {

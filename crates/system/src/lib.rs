@@ -11,6 +11,8 @@
 
 mod cq;
 mod device;
+mod elements;
+mod events;
 mod failures;
 mod library;
 mod qp;

@@ -2,8 +2,9 @@
 
 use crate::cq::SystemCq;
 use crate::device::SystemDomain;
+use crate::elements::element;
 use crate::library;
-use crate::srq::{SystemSrq, element};
+use crate::srq::SystemSrq;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
 use ferroce_proto::{BindMw, DataRef, SendOp, SendRequest, SgeList};

@@ -1,19 +1,16 @@
 //! Shared receive queues.
 
 use crate::device::SystemDomain;
+use crate::elements::element;
 use crate::library;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{Error, Kind};
-use ferroce_proto::{Sge, SgeList};
+use ferroce_proto::SgeList;
 use smallvec::SmallVec;
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-
-pub(crate) const fn element(s: &Sge) -> ibv_sge {
-    ibv_sge { addr: s.addr, length: s.length, lkey: s.lkey }
-}
 
 struct SharedQueue {
     srq: NonNull<ibv_srq>,
@@ -42,15 +39,16 @@ impl Drop for SharedQueue {
 pub struct SystemSrq(Arc<SharedQueue>);
 
 impl SystemDomain {
-    /// Makes a shared receive queue.
+    /// Makes a shared receive queue, with its number in events.
     ///
     /// # Errors
     /// The device has none, or a limit is reached.
-    pub fn srq(&self, depth: u32, parts: u32) -> Result<SystemSrq, Error> {
+    pub fn srq(&self, depth: u32, parts: u32, in_events: u32) -> Result<SystemSrq, Error> {
         let context = self.context();
         context.maker.check("srq")?;
         let attr = ibv_srq_attr { max_wr: depth, max_sge: parts, srq_limit: 0 };
-        let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+        let srq_context = std::ptr::without_provenance_mut(in_events as usize);
+        let mut init = ibv_srq_init_attr { srq_context, attr };
         // SAFETY: a domain, and attributes.
         let srq = unsafe { (context.library.ibv_create_srq)(self.pd(), &raw mut init) };
         let srq = NonNull::new(srq).ok_or_else(|| library::last_error("srq", "ibv_create_srq"))?;

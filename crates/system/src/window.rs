@@ -29,7 +29,7 @@ impl SystemDomain {
         // SAFETY: an open device, whose functions the library has set.
         let alloc = unsafe { (*context.get()).ops.alloc_mw };
         let Some(alloc) = alloc.filter(|_| context.has_windows) else {
-            let why = "the device has no memory windows of type 2B: use `Buffer::expose`";
+            let why = "the device has no memory windows of type 2B, or doesn't report that a peer returns one: use `Buffer::expose`";
             return Err(Error::new(Kind::Unsupported, "post", why));
         };
         // SAFETY: a domain.

@@ -2,8 +2,8 @@
 
 use crate::verbs::endpoint::Endpoint;
 use ferroce_buffers::{
-    AccessBy, Borrows, Buffer, ConnectedTo, Ended, Error, Failed, Held, Memory, QpAttributes, QpService,
-    Result, Segments,
+    AccessBy, Borrows, Buffer, ConnectedTo, Ended, Error, Event, Failed, Held, Memory, QpAttributes,
+    QpService, Result, Segments, Stamped,
 };
 use ferroce_proto::{SendRequest, SgeList};
 use std::collections::VecDeque;
@@ -179,14 +179,16 @@ impl RawDomain {
         }
     }
 
-    pub(crate) fn cq(&self, entries: u32) -> Result<RawCq> {
+    pub(crate) fn cq(&self, entries: u32, stamped: Stamped) -> Result<RawCq> {
+        let _ = stamped;
         Ok(match self {
             #[cfg(feature = "native")]
-            Self::Native(domain) => RawCq::Native(domain.cq(entries)?),
+            Self::Native(domain) => RawCq::Native(domain.cq(entries, stamped)?),
             #[cfg(feature = "sim")]
+            // Its completions always have the time.
             Self::Sim(domain) => RawCq::Sim(domain.cq(entries)),
             #[cfg(feature = "system")]
-            Self::System(domain) => RawCq::System(domain.cq(entries)?),
+            Self::System(domain) => RawCq::System(domain.cq(entries, stamped)?),
         })
     }
 
@@ -217,15 +219,48 @@ impl RawDomain {
         }
     }
 
-    pub(crate) fn srq(&self, depth: u32, parts: u32) -> Result<RawSrq> {
+    pub(crate) fn srq(&self, depth: u32, parts: u32, number: u32) -> Result<RawSrq> {
         Ok(match self {
             #[cfg(feature = "native")]
-            Self::Native(domain) => RawSrq::Native(domain.srq(depth, parts)?),
+            Self::Native(domain) => RawSrq::Native(domain.srq(depth, parts, number)?),
             #[cfg(feature = "sim")]
-            Self::Sim(domain) => RawSrq::Sim(domain.srq(depth)),
+            Self::Sim(domain) => RawSrq::Sim(domain.srq(depth, number)),
             #[cfg(feature = "system")]
-            Self::System(domain) => RawSrq::System(domain.srq(depth, parts)?),
+            Self::System(domain) => RawSrq::System(domain.srq(depth, parts, number)?),
         })
+    }
+
+    pub(crate) fn prepare_events(&self) -> Result<()> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(_) => Ok(()),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => Ok(()),
+            #[cfg(feature = "system")]
+            Self::System(domain) => domain.prepare_events(),
+        }
+    }
+
+    pub(crate) fn next_event(&self, limit: Option<Duration>) -> Result<Option<Event>> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => domain.next_event(limit),
+            #[cfg(feature = "sim")]
+            Self::Sim(domain) => Ok(domain.next_event(limit)),
+            #[cfg(feature = "system")]
+            Self::System(domain) => domain.next_event(limit),
+        }
+    }
+
+    pub(crate) fn events_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(domain) => Some(domain.events_descriptor()),
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => None,
+            #[cfg(feature = "system")]
+            Self::System(domain) => Some(domain.events_descriptor()),
+        }
     }
 
     pub(crate) fn window(&self) -> Result<RawWindow> {

@@ -1,7 +1,7 @@
 //! How a queue pair is made.
 
 use crate::verbs::core::Core;
-use crate::verbs::cq::Cq;
+use crate::verbs::cq::{AnyCq, CqCore};
 use crate::verbs::device::{Domain, LIMITS};
 use crate::verbs::endpoint::is_mtu;
 use crate::verbs::srq::Srq;
@@ -22,14 +22,14 @@ pub struct Builder<'q, T> {
 /// What a queue pair is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters<'q> {
-    pub(crate) send_cq: &'q Cq,
-    pub(crate) recv_cq: &'q Cq,
+    pub(crate) send_cq: &'q CqCore,
+    pub(crate) recv_cq: &'q CqCore,
     pub(crate) srq: Option<&'q Srq>,
     pub(crate) attributes: QpAttributes,
 }
 
 impl<'q, T: Transport> Builder<'q, T> {
-    pub(crate) const fn new(domain: &'q Domain, cq: &'q Cq) -> Self {
+    pub(crate) const fn new(domain: &'q Domain, cq: &'q CqCore) -> Self {
         let parameters = Parameters {
             send_cq: cq,
             recv_cq: cq,
@@ -53,8 +53,8 @@ impl<'q, T: Transport> Builder<'q, T> {
     }
 
     /// Completions of receives go to this queue.
-    pub const fn recv_cq(mut self, cq: &'q Cq) -> Self {
-        self.parameters.recv_cq = cq;
+    pub fn recv_cq(mut self, cq: &'q impl AnyCq) -> Self {
+        self.parameters.recv_cq = cq.core();
         self
     }
 

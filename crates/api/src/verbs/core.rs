@@ -177,6 +177,7 @@ impl Core {
 
     /// # Errors
     /// A scope has destroyed the queue pair.
+    #[inline]
     fn check(&self, verb: &'static str) -> Result<()> {
         let gone = || Error::new(Kind::Dead, verb, "the queue pair was destroyed at the end of a scope");
         self.inner.is_some().then_some(()).ok_or_else(gone)
@@ -448,11 +449,16 @@ impl Core {
     fn refuse(&self, inline: Option<&[u8]>, to: Option<&Address>) -> Option<Error> {
         let len = inline.map_or(0, <[u8]>::len);
         if len > self.attributes.inline as usize {
-            let why = format!("{len} inline bytes; the queue pair was built for {}", self.attributes.inline);
-            return Some(Error::new(Kind::TooLong, "post", why));
+            return Some(self.more_than_inline(len));
         }
         let foreign = to.is_some_and(|to| !self.inner().takes(to.raw()));
         foreign.then(|| Error::invalid("post", "the address was made by another domain"))
+    }
+
+    #[cold]
+    fn more_than_inline(&self, len: usize) -> Error {
+        let why = format!("{len} inline bytes; the queue pair was built for {}", self.attributes.inline);
+        Error::new(Kind::TooLong, "post", why)
     }
 
     /// Ends the queue pair, and returns what was outstanding.
@@ -479,9 +485,12 @@ impl Drop for Core {
 /// An error if there are more than `parts`.
 #[inline]
 pub(crate) fn within(segments: &Segments, parts: u32, verb: &'static str) -> Result<()> {
-    let too_many =
-        || Error::invalid(verb, format!("{} parts; the queue was built for {parts}", segments.len()));
-    if segments.len() > parts as usize { Err(too_many()) } else { Ok(()) }
+    if segments.len() > parts as usize { Err(too_many(segments.len(), parts, verb)) } else { Ok(()) }
+}
+
+#[cold]
+fn too_many(len: usize, parts: u32, verb: &'static str) -> Error {
+    Error::invalid(verb, format!("{len} parts; the queue was built for {parts}"))
 }
 
 /// Segments as the transport names them.

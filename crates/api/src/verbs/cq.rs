@@ -2,10 +2,11 @@
 
 use crate::verbs::backend::RawCq;
 use crate::verbs::endpoint::{Endpoint, GRH};
+use crate::verbs::extra::Extra;
 use crate::verbs::loans::{Loan, RawLoan};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use ferroce_buffers::rights::Right;
-use ferroce_buffers::{Buffer, Ended, Error, Fault, Held, Part, Parts, Result};
+use ferroce_buffers::{Buffer, Ended, Error, Fault, Held, Part, Parts, Result, Rights, Stamp};
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
@@ -34,10 +35,14 @@ pub enum Operated {
     ReceivedWrite,
 }
 
-/// A completion queue.
-///
-/// It has room for the completions of all its queue pairs: [`build`](crate::verbs::Builder::build) fails otherwise.
-pub struct Cq {
+/// The number of a completion's queue.
+#[inline]
+const fn number_of(completion: &Ended) -> u32 {
+    (completion.wr_id >> 32) as u32
+}
+
+/// A completion queue, without the type of what completions contain besides.
+pub(crate) struct CqCore {
     inner: RawCq,
     shared: Arc<Shared>,
     /// Requests that have ended while a scope waited for its own.
@@ -49,7 +54,7 @@ pub struct Cq {
     found: Option<Arc<Queue>>,
 }
 
-impl Cq {
+impl CqCore {
     pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
         Self::with(inner, Shared::new(capacity))
     }
@@ -67,35 +72,15 @@ impl Cq {
         &self.inner
     }
 
-    /// The same queue, to build queue pairs with while another thread has the queue for itself. It isn't polled.
-    pub(crate) fn for_builders(&self) -> Self {
-        Self::with(self.inner.clone(), self.shared.clone())
-    }
-
     fn has_entries(&self) -> bool {
         !self.kept.is_empty() || self.retiring.is_some() || !self.entries.is_empty()
     }
 
-    /// Completions that have happened. Polling also makes progress: on [`Device::native`](crate::verbs::Device::native) for the
-    /// adapter, in a simulation for other programs if there are none.
-    ///
-    /// # Errors
-    /// The device can't be used any more.
-    pub fn poll(&mut self) -> Result<Completions<'_>> {
-        if !self.has_entries() {
-            self.inner.poll(&mut self.entries)?;
-        }
-        Ok(Completions { cq: self })
+    fn poll(&mut self) -> Result<()> {
+        if self.has_entries() { Ok(()) } else { self.inner.poll(&mut self.entries) }
     }
 
-    /// Waits for a completion, at most for `limit`. False if none came.
-    ///
-    /// # Errors
-    /// The device can't be used any more. (A simulated one always can.)
-    ///
-    /// # Panics
-    /// In a simulation without a limit: no completion will ever come. The message contains what each queue pair waits for.
-    pub fn wait(&mut self, limit: Option<Duration>) -> Result<bool> {
+    fn wait(&mut self, limit: Option<Duration>) -> Result<bool> {
         while !self.is_ready() {
             if !self.inner.wait(&mut self.entries, limit)? {
                 return Ok(false);
@@ -115,7 +100,7 @@ impl Cq {
         self.is_outstanding()
     }
 
-    /// As [`Cq::is_ready`], without those that were kept.
+    /// As [`CqCore::is_ready`], without those that were kept.
     fn is_outstanding(&mut self) -> bool {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
@@ -126,23 +111,13 @@ impl Cq {
             }
             self.retiring = self.entries.pop_front();
             let Some(completion) = &self.retiring else { return false };
-            self.found = self.shared.find_again(self.found.take(), (completion.wr_id >> 32) as u32);
+            if self.found.as_ref().is_none_or(|queue| queue.number() != number_of(completion)) {
+                self.found = self.shared.find(number_of(completion));
+            }
         }
     }
 
-    /// The descriptor for an event loop (epoll, `AsyncFd`), if the device has one; a simulated one has none. After [`Cq::arm`] it is
-    /// readable as soon as there is a completion. Programs don't read it.
-    #[must_use]
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.descriptor()
-    }
-
-    /// Prepares a sleep on the [descriptor](Cq::descriptor). False: there are completions, so poll before the sleep. A loop that
-    /// polls until the queue is empty, arms, and sleeps if that returns true, misses no completion.
-    ///
-    /// # Errors
-    /// As [`Cq::poll`].
-    pub fn arm(&mut self) -> Result<bool> {
+    fn arm(&mut self) -> Result<bool> {
         if self.is_ready() {
             return Ok(false);
         }
@@ -152,25 +127,18 @@ impl Cq {
         Ok(!self.is_ready())
     }
 
-    /// Waits for the next completion, at most for `limit`.
-    ///
-    /// # Errors
-    /// As [`Cq::wait`].
-    ///
-    /// # Panics
-    /// As [`Cq::wait`].
-    pub fn next(&mut self, limit: Option<Duration>) -> Result<Option<Completion<'_>>> {
+    fn next(&mut self, limit: Option<Duration>) -> Result<Option<Done>> {
         loop {
             if !self.wait(limit)? {
                 return Ok(None);
             }
             if let Some(done) = self.retire() {
-                return Ok(Some(Completion { done, cq: PhantomData }));
+                return Ok(Some(done));
             }
         }
     }
 
-    /// Waits for a completion, and keeps what has ended for [`Cq::next`], but for requests on borrowed memory.
+    /// Waits for a completion, and keeps what has ended for [`CqCore::retire`], but for requests on borrowed memory.
     pub(crate) fn keep_completions(&mut self) -> Result<()> {
         while !self.is_outstanding() {
             self.inner.wait(&mut self.entries, None)?;
@@ -184,11 +152,16 @@ impl Cq {
         Ok(())
     }
 
+    #[inline]
     fn retire(&mut self) -> Option<Done> {
-        self.kept.pop_front().or_else(|| self.retire_taken())
+        if self.kept.is_empty() {
+            return self.retire_taken();
+        }
+        self.kept.pop_front()
     }
 
     /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
+    #[inline(always)]
     fn retire_taken(&mut self) -> Option<Done> {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
@@ -211,123 +184,301 @@ impl Cq {
                 }
             }
             self.retiring = self.entries.pop_front();
-            let number = (self.retiring.as_ref()?.wr_id >> 32) as u32;
-            self.found = self.shared.find_again(self.found.take(), number);
+            let completion = self.retiring.as_ref()?;
+            if self.found.as_ref().is_none_or(|queue| queue.number() != number_of(completion)) {
+                self.found = self.shared.find(number_of(completion));
+            }
         }
     }
 }
 
-impl fmt::Debug for Cq {
+impl fmt::Debug for CqCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cq").field("capacity", &self.shared.capacity()).finish()
     }
 }
 
-/// The completions that [`Cq::poll`] has found. Those that aren't taken are there for the next poll.
-#[derive(Debug)]
-pub struct Completions<'c> {
-    cq: &'c mut Cq,
+/// A completion queue. Its completions contain an [`Extra`] besides, if it was [made](crate::verbs::Domain::cq_with) for that.
+///
+/// It has room for the completions of all its queue pairs: [`build`](crate::verbs::Builder::build) fails otherwise.
+pub struct Cq<X = ()> {
+    core: CqCore,
+    extra: PhantomData<fn() -> X>,
 }
 
-impl Completions<'_> {
+/// A completion queue with any [`Extra`].
+pub trait AnyCq: sealed::Sealed {}
+
+impl<X: Extra> AnyCq for Cq<X> {}
+
+mod sealed {
+    use super::{Cq, CqCore, Extra};
+
+    pub trait Sealed {
+        #[doc(hidden)]
+        #[allow(private_interfaces)] // The trait can't be named elsewhere.
+        fn core(&self) -> &CqCore;
+    }
+
+    impl<X: Extra> Sealed for Cq<X> {
+        #[allow(private_interfaces)]
+        fn core(&self) -> &CqCore {
+            &self.core
+        }
+    }
+}
+
+impl<X: Extra> Cq<X> {
+    pub(crate) fn new(inner: RawCq, capacity: u32) -> Self {
+        Self { core: CqCore::new(inner, capacity), extra: PhantomData }
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        self.core.shared()
+    }
+
+    /// The same queue, to build queue pairs with while another thread has the queue for itself. It isn't polled.
+    pub(crate) fn for_builders(&self) -> Self {
+        let core = CqCore::with(self.core.inner.clone(), self.core.shared.clone());
+        Self { core, extra: PhantomData }
+    }
+
+    pub(crate) const fn core_mut(&mut self) -> &mut CqCore {
+        &mut self.core
+    }
+
+    /// Completions that have happened. Polling also makes progress: on [`Device::native`](crate::verbs::Device::native) for the
+    /// adapter, in a simulation for other programs if there are none.
+    ///
+    /// # Errors
+    /// The device can't be used any more.
+    pub fn poll(&mut self) -> Result<Completions<'_, X>> {
+        self.core.poll()?;
+        Ok(Completions { cq: &mut self.core, extra: PhantomData })
+    }
+
+    /// Waits for a completion, at most for `limit`. False if none came.
+    ///
+    /// # Errors
+    /// The device can't be used any more. (A simulated one always can.)
+    ///
+    /// # Panics
+    /// In a simulation without a limit: no completion will ever come. The message contains what each queue pair waits for.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<bool> {
+        self.core.wait(limit)
+    }
+
+    /// The descriptor for an event loop (epoll, `AsyncFd`), if the device has one; a simulated one has none. After [`Cq::arm`] it is
+    /// readable as soon as there is a completion. Programs don't read it.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.core.inner.descriptor()
+    }
+
+    /// Prepares a sleep on the [descriptor](Cq::descriptor). False: there are completions, so poll before the sleep. A loop that
+    /// polls until the queue is empty, arms, and sleeps if that returns true, misses no completion.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn arm(&mut self) -> Result<bool> {
+        self.core.arm()
+    }
+
+    /// Waits for the next completion, at most for `limit`.
+    ///
+    /// # Errors
+    /// As [`Cq::wait`].
+    ///
+    /// # Panics
+    /// As [`Cq::wait`].
+    pub fn next(&mut self, limit: Option<Duration>) -> Result<Option<Completion<'_, X>>> {
+        Ok(self.core.next(limit)?.map(Completion::new))
+    }
+}
+
+impl<X> fmt::Debug for Cq<X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+/// The completions that [`Cq::poll`] has found. Those that aren't taken are there for the next poll.
+pub struct Completions<'c, X = ()> {
+    cq: &'c mut CqCore,
+    extra: PhantomData<fn() -> X>,
+}
+
+impl<X> fmt::Debug for Completions<'_, X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completions").finish_non_exhaustive()
+    }
+}
+
+impl<X: Extra> Completions<'_, X> {
     /// The next one.
     #[allow(clippy::should_implement_trait)] // It lends.
-    pub fn next(&mut self) -> Option<Completion<'_>> {
-        self.cq.retire().map(|done| Completion { done, cq: PhantomData })
+    #[inline]
+    pub fn next(&mut self) -> Option<Completion<'_, X>> {
+        self.cq.retire().map(Completion::new)
     }
 }
 
 /// A request that has ended.
 struct Done {
-    tag: u64,
+    entry: Entry,
     qp: u32,
-    what: Operated,
-    fault: Option<Fault>,
     len: u32,
     immediate: Option<u32>,
     value: Option<u64>,
-    source: Option<Endpoint>,
+    /// The key of a loan that the message returns.
     returned: Option<u32>,
-    loan: Option<RawLoan>,
-    parts: Parts,
+    fault: Option<Fault>,
+    /// Bytes that were written to the memory that is left in the entry.
+    written: Option<usize>,
+    source: Option<Endpoint>,
+    stamp: Stamp,
 }
 
 impl Done {
     /// `last` is false for a quiet request, which ended before the one that the completion is of. `None` for a request of a scope.
+    #[inline(always)]
     fn new(entry: Entry, completion: &Ended, last: bool) -> Option<Self> {
-        let Entry { tag, what, len, held, kept } = entry;
-        let fault = completion.fault.clone().filter(|_| last);
+        let fault = if last { completion.fault.clone() } else { None };
         let done = fault.is_none();
-        let &Ended { qpn, byte_len, immediate, .. } = completion;
-        let (what, len, immediate) = match what {
-            Operated::Received if done && completion.is_write => {
-                (Operated::ReceivedWrite, byte_len, immediate)
-            }
-            Operated::Received if done => (what, byte_len, immediate),
-            Operated::Read if done => (what, len, None),
-            what => (what, 0, None),
+        let mut this = Self {
+            entry,
+            qp: completion.qpn,
+            len: 0,
+            immediate: None,
+            value: None,
+            returned: None,
+            fault,
+            written: None,
+            source: None,
+            stamp: completion.stamp,
         };
-        let written = match what {
-            Operated::Received | Operated::Read if done => Some(len as usize),
-            Operated::Atomic => Some(8),
-            _ => None,
-        };
-        let returned = completion.invalidated.filter(|_| what == Operated::Received);
-        let (held, loan) = match &kept {
-            Some(Kept::Window(lent, receives)) if done => {
-                (Held::default(), Some(RawLoan::new(lent.clone(), receives.clone(), held)))
+        match this.entry.what {
+            Operated::Received if done => {
+                (this.len, this.immediate) = (completion.byte_len, completion.immediate);
+                this.returned = completion.invalidated;
+                if completion.is_write {
+                    this.entry.what = Operated::ReceivedWrite;
+                } else {
+                    this.written = Some(this.len as usize);
+                }
             }
-            Some(Kept::Window(lent, receives)) => {
-                lent.end(Some(receives));
-                (held, None)
+            Operated::Read if done => {
+                this.len = this.entry.len;
+                this.written = Some(this.len as usize);
             }
-            _ => (held, None),
-        };
-        let (value, source, parts) = (None, None, held.settle(written));
-        let mut done =
-            Self { tag, qp: qpn, what, fault, len, immediate, value, source, returned, loan, parts };
-        match kept {
-            // The result's memory is the queue pair's.
-            None if what == Operated::Atomic => done.take_value(),
-            Some(Kept::Grh(qkey)) => done.take_grh(completion, qkey.load(Ordering::Relaxed)),
-            Some(Kept::Scoped(scoped)) => {
-                // The loans end before the scope learns that the request has.
-                done.parts = Parts::default();
-                scoped.note(what, done.len as usize, done.fault);
+            Operated::Atomic => this.take_value(done),
+            _ => {}
+        }
+        if this.entry.kept.is_some() { this.with_kept(completion) } else { Some(this) }
+    }
+
+    /// Of a request that needs more than memory.
+    #[inline(never)]
+    fn with_kept(mut self, completion: &Ended) -> Option<Self> {
+        match &self.entry.kept {
+            Some(Kept::Grh(qkey)) => {
+                let qkey = qkey.load(Ordering::Relaxed);
+                self.take_grh(completion, qkey);
+            }
+            // It has failed, so there is no loan.
+            Some(Kept::Window(lent, receives)) if self.fault.is_some() => lent.end(Some(receives)),
+            Some(Kept::Scoped(_)) => {
+                let (what, len, fault) = (self.entry.what, self.len as usize, self.fault.take());
+                self.entry.end_scoped(what, len, fault);
                 return None;
             }
-            None | Some(Kept::Address(_) | Kept::Window(..)) => {}
+            _ => {}
         }
-        Some(done)
+        Some(self)
     }
 
-    fn take_value(&mut self) {
-        let result = std::mem::take(&mut self.parts).buffer();
+    /// Takes the result of an atomic, which is memory of the queue pair.
+    fn take_value(&mut self, done: bool) {
+        self.written = Some(8);
+        let result = self.buffer();
         let value = result.and_then(|result| result[..].try_into().ok());
-        self.value = value.filter(|_| self.fault.is_none()).map(u64::from_ne_bytes);
+        self.value = value.filter(|_| done).map(u64::from_ne_bytes);
     }
 
-    /// Of a datagram, the first bytes are of its GRH, whose memory is the queue pair's.
+    /// Takes the GRH of a datagram, which is memory of the queue pair.
     fn take_grh(&mut self, completion: &Ended, qkey: u32) {
-        let Some(Part::Buffer(grh)) = self.parts.next() else { return };
+        let Some(Part::Buffer(grh)) = self.entry.held.take(&mut self.written) else { return };
         self.len = self.len.saturating_sub(GRH as u32);
         if self.fault.is_none() && completion.has_grh {
             self.source = Endpoint::of_sender(&grh, completion.source, qkey);
         }
     }
+
+    /// The loan of a request that has lent memory.
+    fn loan(&mut self, rights: Rights) -> Option<RawLoan> {
+        let is_it = |kept: &mut Kept| matches!(kept, Kept::Window(lent, _) if lent.rights() == rights);
+        let Some(Kept::Window(lent, receives)) = self.entry.kept.take_if(is_it) else { return None };
+        Some(RawLoan::new(lent, receives, std::mem::take(&mut self.entry.held)))
+    }
+
+    /// The first buffer that is left.
+    #[inline]
+    fn buffer(&mut self) -> Option<Buffer> {
+        while !self.has_loan() {
+            if let Part::Buffer(buffer) = self.entry.held.take(&mut self.written)? {
+                return Some(buffer);
+            }
+        }
+        None
+    }
+
+    /// The memory is lent to the peer: it doesn't come back by itself.
+    #[inline]
+    const fn has_loan(&self) -> bool {
+        matches!(self.entry.kept, Some(Kept::Window(..))) && self.fault.is_none()
+    }
+
+    /// The memory that comes back.
+    #[inline]
+    fn parts(&mut self) -> Parts {
+        let held = if self.has_loan() { Held::default() } else { std::mem::take(&mut self.entry.held) };
+        held.settle(self.written)
+    }
+}
+
+impl Drop for Done {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(Kept::Window(lent, receives)) = &self.entry.kept {
+            // The loan wasn't taken: the window ends before the memory is released.
+            lent.end(Some(receives));
+        }
+    }
 }
 
 /// The end of a request. Dropping it drops the memory that [`Completion::take`] would return.
-pub struct Completion<'c> {
+pub struct Completion<'c, X = ()> {
     done: Done,
-    cq: PhantomData<&'c mut Cq>,
+    cq: PhantomData<&'c mut CqCore>,
+    extra: PhantomData<fn() -> X>,
 }
 
-impl Completion<'_> {
+impl<X: Extra> Completion<'_, X> {
+    #[inline]
+    const fn new(done: Done) -> Self {
+        Self { done, cq: PhantomData, extra: PhantomData }
+    }
+
+    /// What the completions of this queue contain besides. That of a quiet request is of the one that it was reported with.
+    #[must_use]
+    pub fn extra(&self) -> X {
+        X::of(self.done.stamp)
+    }
+
     /// The tag of the request.
     #[must_use]
     pub const fn tag(&self) -> u64 {
-        self.done.tag
+        self.done.entry.tag
     }
 
     /// The QPN of the queue pair.
@@ -339,13 +490,14 @@ impl Completion<'_> {
     /// What the request was.
     #[must_use]
     pub const fn what(&self) -> Operated {
-        self.done.what
+        self.done.entry.what
     }
 
     /// Whether it has succeeded.
     ///
     /// # Errors
     /// Why it has failed.
+    #[inline]
     pub fn result(&self) -> Result<(), Fault> {
         self.done.fault.clone().map_or(Ok(()), Err)
     }
@@ -395,28 +547,30 @@ impl Completion<'_> {
     /// ([`Kind::Invalid`](crate::Kind::Invalid)).
     pub fn loan<A: Right>(&mut self) -> Result<Loan<A>> {
         self.result()?;
-        let loan = self.done.loan.take_if(|loan| loan.rights() == A::RIGHTS).map(Loan::new);
+        let loan = self.done.loan(A::RIGHTS).map(Loan::new);
         loan.ok_or_else(|| Error::invalid("loan", "the completion has no loan with these rights"))
     }
 
     /// The memory of the request. Buffers of a receive or a READ have the length of what was written to them.
+    #[inline]
     pub fn take(&mut self) -> Parts {
-        std::mem::take(&mut self.done.parts)
+        self.done.parts()
     }
 
-    /// The first buffer of the request, if the request has succeeded.
+    /// The first buffer of the request that wasn't taken, if the request has succeeded.
     ///
     /// # Errors
     /// Why the request has failed.
+    #[inline]
     pub fn buffer(&mut self) -> Result<Option<Buffer>, Fault> {
         self.result()?;
-        Ok(self.take().buffer())
+        Ok(self.done.buffer())
     }
 }
 
-impl fmt::Debug for Completion<'_> {
+impl<X> fmt::Debug for Completion<'_, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Done { tag, qp, what, fault, len, .. } = &self.done;
+        let Done { entry: Entry { tag, what, .. }, qp, fault, len, .. } = &self.done;
         let mut text = f.debug_struct("Completion");
         text.field("tag", tag).field("qp", qp).field("what", what).field("len", len);
         text.field("fault", fault).finish()

@@ -1,8 +1,8 @@
 //! Devices and protection domains.
 
 use crate::verbs::backend::{RawDevice, RawDomain};
-use crate::verbs::cq::Cq;
-use crate::verbs::{Address, Builder, Datagram, Endpoint, Reliable, Srq, Unreliable};
+use crate::verbs::cq::{AnyCq, Cq};
+use crate::verbs::{Address, Builder, Datagram, Endpoint, Events, Extra, Reliable, Srq, Unreliable};
 use ferroce_buffers::{Buffer, Error, Failed, Memory, Pool, Result};
 #[cfg(feature = "native")]
 use ferroce_native::NativeDevice;
@@ -218,22 +218,50 @@ impl Domain {
     /// # Errors
     /// `entries` is 0 or more than the device's limit.
     pub fn cq(&self, entries: u32) -> Result<Cq> {
+        self.cq_with(entries)
+    }
+
+    /// Makes a completion queue whose completions contain an [`Extra`] besides.
+    ///
+    /// # Errors
+    /// As [`Domain::cq`]. Or the device hasn't what completions are to contain ([`Kind::Unsupported`](crate::Kind::Unsupported)).
+    ///
+    /// ```
+    /// # use ferroce::{sim::World, verbs::{Cq, Device, Send, Timestamp}};
+    /// # fn main() -> ferroce::Result<()> {
+    /// # let world = World::new(1);
+    /// # let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)).open().unwrap());
+    /// # let b_cq = b.cq(16)?;
+    /// let mut cq: Cq<Timestamp> = a.cq_with(16)?;
+    /// let setup = a.rc(&cq).build()?;
+    /// # let mut b_setup = b.rc(&b_cq).build()?;
+    /// # b_setup.recv(1, b.alloc(8)?)?;
+    /// # let (end, peer) = (setup.endpoint(), b_setup.endpoint());
+    /// # let _b_qp = b_setup.connect(&end)?;
+    /// let mut qp = setup.connect(&peer)?;
+    /// qp.post(1, Send::new(()))?;
+    /// let sent = cq.next(None)?.unwrap();
+    /// println!("sent at {} ns", sent.extra().0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cq_with<X: Extra>(&self, entries: u32) -> Result<Cq<X>> {
         if entries == 0 || entries > LIMITS.cq_entries {
             let why = format!("{entries} entries; a completion queue has 1 to {}", LIMITS.cq_entries);
             return Err(Error::invalid("cq", why));
         }
-        Ok(Cq::new(self.inner.cq(entries)?, entries))
+        Ok(Cq::new(self.inner.cq(entries, X::STAMPED)?, entries))
     }
 
     /// Begins a queue pair of a reliable connection. Its completions go to `cq`.
-    pub fn rc<'q>(&'q self, cq: &'q Cq) -> Builder<'q, Reliable> {
-        Builder::new(self, cq)
+    pub fn rc<'q>(&'q self, cq: &'q impl AnyCq) -> Builder<'q, Reliable> {
+        Builder::new(self, cq.core())
     }
 
     /// Begins a queue pair of an unreliable connection: it has SENDs and WRITEs, and what the network loses is lost. Its completions go
     /// to `cq`.
-    pub fn uc<'q>(&'q self, cq: &'q Cq) -> Builder<'q, Unreliable> {
-        Builder::new(self, cq)
+    pub fn uc<'q>(&'q self, cq: &'q impl AnyCq) -> Builder<'q, Unreliable> {
+        Builder::new(self, cq.core())
     }
 
     /// Begins a queue pair for datagrams. Its completions go to `cq`.
@@ -264,8 +292,8 @@ impl Domain {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn ud<'q>(&'q self, cq: &'q Cq) -> Builder<'q, Datagram> {
-        Builder::new(self, cq)
+    pub fn ud<'q>(&'q self, cq: &'q impl AnyCq) -> Builder<'q, Datagram> {
+        Builder::new(self, cq.core())
     }
 
     /// Makes a shared receive queue for so many receives.
@@ -278,6 +306,14 @@ impl Domain {
             return Err(Error::invalid("srq", why));
         }
         Srq::new(self, depth)
+    }
+
+    /// What the device reports besides completions.
+    ///
+    /// # Errors
+    /// The device can't be used any more.
+    pub fn events(&self) -> Result<Events> {
+        Events::new(self)
     }
 
     /// Finds the way to a queue pair that receives datagrams, for queue pairs of this domain.

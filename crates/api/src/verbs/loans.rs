@@ -138,6 +138,10 @@ impl Lent {
         }
     }
 
+    pub(crate) const fn rights(&self) -> Rights {
+        self.what.rights
+    }
+
     /// Whether the memory isn't reached any more.
     fn is_over(&self) -> bool {
         self.returned.load(Ordering::Acquire) || lock(&self.window).is_none()
@@ -166,10 +170,6 @@ pub(crate) struct RawLoan {
 impl RawLoan {
     pub(crate) const fn new(lent: Arc<Lent>, receives: Arc<Queue>, held: Held) -> Self {
         Self { lent, receives, held: Some(held) }
-    }
-
-    pub(crate) fn rights(&self) -> Rights {
-        self.lent.what.rights
     }
 
     fn end(&mut self) -> Option<Held> {

@@ -3,8 +3,8 @@
 //! [`Device::native`] has a thread of its own, which receives packets while no thread of the program polls or waits.
 //!
 //! A queue pair is made in two steps. A [`Builder`] makes a [`Setup`], which takes receives and has an [`Endpoint`] for the
-//! peer. With the peer's endpoint it becomes a [`Qp`], which takes requests. Requests are values ([`Send`], [`Write`],
-//! [`Read`], [`FetchAdd`], [`CompareSwap`]) that own their memory until the completion gives it back.
+//! peer. With the peer's endpoint it becomes a [`Qp`], which takes requests. Requests are values ([`Send`], [`SendTo`], [`Write`],
+//! [`Read`], [`FetchAdd`], [`CompareSwap`], [`Lend`]) that own their memory until the completion gives it back.
 //!
 //! Each request has exactly one completion, with the tag that the program has chosen. The completion of a
 //! [quiet](Send::quiet) request comes together with that of a later one.
@@ -87,6 +87,8 @@ mod core;
 mod cq;
 mod device;
 mod endpoint;
+mod events;
+mod extra;
 mod loans;
 mod ops;
 mod qp;
@@ -97,9 +99,12 @@ mod srq;
 pub use address::Address;
 pub use batch::Batch;
 pub use builder::Builder;
-pub use cq::{Completion, Completions, Cq, Operated};
+pub use cq::{AnyCq, Completion, Completions, Cq, Operated};
 pub use device::{Device, Domain, Limits};
 pub use endpoint::Endpoint;
+pub use events::Events;
+pub use extra::{Extra, Timestamp, WallClock};
+pub use ferroce_buffers::Event;
 pub use loans::Loan;
 pub use ops::{CompareSwap, FetchAdd, Lend, Operation, Read, Send, SendTo, Write};
 pub use qp::{Qp, RcQp, Setup, UcQp, UdQp};

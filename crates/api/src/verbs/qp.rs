@@ -2,7 +2,9 @@
 
 use crate::verbs::core::Core;
 use crate::verbs::scope::{self, Scope};
-use crate::verbs::{Batch, Connected, Cq, Datagram, Endpoint, Operation, Reliable, Transport, Unreliable};
+use crate::verbs::{
+    Batch, Connected, Cq, Datagram, Endpoint, Extra, Operation, Reliable, Transport, Unreliable,
+};
 use ferroce_buffers::{Error, Failed, Parts, PayloadMut, QpAttributes, Result};
 use std::fmt;
 use std::marker::PhantomData;
@@ -144,8 +146,12 @@ impl Qp<Reliable> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn scope<'env, R>(&mut self, cq: &mut Cq, f: impl FnOnce(&Scope<'_, 'env>) -> R) -> Result<R> {
-        scope::scope(&mut self.core, cq, f)
+    pub fn scope<'env, R>(
+        &mut self,
+        cq: &mut Cq<impl Extra>,
+        f: impl FnOnce(&Scope<'_, 'env>) -> R,
+    ) -> Result<R> {
+        scope::scope(&mut self.core, cq.core_mut(), f)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests on borrowed memory, which end before a call returns.
 
 use crate::verbs::core::Core;
-use crate::verbs::cq::{Cq, Operated};
+use crate::verbs::cq::{CqCore, Operated};
 use crate::verbs::ops::{sealed::Flags, token_error};
 use crate::verbs::slots::Kept;
 use ferroce_buffers::rights::{Reads, Writes};
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the completion queue reports to a scope.
+/// What completions report to a scope.
 #[derive(Default)]
 pub(crate) struct Scoped(Mutex<Counts>);
 
@@ -51,7 +51,7 @@ pub struct Scope<'s, 'env> {
 /// Both ends of a queue pair, and its requests on borrowed memory.
 struct EndOfScope<'s> {
     core: &'s mut Core,
-    cq: &'s mut Cq,
+    cq: &'s mut CqCore,
     scoped: Arc<Scoped>,
 }
 
@@ -80,7 +80,7 @@ impl Drop for Guard<'_, '_> {
 
 pub(crate) fn scope<'env, R>(
     core: &mut Core,
-    cq: &mut Cq,
+    cq: &mut CqCore,
     f: impl FnOnce(&Scope<'_, 'env>) -> R,
 ) -> Result<R> {
     if !core.completes_in(cq.shared()) {

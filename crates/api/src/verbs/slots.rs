@@ -5,7 +5,7 @@ use crate::verbs::cq::Operated;
 use crate::verbs::loans::{Lent, Windows};
 use crate::verbs::scope::Scoped;
 use ferroce_buffers::slots::Retirer;
-use ferroce_buffers::{Error, Held, Kind, Parts, Result, Shelf};
+use ferroce_buffers::{Error, Fault, Held, Kind, Parts, Result, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,18 +33,23 @@ pub(crate) enum Kept {
 }
 
 impl Entry {
+    /// Ends a request of a scope. Its memory isn't lent any more when the scope learns that.
+    pub(crate) fn end_scoped(&mut self, what: Operated, len: usize, fault: Option<Fault>) {
+        drop(std::mem::take(&mut self.held));
+        if let Some(Kept::Scoped(scoped)) = self.kept.take() {
+            scoped.note(what, len, fault);
+        }
+    }
+
     /// The memory of a request that has no completion.
-    pub(crate) fn settle(self) -> (u64, Parts) {
-        if let Some(Kept::Window(lent, _)) = &self.kept {
-            lent.end(None);
+    pub(crate) fn settle(mut self) -> (u64, Parts) {
+        match &self.kept {
+            Some(Kept::Window(lent, _)) => lent.end(None),
+            Some(Kept::Grh(_)) => drop(self.held.take(&mut None)),
+            Some(Kept::Scoped(_)) => self.end_scoped(self.what, 0, None),
+            Some(Kept::Address(_)) | None => {}
         }
-        let mut parts = self.held.settle(None);
-        match self.kept {
-            Some(Kept::Grh(_)) => drop(parts.next()),
-            Some(Kept::Scoped(scoped)) => scoped.note(self.what, 0, None),
-            Some(Kept::Address(_) | Kept::Window(..)) | None => {}
-        }
-        (self.tag, parts)
+        (self.tag, self.held.settle(None))
     }
 }
 
@@ -61,6 +66,7 @@ enum Slots {
     Shelf(Mutex<Shelf<Entry>>),
 }
 
+#[inline]
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -76,7 +82,13 @@ impl Queue {
         Arc::new(Self { number, slots: Slots::Shelf(Mutex::new(Shelf::new(depth))) })
     }
 
+    #[inline]
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+
     /// The number of a request, as the adapter gets it.
+    #[inline]
     pub(crate) fn wr_id(&self, slot: u32) -> u64 {
         u64::from(self.number) << 32 | u64::from(slot)
     }
@@ -97,6 +109,7 @@ impl Queue {
     }
 
     /// Takes out what ends with the request in this slot: an earlier one first. Whether it is the last.
+    #[inline(always)]
     pub(crate) fn retire(&self, slot: u32) -> Option<(Entry, bool)> {
         match &self.slots {
             Slots::Ring(ring) => {
@@ -242,9 +255,8 @@ impl Shared {
         }
     }
 
-    /// The queue with this number, which may be the one that was found last.
-    pub(crate) fn find_again(&self, last: Option<Arc<Queue>>, number: u32) -> Option<Arc<Queue>> {
-        last.filter(|queue| queue.number == number)
-            .or_else(|| lock(&self.queues).joined.get(&number).map(|joined| joined.queue.clone()))
+    /// The queue with this number.
+    pub(crate) fn find(&self, number: u32) -> Option<Arc<Queue>> {
+        lock(&self.queues).joined.get(&number).map(|joined| joined.queue.clone())
     }
 }

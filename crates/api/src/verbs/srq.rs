@@ -58,8 +58,9 @@ struct SharedReceives {
 
 impl Srq {
     pub(crate) fn new(domain: &Domain, depth: u32) -> Result<Self> {
-        let raw = domain.inner.srq(depth, PARTS)?;
-        Ok(Self { inner: Arc::new(SharedReceives { raw: Some(raw), queue: Queue::shared(depth), depth }) })
+        let queue = Queue::shared(depth);
+        let raw = Some(domain.inner.srq(depth, PARTS, queue.number())?);
+        Ok(Self { inner: Arc::new(SharedReceives { raw, queue, depth }) })
     }
 
     pub(crate) fn raw(&self) -> &RawSrq {
@@ -68,6 +69,12 @@ impl Srq {
 
     pub(crate) fn queue(&self) -> &Arc<Queue> {
         &self.inner.queue
+    }
+
+    /// Its number in [events](crate::verbs::Event::LowWater).
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.inner.queue.number()
     }
 
     /// Receives that the queue holds.
@@ -109,7 +116,7 @@ impl Srq {
         self.inner.queue.shelf().map_or(0, |shelf| shelf.room())
     }
 
-    /// Asks for one event when fewer than `receives` are left.
+    /// Asks for one [event](crate::verbs::Event::LowWater) when fewer than `receives` are left; 0 asks for none.
     ///
     /// # Errors
     /// It is more than the queue holds.

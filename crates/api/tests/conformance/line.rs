@@ -61,12 +61,12 @@ impl Line for Threads {
 }
 
 #[cfg(any(feature = "native", feature = "system"))]
-fn to_hex(bytes: &[u8]) -> String {
+pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(any(feature = "native", feature = "system"))]
-fn from_hex(text: &str) -> Vec<u8> {
+pub fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 

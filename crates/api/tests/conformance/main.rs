@@ -7,6 +7,7 @@ mod datagrams;
 #[cfg(feature = "native")]
 mod differential;
 mod ends;
+mod extras;
 mod failures;
 mod fixture;
 #[cfg(feature = "system")]
@@ -14,6 +15,8 @@ mod hostile;
 mod line;
 mod loans;
 mod memory;
+#[cfg(feature = "native")]
+mod of_c_programs;
 #[cfg(feature = "system")]
 mod of_the_system;
 #[cfg(feature = "native")]
@@ -170,6 +173,7 @@ conformance! {
     shared::ended => a_shared_queue_returns_its_memory_at_its_end,
     shared::reserved => a_completion_queue_has_room_for_a_shared_queue_once,
     shared::never_full => completion_queues_never_get_more_than_they_hold,
+    shared::low_water => a_shared_queue_reports_its_low_water_once,
     shared::foreign => a_shared_queue_of_another_domain_is_refused,
     loans::returned => a_loan_returns_with_its_buffer,
     loans::again => windows_are_used_again_under_other_keys,
@@ -186,6 +190,7 @@ conformance! {
     scopes::panicked => memory_of_a_scope_that_panics_is_not_written,
     scopes::elsewhere => a_scope_needs_the_queue_in_which_its_requests_complete,
     scopes::batches => a_batch_is_posted_as_a_whole_or_not_at_all,
+    extras::stamped => completions_have_the_time_that_the_queue_was_made_for,
     datagrams::answered => a_datagram_is_answered_by_its_source,
     datagrams::parts => datagrams_are_gathered_and_scattered_without_their_header,
     datagrams::wrong_qkey => a_datagram_with_another_qkey_is_dropped,

@@ -1,7 +1,7 @@
 //! Shared receive queues, and room in completion queues (rule S10).
 
 use crate::fixture::{Fixture, large};
-use ferroce::verbs::{Cq, Domain, Operated, RcQp, Send, Srq};
+use ferroce::verbs::{Cq, Domain, Event, Operated, RcQp, Send, Srq};
 use ferroce::{Kind, Status};
 use ferroce_tests::random::Random;
 use std::time::Duration;
@@ -213,6 +213,33 @@ pub fn never_full(fixture: &impl Fixture) {
             }
         }
     }
+}
+
+pub fn low_water(fixture: &impl Fixture) {
+    let mut it = served(fixture, 1, 8);
+    let mut events = it.server.events().unwrap();
+    for tag in 0..4 {
+        it.srq.recv(tag, it.server.alloc(8).unwrap()).unwrap();
+    }
+    it.srq.low_water(3).unwrap();
+    let quiet = Some(Duration::from_millis(20));
+    assert!(events.next(quiet).unwrap() != Some(Event::LowWater(it.srq.number())));
+    for number in 0..3 {
+        it.pairs[0][1].post(number, Send::new(())).unwrap();
+        it.cq.next(None).unwrap().unwrap().result().unwrap();
+    }
+    // The device may have reported others.
+    while events.next(Some(Duration::from_secs(10))).unwrap().expect("an event")
+        != Event::LowWater(it.srq.number())
+    {}
+    // There is one, until the next call.
+    it.pairs[0][1].post(3, Send::new(())).unwrap();
+    it.cq.next(None).unwrap().unwrap().result().unwrap();
+    while let Some(event) = events.next(quiet).unwrap() {
+        assert_ne!(event, Event::LowWater(it.srq.number()));
+    }
+    let is_simulated = fixture.devices()[0].name().starts_with("sim_");
+    assert_eq!(events.descriptor().is_none(), is_simulated);
 }
 
 pub fn foreign(fixture: &impl Fixture) {

@@ -215,6 +215,16 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	return 0;
 }
 
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	errno = EAGAIN;
+	return -1;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event)
+{
+}
+
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
 	errno = EOPNOTSUPP;

@@ -1,7 +1,9 @@
 //! Whose memory it is: registration, parts, pools, and the owner's way back.
 
 use crate::adapter::Adapter;
-use ferroce_buffers::{AccessBy, Buffer, Kind, Memory, Payload, Pool, RawMemory, Remote, register, rights};
+use ferroce_buffers::{
+    AccessBy, Buffer, Kind, Memory, NotLent, Payload, Pool, RawMemory, Remote, borrowing, register, rights,
+};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -164,4 +166,31 @@ fn tokens_are_24_bytes_with_their_rights() {
         wrong[at..at + 8].fill(value);
         assert_eq!(Remote::<rights::Read>::from_bytes(wrong).unwrap_err().kind(), Kind::Invalid);
     }
+}
+
+#[test]
+fn borrowed_memory_is_deregistered_when_its_borrow_ends() {
+    let adapter = Adapter::default();
+    let (mut into, from) = ([0; 8], *b"borrowed");
+    let lent = borrowing(|borrows| {
+        let (segments, read) =
+            borrows.for_reading(&from, AccessBy::Tap, |tap| adapter.register(tap)).unwrap();
+        assert_eq!((segments.len(), segments[0].length), (1, 8));
+        let (_, written) =
+            borrows.for_writing(&mut into, AccessBy::Tap, |tap| adapter.register(tap)).unwrap();
+        let mut bytes = [0; 8];
+        let tap = adapter.tap(0).unwrap();
+        tap.read(0, &mut bytes).unwrap();
+        assert_eq!(tap.write(0, &bytes), Err(NotLent));
+        drop(tap);
+        adapter.tap(1).unwrap().write(0, &bytes).unwrap();
+        // It doesn't come back as a buffer.
+        assert_eq!((read.settle(None).count(), written.settle(Some(8)).count()), (0, 0));
+        assert!(adapter.log.lock().unwrap().is_empty());
+        // No memory needs no registration.
+        let (none, _) = borrows.for_reading(&[], AccessBy::Tap, |_| unreachable!()).unwrap();
+        none.len()
+    });
+    assert_eq!((lent, &into), (0, b"borrowed"));
+    assert_eq!(*adapter.log.lock().unwrap(), ["deregistered", "deregistered"]);
 }

@@ -1,5 +1,6 @@
 //! The slots of a queue (rule S5), against a model.
 
+use ferroce_buffers::Shelf;
 use ferroce_buffers::slots::ring;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -64,4 +65,39 @@ fn entries_that_are_left_are_dropped_once() {
     assert!(Rc::strong_count(&entry) > 1);
     drop(retirer);
     assert_eq!(Rc::strong_count(&entry), 1);
+}
+
+#[test]
+fn entries_of_a_shelf_are_taken_once_by_their_own_numbers() {
+    for seed in 0..if cfg!(miri) { 4 } else { 100 } {
+        let mut numbers = Numbers(seed);
+        let depth = 1 + numbers.below(6) as u32;
+        let mut shelf = Shelf::new(depth);
+        let mut outstanding: Vec<(u32, u64)> = Vec::new();
+        let mut past: Vec<u32> = Vec::new();
+        for entry in 0..200 {
+            if numbers.below(2) == 0 {
+                match shelf.push(entry) {
+                    Ok(number) => {
+                        assert!(!past.contains(&number), "a number of the past");
+                        outstanding.push((number, entry));
+                    }
+                    Err(back) => assert_eq!((back, outstanding.len()), (entry, depth as usize)),
+                }
+            } else if !outstanding.is_empty() {
+                let at = numbers.below(outstanding.len() as u64) as usize;
+                let (number, entry) = outstanding.swap_remove(at);
+                assert!(shelf.is_outstanding(number));
+                assert_eq!(shelf.take(number), Some(entry));
+                assert_eq!(shelf.take(number), None, "a stale number");
+                past.push(number);
+            }
+            assert_eq!(shelf.room() as usize, depth as usize - outstanding.len());
+        }
+        let mut left: Vec<u64> = std::iter::from_fn(|| shelf.pop()).collect();
+        let mut expected: Vec<u64> = outstanding.iter().map(|(_, entry)| *entry).collect();
+        left.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(left, expected);
+    }
 }
