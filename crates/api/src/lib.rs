@@ -12,8 +12,9 @@
 //! | [`Device::system`](verbs::Device::system) | `system` | A device of the machine's `libibverbs.so.1`: an RDMA adapter, or `rdma_rxe`. |
 //! | [`Device::simulated`](verbs::Device::simulated) | `sim` | A host of a [simulation](sim). |
 //!
-//! This version has reliable connections (RC) with SEND, WRITE, READ and atomics. It has no connections by address
-//! and no futures. Devices of the system are connected by RoCEv2 addresses, so those with an InfiniBand link layer are refused.
+//! This version has reliable connections (RC) with SEND, WRITE, READ and atomics. [`session`] has connections whose requests are
+//! futures, on any runtime or without one, and [`cm`] makes them by address, but for devices of the system. Those are connected
+//! by RoCEv2 addresses, so devices with an InfiniBand link layer are refused.
 //!
 //! # A test
 //!

@@ -19,6 +19,7 @@ pub(crate) enum Link {
     #[cfg(feature = "sim")]
     Sim(SimConnection),
     #[cfg(feature = "system")]
+    #[expect(dead_code, reason = "without another backend the type needs a variant")]
     System(Infallible),
 }
 
@@ -126,6 +127,7 @@ pub(crate) enum LinkListener {
     #[cfg(feature = "sim")]
     Sim(SimListener),
     #[cfg(feature = "system")]
+    #[expect(dead_code, reason = "without another backend the type needs a variant")]
     System(Infallible),
 }
 

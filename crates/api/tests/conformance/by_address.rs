@@ -6,7 +6,7 @@ use ferroce::cm::Listener;
 use ferroce::session::{Connection, Driver};
 use ferroce::{Inline, Kind, Pool};
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -105,7 +105,8 @@ pub fn made(fixture: &impl Fixture) {
 }
 
 /// The output of the first, while the second goes on.
-async fn first<T>(mut a: Pin<&mut impl Future<Output = T>>, mut b: Pin<&mut impl Future<Output = ()>>) -> T {
+async fn first<T>(a: impl Future<Output = T>, b: impl Future<Output = ()>) -> T {
+    let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| {
         let _ = b.as_mut().poll(context);
         a.as_mut().poll(context)
@@ -124,19 +125,19 @@ pub fn rejected(fixture: &impl Fixture) {
     };
     run(&hosts, async {
         // A rejection may be lost: then the request comes again.
-        let rejects = pin!(async {
+        let rejects = async {
             loop {
                 listener.accept().await.unwrap().reject(b"not today").unwrap();
             }
-        });
-        let error = first(pin!(rejection()), rejects).await;
+        };
+        let error = first(rejection(), rejects).await;
         assert!(error.contains("its program rejects"), "{error}");
-        let drops = pin!(async {
+        let drops = async {
             loop {
                 drop(listener.accept().await.unwrap());
             }
-        });
-        let error = first(pin!(rejection()), drops).await;
+        };
+        let error = first(rejection(), drops).await;
         assert!(error.contains("its program rejects"), "{error}");
         drop(listener);
         let error = rejection().await;

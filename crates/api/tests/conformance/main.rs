@@ -5,6 +5,7 @@ mod cancelled;
 mod cases;
 #[cfg(feature = "native")]
 mod differential;
+mod drivers;
 mod ends;
 mod failures;
 mod fixture;
