@@ -1,6 +1,8 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
 mod by_address;
+#[cfg(feature = "native")]
+mod c_peers;
 mod cancelled;
 mod cases;
 #[cfg(feature = "native")]
