@@ -1,4 +1,4 @@
-/* The peer of a Rust program: `rust_peer client PORT` connects, says hello, reads the answer and ends the connection;
+/* The peer of a Rust program: `rust_peer client PORT` connects, sends a message, receives the answer and ends the connection;
    `rust_peer server` listens at a port that it prints, answers a message with the same bytes and ends the connection. */
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::task::Waker;
 
-/// A connection of the communication manager. Its end is told to the peer.
+/// A connection of the communication manager. Its drop ends it at the peer too.
 pub(crate) enum Link {
     #[cfg(feature = "native")]
     Native(NativeConnection),

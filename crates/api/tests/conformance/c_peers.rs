@@ -36,7 +36,7 @@ impl Peer {
         line.trim_end().to_owned()
     }
 
-    /// What it has said, if it has succeeded.
+    /// Its output, if it has succeeded.
     fn end(mut self) -> String {
         let mut text = String::new();
         self.lines.read_to_string(&mut text).unwrap();

@@ -92,7 +92,7 @@ fn equal_seeds_give_equal_traces_of_connections() {
     assert!(by_address(0) != by_address(1));
 }
 
-/// A request without an answer ends, and says so.
+/// A request without an answer ends.
 #[test]
 fn a_host_that_is_unplugged_is_not_reached() {
     let world = World::new(1);
@@ -112,7 +112,7 @@ fn a_host_that_is_unplugged_is_not_reached() {
     Listener::bind(&driver, "0.0.0.0:5000").unwrap();
 }
 
-/// Nobody would look for its completions.
+/// No thread would poll its completions.
 #[test]
 fn a_queue_pair_of_another_queue_is_refused() {
     let host = World::new(1).host("only");
