@@ -13,8 +13,9 @@
 //! | [`Device::simulated`](verbs::Device::simulated) | `sim` | A host of a [simulation](sim). |
 //!
 //! This version has reliable connections (RC) with SEND, WRITE, READ and atomics, unreliable ones (UC), datagrams (UD), shared
-//! receive queues, memory that is [lent](verbs::Lend) to a peer, and [scopes](verbs::Qp::scope) of borrowed memory. It has no
-//! connections by address and no futures. Devices of the system are connected by RoCEv2 addresses, so those with an InfiniBand link layer are refused.
+//! receive queues, memory that is [lent](verbs::Lend) to a peer, and [scopes](verbs::Qp::scope) of borrowed memory. [`session`] has
+//! connections whose requests are futures, on any runtime or without one, and [`cm`] makes them by address, but for devices of the
+//! system. Those are connected by RoCEv2 addresses, so devices with an InfiniBand link layer are refused.
 //!
 //! # A test
 //!

@@ -44,7 +44,7 @@ pub struct ConnectedTo {
     pub reads: u8,
 }
 
-/// What the communication manager tells the peer about a queue pair.
+/// What the communication manager transfers to the peer about a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ManagedQp {
     /// Its QPN.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// The free places of a pool, and who waits for one.
+/// The free places of a pool, and the tasks that wait for one.
 #[derive(Debug)]
 pub(crate) struct FreePlaces {
     pub(crate) places: Vec<u32>,

@@ -201,7 +201,7 @@ impl NativeListener {
         self.port.as_ref().map_or_else(|| SocketAddr::from(([0; 4], 0)), ferroce_connect::Port::address)
     }
 
-    /// The oldest request: its connection, the requester's address, and what it tells of itself. Without one, `waker` is woken by the next.
+    /// The oldest request: its connection, the requester's address, and its attributes. Without one, `waker` is woken by the next.
     #[must_use]
     pub fn poll(
         &self,
@@ -246,7 +246,7 @@ impl fmt::Debug for NativeListener {
     }
 }
 
-/// A connection of the communication manager. Its end is told to the peer.
+/// A connection of the communication manager. Its drop ends it at the peer too.
 pub struct NativeConnection {
     /// `None` while it is dropped.
     connection: Option<Connection>,

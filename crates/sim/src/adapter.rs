@@ -1,7 +1,7 @@
 //! The adapter of a host: its keys, queue pairs and completion queues.
 
 use crate::frame::Frame;
-use crate::manager::HostManager;
+use crate::host_manager::HostManager;
 use ferroce_buffers::{Ended, Event, Fault, Rights, Tap};
 use ferroce_proto::{Completion, Instant, Qp, RecvWqe};
 use std::collections::{BTreeMap, VecDeque};

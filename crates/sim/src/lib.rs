@@ -13,6 +13,7 @@ mod capture;
 mod env;
 mod faults;
 mod frame;
+mod host_manager;
 mod keys;
 mod mail;
 mod manager;

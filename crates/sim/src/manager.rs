@@ -2,57 +2,25 @@
 
 use crate::adapter::QpState;
 use crate::frame::Frame;
+use crate::host_manager::{Asked, FIRST_PORT, HostManager};
 use crate::reasons;
 use crate::state::State;
 use crate::world::Host;
 use ferroce_buffers::{Error, Kind, ManagedPeer, ManagedQp, ManagerNews};
-use ferroce_cm::{
-    Accept, Cm, Config, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams, Route,
-};
-use ferroce_proto::{Instant, QpState as TransportState, WcStatus};
+use ferroce_cm::{Accept, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams, Route};
+use ferroce_proto::{QpState as TransportState, WcStatus};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
     Ece, GSI_QKEY, GSI_QPN, IP_HEADER_LEN, IpHeader, Mad, PortSpace, RejectReason, ServiceId, Transport,
 };
 use ferroce_wire::{Bth, Deth, Headers, Opcode};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 /// Requests that may wait for the program.
 const BACKLOG: u32 = 128;
-
-/// Ports of programs that ask begin here.
-const FIRST_PORT: u16 = 32_768;
-
-/// A peer's request that waits for the program.
-#[derive(Debug)]
-struct Asked {
-    handle: Handle,
-    from: SocketAddrV4,
-    peer: ManagedPeer,
-}
-
-#[derive(Debug)]
-pub(crate) struct HostManager {
-    cm: Cm,
-    next_port: u16,
-    listeners: BTreeMap<ListenerId, (u16, VecDeque<Asked>)>,
-    news: BTreeMap<Handle, VecDeque<ManagerNews>>,
-}
-
-impl HostManager {
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.cm.poll_timeout().map(|at| Instant(at.as_nanos() as u64))
-    }
-
-    pub(crate) fn new() -> Self {
-        // Communication IDs are of a host alone.
-        let config = Config { id_prefix: 0, id_bits: 31, first_id: 1, max_connections: 1 << 16 };
-        Self { cm: Cm::new(config), next_port: FIRST_PORT, listeners: BTreeMap::new(), news: BTreeMap::new() }
-    }
-}
 
 /// A number as the code of an MTU: 1 is 256.
 const fn mtu_code(mtu: u32) -> u8 {
@@ -279,7 +247,7 @@ impl SimListener {
         SocketAddrV4::new(self.host.ip, self.port)
     }
 
-    /// The oldest request, if there is one: its connection, the requester's address, and what it tells of itself.
+    /// The oldest request, if there is one: its connection, the requester's address, and its attributes.
     #[must_use]
     pub fn next(&self) -> Option<(SimConnection, SocketAddrV4, ManagedPeer)> {
         self.host.with_manager(|manager, _| {
@@ -308,7 +276,7 @@ impl fmt::Debug for SimListener {
     }
 }
 
-/// A connection of the communication manager. Its end is told to the peer.
+/// A connection of the communication manager. Its drop ends it at the peer too.
 pub struct SimConnection {
     host: Host,
     handle: Handle,

@@ -42,7 +42,7 @@ impl Wishes {
     }
 }
 
-/// The methods that say what the queue pair of a connection is to be.
+/// The methods that set attributes of a connection's queue pair.
 macro_rules! wishes {
     () => {
         /// Requests that the send queue holds. The default is 8.

@@ -83,7 +83,7 @@ impl Connection {
         self.shared().with_link(f)
     }
 
-    /// This side is ready, and the peer is told so.
+    /// This side is ready (RTU).
     pub(crate) fn establish(&self) -> Result<()> {
         self.with_link(Link::establish)?;
         self.watch();
@@ -95,7 +95,7 @@ impl Connection {
         self.shared().watch_link();
     }
 
-    /// What the connection manager says next.
+    /// The next news of the connection manager.
     pub(crate) async fn news(&self) -> ManagerNews {
         let poll = |context: &mut Context<'_>| {
             self.shared().poll_link(context.waker()).map_or(Poll::Pending, Poll::Ready)

@@ -186,7 +186,7 @@ impl Driver {
         Ok(Joining::new(self, setup, pool, place))
     }
 
-    /// Looks for completions once, and tells the connections. Returns how many there were, and 0 also if another thread looks.
+    /// Polls for completions once, and completes the requests of connections. Returns the number of completions, or 0 if another thread polls.
     pub fn turn(&self) -> usize {
         let Some(mut turn) = self.lead() else { return 0 };
         turn.dispatch()
@@ -252,7 +252,7 @@ impl Driver {
         }
     }
 
-    /// Waits until the thread that has the completion queue has told something, or gives the queue back.
+    /// Waits until the thread that has the completion queue has found completions, or gives the queue back.
     fn follow(&self, turns: u64, slice: Duration) {
         let mut seat = self.seat();
         if seat.cq.is_some() || self.turns() != turns {
@@ -344,7 +344,7 @@ impl Driver {
         self.seat().table.put(shared);
     }
 
-    /// A connection has ended. The thread that has the completion queue may still tell it something.
+    /// A connection has ended. The thread that has the completion queue may have a completion of it.
     pub(crate) fn forget(&self, place: u32) {
         let mut seat = self.seat();
         seat.table.end(place);
@@ -403,7 +403,7 @@ impl Turn<'_> {
         self.cq.as_mut().unwrap_or_else(|| unreachable!("the drop alone takes it"))
     }
 
-    /// Waits for completions, and tells the connections.
+    /// Waits for completions, and completes the requests of connections.
     fn wait(&mut self, limit: Duration) {
         match self.cq().wait(Some(limit)) {
             Ok(true) => drop(self.dispatch()),
@@ -412,7 +412,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Tells the connections what has completed.
+    /// Completes the requests of connections.
     pub(crate) fn dispatch(&mut self) -> usize {
         let driver = self.driver;
         self.look_at_links();

@@ -57,7 +57,7 @@ impl Joining {
         self.connect_by(|setup| setup.connect_from(theirs, Some(first)))
     }
 
-    /// What the peer is told by the connection manager.
+    /// What the connection manager transfers to the peer.
     pub(crate) fn managed(&self) -> ManagedQp {
         let Endpoint { qpn, psn: starting_psn, mtu, .. } = self.endpoint();
         let QpAttributes { reads, peer_reads, timeout, retries, rnr_retries, .. } =

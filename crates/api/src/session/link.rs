@@ -12,13 +12,14 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::task::Waker;
 
-/// A connection of the communication manager. Its end is told to the peer.
+/// A connection of the communication manager. Its drop ends it at the peer too.
 pub(crate) enum Link {
     #[cfg(feature = "native")]
     Native(NativeConnection),
     #[cfg(feature = "sim")]
     Sim(SimConnection),
     #[cfg(feature = "system")]
+    #[expect(dead_code, reason = "without another backend the type needs a variant")]
     System(Infallible),
 }
 
@@ -126,6 +127,7 @@ pub(crate) enum LinkListener {
     #[cfg(feature = "sim")]
     Sim(SimListener),
     #[cfg(feature = "system")]
+    #[expect(dead_code, reason = "without another backend the type needs a variant")]
     System(Infallible),
 }
 

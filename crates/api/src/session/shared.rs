@@ -136,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// What the connection manager says next.
+    /// The next news of the connection manager.
     pub(crate) fn poll_link(&self, waker: &Waker) -> Option<ManagerNews> {
         match &*self.link() {
             Some(link) => link.poll(&self.driver, waker),
@@ -354,7 +354,7 @@ impl Shared {
             state.qp.take()
         });
         let Some(qp) = qp else { return };
-        // The peer is told at the end, when nothing is under way any more.
+        // The peer is notified at the end, when nothing is under way any more.
         let link = self.link().take();
         let first = Arc::new(self.lock().fault.clone().unwrap_or(fault));
         for (tag, parts) in qp.destroy() {
@@ -392,7 +392,7 @@ impl State {
         }
     }
 
-    /// Wakes all whose turn it is: everybody if the connection has ended.
+    /// Wakes all tasks whose turn it is; every task if the connection has ended.
     fn wake(&self, later: &mut Later) {
         let all = |count: usize| if self.fault.is_some() { usize::MAX } else { count };
         self.ready.wake(all(usize::from(self.room() > 0)), later);

@@ -18,7 +18,7 @@ enum Place {
 pub(crate) struct Table {
     places: Vec<Place>,
     free: Vec<u32>,
-    /// Places of connections that have ended. One that was taken from the completion queue may still be told.
+    /// Places of connections that have ended. A completion of one may have been taken from the completion queue.
     ended: SmallVec<[u32; 4]>,
     /// Places of connections of which the connection manager has news.
     nudged: SmallVec<[u32; 4]>,

@@ -54,7 +54,7 @@ fn run<F: Future>(hosts: &[Host; 2], future: F) -> F::Output {
     }
 }
 
-/// A listener, and the address that leads to it. `None`: the device makes no connections by address, and says so.
+/// A listener, and the address that leads to it. `None`: the device refuses to make connections by address.
 fn listen(fixture: &impl Fixture, host: &Host) -> Option<(Listener, String)> {
     match (Listener::bind(&host.driver, "0.0.0.0:0"), fixture.address()) {
         (Ok(listener), Some(address)) => {

@@ -1,11 +1,14 @@
 //! What the public API promises, on every backend: the cases are generic over a [`fixture::Fixture`] of two devices.
 
 mod by_address;
+#[cfg(feature = "native")]
+mod c_peers;
 mod cancelled;
 mod cases;
 mod datagrams;
 #[cfg(feature = "native")]
 mod differential;
+mod drivers;
 mod ends;
 mod extras;
 mod failures;

@@ -151,6 +151,31 @@ fn a_length_beyond_the_capacity_panics() {
     Adapter::default().alloc(8).set_len(9);
 }
 
+struct Woken(std::sync::atomic::AtomicU32);
+
+impl std::task::Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn waits_for_a_buffer_are_woken_by_the_next_that_is_dropped() {
+    let adapter = Adapter::default();
+    let pool = Pool::new(adapter.alloc(64), 32).unwrap();
+    let woken = std::sync::Arc::new(Woken(0.into()));
+    let waker = std::task::Waker::from(woken.clone());
+    let wakeups = || woken.0.load(std::sync::atomic::Ordering::Relaxed);
+    let (first, second) = (pool.poll_take(&waker).unwrap(), pool.poll_take(&waker).unwrap());
+    assert!(pool.poll_take(&waker).is_none() && pool.poll_take(&waker).is_none());
+    drop(first);
+    assert_eq!(wakeups(), 1, "a waker is kept once");
+    drop(second);
+    assert_eq!(wakeups(), 1);
+    let take = std::pin::pin!(pool.take());
+    assert!(take.poll(&mut std::task::Context::from_waker(&waker)).is_ready());
+}
+
 #[test]
 fn tokens_are_24_bytes_with_their_rights() {
     let adapter = Adapter::default();
