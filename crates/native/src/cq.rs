@@ -101,8 +101,8 @@ impl NativeCq {
         } else {
             self.0.cq.poll(most, |wc| add(wc, Stamp::default()))
         };
-        for (at, completion) in failed {
-            into[at].fault = Some(failures::fault(into[at].qpn, &completion));
+        for (at, completion) in &failed {
+            into[*at].fault = Some(failures::fault(into[*at].qpn, completion));
         }
         polled.map(drop).map_err(|error| library::error("poll", &error))
     }

@@ -6,7 +6,9 @@ use crate::verbs::extra::Extra;
 use crate::verbs::loans::{Loan, RawLoan};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use ferroce_buffers::rights::Right;
-use ferroce_buffers::{Buffer, Ended, Error, Fault, Held, Part, Parts, Result, Rights, Stamp};
+use ferroce_buffers::{
+    Buffer, Ended, Error, Fault, Held, Parked, ParkedGuard, Part, Parts, Reset, Result, Rights, Stamp,
+};
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,10 +18,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What a request was.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Operated {
     /// A message was sent.
+    #[default]
     Sent,
     /// A peer's memory was written.
     Written,
@@ -46,12 +49,14 @@ pub(crate) struct CqCore {
     inner: RawCq,
     shared: Arc<Shared>,
     /// Requests that have ended while a scope waited for its own.
-    kept: VecDeque<Done>,
+    kept: VecDeque<ParkedGuard<Done>>,
     /// Completions that were taken from the adapter.
     entries: VecDeque<Ended>,
     /// A completion whose quiet predecessors are reported first. It is of the queue that was found last.
     retiring: Option<Ended>,
     found: Option<Arc<Queue>>,
+    /// The request that was retired last, until its [`Completion`] is dropped.
+    done: Parked<Done>,
 }
 
 impl CqCore {
@@ -61,7 +66,7 @@ impl CqCore {
 
     fn with(inner: RawCq, shared: Arc<Shared>) -> Self {
         let (kept, entries) = (VecDeque::new(), VecDeque::new());
-        Self { inner, shared, kept, entries, retiring: None, found: None }
+        Self { inner, shared, kept, entries, retiring: None, found: None, done: Parked::default() }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -127,7 +132,7 @@ impl CqCore {
         Ok(!self.is_ready())
     }
 
-    fn next(&mut self, limit: Option<Duration>) -> Result<Option<Done>> {
+    fn next(&mut self, limit: Option<Duration>) -> Result<Option<ParkedGuard<Done>>> {
         loop {
             if !self.wait(limit)? {
                 return Ok(None);
@@ -153,16 +158,17 @@ impl CqCore {
     }
 
     #[inline]
-    fn retire(&mut self) -> Option<Done> {
+    fn retire(&mut self) -> Option<ParkedGuard<Done>> {
         if self.kept.is_empty() {
             return self.retire_taken();
         }
         self.kept.pop_front()
     }
 
-    /// The next completion among those that were taken. One that belongs to no outstanding request is dropped (rules S4, S11).
-    #[inline(always)]
-    fn retire_taken(&mut self) -> Option<Done> {
+    /// The next request among those whose completions were taken. A completion that belongs to no outstanding request is dropped
+    /// (rules S4, S11).
+    #[inline]
+    fn retire_taken(&mut self) -> Option<ParkedGuard<Done>> {
         loop {
             if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
                 let slot = completion.wr_id as u32;
@@ -170,23 +176,24 @@ impl CqCore {
                 if let Some(key) = completion.invalidated.filter(|_| queue.is_outstanding(slot)) {
                     self.shared.note_returned(completion.qpn, key);
                 }
-                let retired = queue.retire(slot);
-                let last = retired.as_ref().is_none_or(|(_, last)| *last);
-                let done = retired.map(|(entry, last)| Done::new(entry, completion, last));
-                if last {
+                let mut done = self.done.lend();
+                let retired = queue.retire(slot, &mut done.entry);
+                let is_reported = retired.is_some_and(|last| done.set(completion, last));
+                if retired != Some(false) {
                     self.retiring = None;
                 }
-                match done {
-                    Some(Some(done)) => return Some(done),
-                    // It was a scope's. There may be more behind it.
-                    Some(None) => continue,
-                    None => {}
+                if is_reported {
+                    return Some(done);
+                }
+                // A scope's request has no completion. There may be more behind it.
+                if retired == Some(false) {
+                    continue;
                 }
             }
             self.retiring = self.entries.pop_front();
-            let completion = self.retiring.as_ref()?;
-            if self.found.as_ref().is_none_or(|queue| queue.number() != number_of(completion)) {
-                self.found = self.shared.find(number_of(completion));
+            let number = number_of(self.retiring.as_ref()?);
+            if self.found.as_ref().is_none_or(|queue| queue.number() != number) {
+                self.found = self.shared.find(number);
             }
         }
     }
@@ -324,6 +331,7 @@ impl<X: Extra> Completions<'_, X> {
 }
 
 /// A request that has ended.
+#[derive(Default)]
 struct Done {
     entry: Entry,
     qp: u32,
@@ -340,46 +348,38 @@ struct Done {
 }
 
 impl Done {
-    /// `last` is false for a quiet request, which ended before the one that the completion is of. `None` for a request of a scope.
-    #[inline(always)]
-    fn new(entry: Entry, completion: &Ended, last: bool) -> Option<Self> {
-        let fault = if last { completion.fault.clone() } else { None };
-        let done = fault.is_none();
-        let mut this = Self {
-            entry,
-            qp: completion.qpn,
-            len: 0,
-            immediate: None,
-            value: None,
-            returned: None,
-            fault,
-            written: None,
-            source: None,
-            stamp: completion.stamp,
-        };
-        match this.entry.what {
+    /// Completes what the entry has, which was retired. `last` is false for a quiet request, which ended before the one that the
+    /// completion is of. False for a request of a scope, which gets no completion.
+    #[inline]
+    fn set(&mut self, completion: &Ended, last: bool) -> bool {
+        self.fault = if last { completion.fault.clone() } else { None };
+        let done = self.fault.is_none();
+        (self.qp, self.stamp) = (completion.qpn, completion.stamp);
+        (self.len, self.immediate, self.value, self.returned) = (0, None, None, None);
+        (self.written, self.source) = (None, None);
+        match self.entry.what {
             Operated::Received if done => {
-                (this.len, this.immediate) = (completion.byte_len, completion.immediate);
-                this.returned = completion.invalidated;
+                (self.len, self.immediate) = (completion.byte_len, completion.immediate);
+                self.returned = completion.invalidated;
                 if completion.is_write {
-                    this.entry.what = Operated::ReceivedWrite;
+                    self.entry.what = Operated::ReceivedWrite;
                 } else {
-                    this.written = Some(this.len as usize);
+                    self.written = Some(self.len as usize);
                 }
             }
             Operated::Read if done => {
-                this.len = this.entry.len;
-                this.written = Some(this.len as usize);
+                self.len = self.entry.len;
+                self.written = Some(self.len as usize);
             }
-            Operated::Atomic => this.take_value(done),
+            Operated::Atomic => self.take_value(done),
             _ => {}
         }
-        if this.entry.kept.is_some() { this.with_kept(completion) } else { Some(this) }
+        self.entry.kept.is_none() || self.set_kept(completion)
     }
 
     /// Of a request that needs more than memory.
     #[inline(never)]
-    fn with_kept(mut self, completion: &Ended) -> Option<Self> {
+    fn set_kept(&mut self, completion: &Ended) -> bool {
         match &self.entry.kept {
             Some(Kept::Grh(qkey)) => {
                 let qkey = qkey.load(Ordering::Relaxed);
@@ -390,11 +390,11 @@ impl Done {
             Some(Kept::Scoped(_)) => {
                 let (what, len, fault) = (self.entry.what, self.len as usize, self.fault.take());
                 self.entry.end_scoped(what, len, fault);
-                return None;
+                return false;
             }
             _ => {}
         }
-        Some(self)
+        true
     }
 
     /// Takes the result of an atomic, which is memory of the queue pair.
@@ -446,28 +446,42 @@ impl Done {
     }
 }
 
-impl Drop for Done {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(Kept::Window(lent, receives)) = &self.entry.kept {
+impl Done {
+    #[cold]
+    fn release_kept(kept: &Kept) {
+        if let Kept::Window(lent, receives) = kept {
             // The loan wasn't taken: the window ends before the memory is released.
             lent.end(Some(receives));
         }
     }
 }
 
+impl Reset for Done {
+    #[inline]
+    fn reset(&mut self) {
+        if let Some(kept) = self.entry.kept.take() {
+            Self::release_kept(&kept);
+        }
+        while self.entry.held.take(&mut None).is_some() {}
+    }
+}
+
 /// The end of a request. Dropping it drops the memory that [`Completion::take`] would return.
 pub struct Completion<'c, X = ()> {
-    done: Done,
+    done: ParkedGuard<Done>,
     cq: PhantomData<&'c mut CqCore>,
     extra: PhantomData<fn() -> X>,
 }
 
-impl<X: Extra> Completion<'_, X> {
+impl<X> Completion<'_, X> {
     #[inline]
-    const fn new(done: Done) -> Self {
+    const fn new(done: ParkedGuard<Done>) -> Self {
         Self { done, cq: PhantomData, extra: PhantomData }
     }
+}
+
+impl<X: Extra> Completion<'_, X> {
+    #[inline]
 
     /// What the completions of this queue contain besides. That of a quiet request is of the one that it was reported with.
     #[must_use]
@@ -477,19 +491,22 @@ impl<X: Extra> Completion<'_, X> {
 
     /// The tag of the request.
     #[must_use]
-    pub const fn tag(&self) -> u64 {
+    #[inline]
+    pub fn tag(&self) -> u64 {
         self.done.entry.tag
     }
 
     /// The QPN of the queue pair.
     #[must_use]
-    pub const fn qp(&self) -> u32 {
+    #[inline]
+    pub fn qp(&self) -> u32 {
         self.done.qp
     }
 
     /// What the request was.
     #[must_use]
-    pub const fn what(&self) -> Operated {
+    #[inline]
+    pub fn what(&self) -> Operated {
         self.done.entry.what
     }
 
@@ -504,38 +521,44 @@ impl<X: Extra> Completion<'_, X> {
 
     /// Bytes that were received, or read, or (`ReceivedWrite`) written by the peer.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    #[inline]
+    pub fn len(&self) -> usize {
         self.done.len as usize
     }
 
     /// Nothing was received, read or written.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The 32 bits that came with the message.
     #[must_use]
-    pub const fn imm(&self) -> Option<u32> {
+    #[inline]
+    pub fn imm(&self) -> Option<u32> {
         self.done.immediate
     }
 
     /// Of an atomic that has succeeded: the word before.
     #[must_use]
-    pub const fn value(&self) -> Option<u64> {
+    #[inline]
+    pub fn value(&self) -> Option<u64> {
         self.done.value
     }
 
     /// Of a datagram that was received: the queue pair that has sent it, with the Q_Key of this one.
     /// [`Domain::address`](crate::verbs::Domain::address) makes an address of it for an answer.
     #[must_use]
-    pub const fn source(&self) -> Option<&Endpoint> {
+    #[inline]
+    pub fn source(&self) -> Option<&Endpoint> {
         self.done.source.as_ref()
     }
 
     /// Of a message that [returns](crate::verbs::Send::returning) a loan: the key of its token.
     #[must_use]
-    pub const fn returned(&self) -> Option<u32> {
+    #[inline]
+    pub fn returned(&self) -> Option<u32> {
         self.done.returned
     }
 
@@ -570,7 +593,7 @@ impl<X: Extra> Completion<'_, X> {
 
 impl<X> fmt::Debug for Completion<'_, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Done { entry: Entry { tag, what, .. }, qp, fault, len, .. } = &self.done;
+        let Done { entry: Entry { tag, what, .. }, qp, fault, len, .. } = &*self.done;
         let mut text = f.debug_struct("Completion");
         text.field("tag", tag).field("qp", qp).field("what", what).field("len", len);
         text.field("fault", fault).finish()

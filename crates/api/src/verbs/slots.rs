@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a slot contains.
+#[derive(Default)]
 pub(crate) struct Entry {
     pub(crate) tag: u64,
     pub(crate) what: Operated,
@@ -108,17 +109,19 @@ impl Queue {
         }
     }
 
-    /// Takes out what ends with the request in this slot: an earlier one first. Whether it is the last.
-    #[inline(always)]
-    pub(crate) fn retire(&self, slot: u32) -> Option<(Entry, bool)> {
+    /// Moves out what ends with the request in this slot, if that is outstanding: an earlier one first. Whether it is the last.
+    #[inline]
+    pub(crate) fn retire(&self, slot: u32, into: &mut Entry) -> Option<bool> {
         match &self.slots {
             Slots::Ring(ring) => {
                 let mut ring = lock(ring);
                 let last = ring.oldest() == Some(slot);
-                let entry = if ring.is_outstanding(slot) { ring.pop() } else { None };
-                entry.map(|entry| (entry, last))
+                (ring.is_outstanding(slot) && ring.pop_into(into)).then_some(last)
             }
-            Slots::Shelf(shelf) => lock(shelf).take(slot).map(|entry| (entry, true)),
+            Slots::Shelf(shelf) => {
+                *into = lock(shelf).take(slot)?;
+                Some(true)
+            }
         }
     }
 

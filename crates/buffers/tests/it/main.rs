@@ -3,4 +3,5 @@
 mod adapter;
 mod loans;
 mod memory;
+mod parked;
 mod slots;
