@@ -4,7 +4,7 @@ use crate::session::Driver;
 use crate::session::connecting::Managed;
 use crate::session::connection::Connection;
 use crate::session::shared::{RECEIVE, Shared};
-use crate::verbs::{Endpoint, Qp, Reliable, Setup};
+use crate::verbs::{Endpoint, Reliable, Setup};
 use ferroce_buffers::{Failed, Fault, ManagedQp, Pool, QpAttributes, Result, Status};
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Joining {
     /// # Errors
     /// The peer can't be reached.
     pub(crate) fn connect(self, theirs: &Endpoint) -> Result<Connection> {
-        self.connect_by(|setup| setup.connect(theirs))
+        self.finish(theirs, None)
     }
 
     /// Connects it with a peer that the connection manager has found. The first request has the PSN `first`.
@@ -54,7 +54,7 @@ impl Joining {
         managed: Managed,
     ) -> Result<Connection> {
         self.shared.manage(managed);
-        self.connect_by(|setup| setup.connect_from(theirs, Some(first)))
+        self.finish(theirs, Some(first))
     }
 
     /// What the connection manager transfers to the peer.
@@ -65,13 +65,9 @@ impl Joining {
         ManagedQp { qpn, starting_psn, mtu, reads, peer_reads, timeout, retries, rnr_retries }
     }
 
-    #[allow(clippy::result_large_err)] // The setup comes back by value, as it came.
-    fn connect_by(
-        mut self,
-        connect: impl FnOnce(Setup<Reliable>) -> Result<Qp<Reliable>, Failed<Setup<Reliable>>>,
-    ) -> Result<Connection> {
+    fn finish(mut self, theirs: &Endpoint, first: Option<u32>) -> Result<Connection> {
         let setup = self.setup.take().unwrap_or_else(|| unreachable!("it isn't connected"));
-        match connect(setup) {
+        match setup.connect_from(theirs, first) {
             Ok(qp) => {
                 self.shared.connected(qp);
                 Ok(Connection::new(self.shared.clone()))
