@@ -31,7 +31,7 @@ fn the_books_programs_are_those_of_the_readme() {
             .collect()
     };
     assert_eq!(blocks(&page), blocks(&readme));
-    assert_eq!(blocks(&page).len(), 3);
+    assert_eq!(blocks(&page).len(), 4);
 }
 
 fn client() {
