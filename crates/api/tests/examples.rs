@@ -7,9 +7,6 @@ use std::net::{TcpListener, TcpStream};
 #[path = "../examples/greet.rs"]
 #[expect(dead_code, reason = "the tests call what its `main` calls")]
 mod greet;
-#[path = "../examples/session_loop.rs"]
-#[expect(dead_code, reason = "the tests call what its `main` calls")]
-mod session_loop;
 #[path = "../examples/session_smol.rs"]
 #[expect(dead_code, reason = "the tests call what its `main` calls")]
 mod session_smol;
@@ -34,7 +31,7 @@ fn the_books_programs_are_those_of_the_readme() {
             .collect()
     };
     assert_eq!(blocks(&page), blocks(&readme));
-    assert_eq!(blocks(&page).len(), 3);
+    assert_eq!(blocks(&page).len(), 4);
 }
 
 fn client() {
@@ -62,7 +59,7 @@ fn native() -> ferroce::verbs::Device {
 #[test]
 fn a_loop_without_a_runtime_sends_messages() {
     in_namespace("a_loop_without_a_runtime_sends_messages", || {
-        assert_eq!(session_loop::run(&native(), 500).unwrap(), 500);
+        assert_eq!(session_thread::session_loop::run(&native(), 500).unwrap(), 500);
     });
 }
 

@@ -39,6 +39,8 @@ pub enum Idle {
 struct Seat {
     /// `None` while a thread polls or waits.
     cq: Option<Cq>,
+    /// How often it was given back. The thread that had it may have taken an event that the task of the driver waits for.
+    given_back: u64,
     /// Threads that wait for the thread that has it.
     followers: u32,
     /// The task of the driver, which waits for the queue or sleeps on its descriptor.
@@ -86,6 +88,7 @@ impl Driver {
         let for_builders = cq.for_builders();
         let seat = Mutex::new(Seat {
             cq: Some(cq),
+            given_back: 0,
             followers: 0,
             task: None,
             watchers: Vec::new(),
@@ -301,12 +304,13 @@ impl Driver {
         cq.map(|cq| Turn { driver: self, cq: Some(cq) })
     }
 
-    /// Wakes the task of the driver when there is something that no completion announces. True: there is already.
+    /// Wakes the task of the driver when there is something that no completion announces, or when another thread has had the queue
+    /// since it was armed. True: so it is already.
     #[cfg(feature = "tokio")]
-    pub(crate) fn is_nudged(&self, waker: &Waker) -> bool {
+    pub(crate) fn is_nudged(&self, armed: u64, waker: &Waker) -> bool {
         let mut seat = self.seat();
         let before = seat.task.replace(waker.clone());
-        let nudged = seat.table.is_nudged();
+        let nudged = seat.table.is_nudged() || seat.given_back != armed;
         drop(seat);
         drop(before);
         nudged
@@ -399,8 +403,19 @@ pub(crate) struct Turn<'d> {
 }
 
 impl Turn<'_> {
-    pub(crate) fn cq(&mut self) -> &mut Cq {
+    fn cq(&mut self) -> &mut Cq {
         self.cq.as_mut().unwrap_or_else(|| unreachable!("the drop alone takes it"))
+    }
+
+    /// Arms the queue. `Some`: it has no completions, and [`Driver::is_nudged`] takes this.
+    ///
+    /// # Errors
+    /// The device can't be used any more.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn arm(&mut self) -> Result<Option<u64>> {
+        let armed = self.cq().arm()?;
+        // After the end of this turn it is one more.
+        Ok(armed.then(|| self.driver.seat().given_back.wrapping_add(1)))
     }
 
     /// Waits for completions, and completes the requests of connections.
@@ -459,6 +474,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut seat = self.driver.seat();
         seat.cq = self.cq.take();
+        seat.given_back = seat.given_back.wrapping_add(1);
         let (purged, task, followers) = (seat.table.purge(), seat.task.take(), seat.followers);
         let watchers: SmallVec<[Waker; 2]> = seat.watchers.drain(..).collect();
         drop(seat);

@@ -40,7 +40,7 @@ impl Joining {
     /// # Errors
     /// The peer can't be reached.
     pub(crate) fn connect(self, theirs: &Endpoint) -> Result<Connection> {
-        self.connect_from(theirs, None)
+        self.finish(theirs, None)
     }
 
     /// Connects it with a peer that the connection manager has found. The first request has the PSN `first`.
@@ -54,7 +54,7 @@ impl Joining {
         managed: Managed,
     ) -> Result<Connection> {
         self.shared.manage(managed);
-        self.connect_from(theirs, Some(first))
+        self.finish(theirs, Some(first))
     }
 
     /// What the connection manager transfers to the peer.
@@ -65,7 +65,7 @@ impl Joining {
         ManagedQp { qpn, starting_psn, mtu, reads, peer_reads, timeout, retries, rnr_retries }
     }
 
-    fn connect_from(mut self, theirs: &Endpoint, first: Option<u32>) -> Result<Connection> {
+    fn finish(mut self, theirs: &Endpoint, first: Option<u32>) -> Result<Connection> {
         let setup = self.setup.take().unwrap_or_else(|| unreachable!("it isn't connected"));
         match setup.connect_from(theirs, first) {
             Ok(qp) => {

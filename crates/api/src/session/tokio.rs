@@ -34,8 +34,8 @@ pub(crate) fn spawn(driver: &Driver) -> Result<AbortHandle> {
 /// What a look for completions has come to.
 enum Look {
     Found,
-    /// The descriptor is readable when there is a completion.
-    Armed,
+    /// The descriptor is readable when there is a completion, unless another thread takes the event.
+    Armed(u64),
     Dead,
 }
 
@@ -48,9 +48,9 @@ async fn watch(inner: Weak<Inner>, descriptor: AsyncFd<OwnedFd>) {
             if turn.dispatch() > 0 {
                 return Poll::Ready(Look::Found);
             }
-            Poll::Ready(match turn.cq().arm() {
-                Ok(true) => Look::Armed,
-                Ok(false) => Look::Found,
+            Poll::Ready(match turn.arm() {
+                Ok(Some(armed)) => Look::Armed(armed),
+                Ok(None) => Look::Found,
                 Err(error) => {
                     turn.is_dead(&error);
                     Look::Dead
@@ -62,11 +62,11 @@ async fn watch(inner: Weak<Inner>, descriptor: AsyncFd<OwnedFd>) {
         match look {
             // The tasks that were woken come first.
             Look::Found => yield_now().await,
-            Look::Armed => {
+            Look::Armed(armed) => {
                 // Until there is a completion, or news that no completion announces.
                 let sleep = poll_fn(|context| {
                     let driver = Driver::upgrade(&inner);
-                    if driver.is_none_or(|driver| driver.is_nudged(context.waker())) {
+                    if driver.is_none_or(|driver| driver.is_nudged(armed, context.waker())) {
                         return Poll::Ready(Ok(()));
                     }
                     descriptor.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())

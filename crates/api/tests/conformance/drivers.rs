@@ -277,4 +277,31 @@ mod of_this_process {
             });
         });
     }
+
+    /// A thread that waits by itself takes events of the completion queue. The task doesn't wait for them.
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_thread_that_waits_takes_no_completion_from_the_task() {
+        in_namespace(
+            "drivers::of_this_process::a_thread_that_waits_takes_no_completion_from_the_task",
+            || {
+                let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build().unwrap();
+                runtime.block_on(async {
+                    let driver = Driver::tokio(&native()).unwrap();
+                    let [a, b] = pair(&driver);
+                    for _ in 0..50 {
+                        let (thread, other) = (b.clone(), a.clone());
+                        let thread = thread::spawn(move || answers(&thread, 2));
+                        for number in 0..2_u8 {
+                            other.send(Inline::from(&[number])).await.unwrap();
+                            assert_eq!(other.recv().await.unwrap()[..], [number]);
+                        }
+                        thread.join().unwrap();
+                        a.send(Inline::from(b"after it")).await.unwrap();
+                        assert_eq!(b.recv().await.unwrap()[..], *b"after it");
+                    }
+                });
+            },
+        );
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::fixture::Fixture;
 use ferroce::session::{Connection, Driver};
-use ferroce::verbs::{Builder, Read, Reliable, Send, Write};
+use ferroce::verbs::{Builder, FetchAdd, Read, Reliable, Send, Write};
 use ferroce::{Inline, Kind, Pool, Status, rights};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -240,15 +240,18 @@ pub fn given_up(fixture: &impl Fixture) {
 pub fn dropped(fixture: &impl Fixture) {
     let sides = joined(fixture);
     let [a, b] = &sides;
-    let exposed = b.driver.domain().alloc(64).unwrap().expose(rights::Read).unwrap();
-    exposed.store(0, b"the answer");
+    let exposed = b.driver.domain().alloc(64).unwrap().expose(rights::All).unwrap();
+    exposed.store(8, b"the answer");
+    exposed.store(0, &41_u64.to_ne_bytes());
+    let (word, answer) = (exposed.token().slice(..8), exposed.token().slice(8..18));
     let free = a.pool.free();
-    drop(a.peer.try_post(Read::new(a.pool.try_take().unwrap(), exposed.token().slice(..10))).unwrap());
-    std::mem::forget(
-        a.peer.try_post(Read::new(a.pool.try_take().unwrap(), exposed.token().slice(..10))).unwrap(),
-    );
+    drop(a.peer.try_post(Read::new(a.pool.try_take().unwrap(), answer)).unwrap());
+    // The place of the dropped one isn't free yet: its end is not that of another request.
+    let counted = a.peer.try_post(FetchAdd::new(word, 1)).unwrap();
+    std::mem::forget(a.peer.try_post(Read::new(a.pool.try_take().unwrap(), answer)).unwrap());
     run(&sides, async {
-        let read = a.peer.read(a.pool.take().await, exposed.token().slice(..10)).await.unwrap();
+        assert_eq!(counted.await.unwrap(), 41);
+        let read = a.peer.read(a.pool.take().await, answer).await.unwrap();
         assert_eq!(&read[..], b"the answer");
     });
     // The forgotten one keeps its buffer until the connection ends.
@@ -339,6 +342,7 @@ pub fn kept(fixture: &impl Fixture) {
             })
             .await;
             drop(kept);
+            assert_eq!(b.pool.free(), 0, "the buffers are posted at once");
             recv.await
         })
         .await;
