@@ -55,4 +55,7 @@
 //! [`Cq::wait`]: crate::verbs::Cq::wait
 //! [`Cq::poll`]: crate::verbs::Cq::poll
 
-pub use ferroce_sim::{Faults, Host, Program, Receiver, Sender, Trace, TraceEvent, What, World, explore};
+pub use ferroce_sim::{
+    Changed, Disturbance, Drive, Faults, Host, Licences, Link, Program, Receiver, Sender, Trace, TraceEvent,
+    What, World, explore,
+};
