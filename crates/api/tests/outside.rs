@@ -149,6 +149,32 @@ fn the_licences_of_an_adapter_find_mistakes() {
     }
 }
 
+/// The chapter of the book: its tests pass, and the last one prints the report that the chapter shows.
+#[test]
+fn the_books_chapter_ends_with_a_mistake_that_a_seed_finds() {
+    let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../book");
+    let outside = Outside::new("mailbox");
+    let manifest = fs::read_to_string(outside.directory.join("Cargo.toml")).unwrap();
+    outside.write("Cargo.toml", &manifest.replace("name = \"outside\"", "name = \"mailbox\""));
+    for (file, program) in [("src/lib.rs", "mailbox.rs"), ("tests/mailbox.rs", "mailbox_test.rs")] {
+        outside.write(file, &fs::read_to_string(book.join("programs").join(program)).unwrap());
+    }
+    let output = outside.cargo(&["test"]);
+    assert!(output.status.success() && text(&output).contains("4 passed"), "{}", text(&output));
+    let output = outside.cargo(&["test", "--", "--ignored"]);
+    let text = text(&output);
+    assert!(!output.status.success(), "{text}");
+    for line in fs::read_to_string(book.join("shown/mailbox.txt")).unwrap().lines() {
+        assert!(text.lines().any(|printed| printed == line), "{line} in {text}");
+    }
+    let capture = text.split("for Wireshark and tshark: ").nth(1).and_then(|rest| rest.lines().next());
+    fs::remove_file(capture.expect("a capture")).unwrap();
+    let seed = |seed| outside.cargo_with_seed(&["test", "--", "--ignored"], Some(seed));
+    assert!(self::text(&seed("1:3")).contains("a part of the letter is missing"));
+    // Without that licence, or with another seed, it passes.
+    assert!(seed("1:").status.success() && seed("0").status.success());
+}
+
 #[test]
 fn no_package_builds_c_code() {
     for (features, most) in MOST_PACKAGES {

@@ -40,13 +40,16 @@ impl World {
         Self(Arc::new(Shared { state: Mutex::new(state), turns: Condvar::new() }))
     }
 
-    /// Adds a host with an adapter. It has the address 10.0.0.N.
+    /// The host with this name, which has an adapter. The first call adds it, with the next address of 10.0.0.1, 10.0.0.2, ….
     #[must_use]
     pub fn host(&self, name: &str) -> Host {
         let mut state = self.lock();
-        let index = state.hosts.len();
+        let known = state.hosts.iter().position(|host| host.name == name);
+        let index = known.unwrap_or(state.hosts.len());
         let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + index as u32);
-        state.hosts.push(HostState::new(name.into(), ip));
+        if known.is_none() {
+            state.hosts.push(HostState::new(name.into(), ip));
+        }
         drop(state);
         Host { world: self.clone(), index, ip }
     }

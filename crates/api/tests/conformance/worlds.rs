@@ -359,6 +359,7 @@ fn a_program_that_polls_memory_sees_it_change() {
     }
     assert!((5..30).contains(&looks), "{looks} looks for 1 µs");
     // For ever it isn't.
+    world.patience(Duration::from_millis(5));
     let panic =
         catch_unwind(AssertUnwindSafe(|| while exposed.word(0).compare_swap(5, 6) != 5 {})).unwrap_err();
     assert!(panic.downcast_ref::<String>().unwrap().contains("hangs"));
