@@ -1,5 +1,6 @@
 //! The examples, run as processes.
 
+use ferroce::verbs::Device;
 use ferroce_tests::helper::{self, Helper};
 use ferroce_tests::inside::in_namespace;
 use std::net::{TcpListener, TcpStream};
@@ -88,4 +89,37 @@ fn tasks_of_tokio_exchange_messages() {
             assert_eq!(runtime.block_on(session_tokio::run(&native(), 200)).unwrap(), 200);
         }
     });
+}
+
+#[path = "../../../book/programs/mailbox.rs"]
+#[expect(dead_code, reason = "the mistake is for the simulation")]
+mod book_mailbox;
+
+#[path = "../../../book/programs/mailbox_main.rs"]
+#[expect(dead_code, reason = "the test is between its sides")]
+mod book_mailbox_main;
+
+// The name of the program's library.
+extern crate self as mailbox;
+pub use book_mailbox::{LETTER, Outcome, by_completion, deliver, receive};
+
+fn sender() {
+    let mut address = String::new();
+    std::io::stdin().read_line(&mut address).unwrap();
+    let tcp = TcpStream::connect(address.trim_end()).unwrap();
+    deliver(&Device::native().unwrap(), tcp, &[7; LETTER]).unwrap();
+}
+
+#[test]
+fn the_books_mailbox_works_between_processes() {
+    if !helper::play(&[("sender", sender)]) {
+        in_namespace("the_books_mailbox_works_between_processes", || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut sender = Helper::start("sender");
+            sender.tell(&listener.local_addr().unwrap().to_string());
+            let (tcp, _) = listener.accept().unwrap();
+            let letter = receive(&Device::native().unwrap(), tcp, by_completion);
+            assert_eq!(letter.unwrap(), [7; LETTER]);
+        });
+    }
 }

@@ -28,7 +28,7 @@ impl Outside {
         outside.write(
             "Cargo.toml",
             &format!(
-                "[package]\nname = \"outside\"\nedition = \"2024\"\n[workspace]\n[dependencies]\nferroce = {{ path = {here:?}, {features} }}\n"
+                "[package]\nname = \"outside-{name}\"\nedition = \"2024\"\n[lib]\nname = \"outside\"\n[workspace]\n[dependencies]\nferroce = {{ path = {here:?}, {features} }}\n"
             ),
         );
         fs::copy(here.join("../../Cargo.lock"), outside.directory.join("Cargo.lock")).unwrap();
@@ -92,6 +92,87 @@ fn a_users_crate_tests_two_hosts_with_cargo_test_alone() {
     }
     let text = self::text(&outside.cargo_with_seed(&["test", "--", "--ignored"], Some("41")));
     assert!(text.contains("the test fails with seed 41;"), "{text}");
+}
+
+/// Mistakes that the tests of a user's crate find, and a part of the report of each: the fault that suffices, or what is waited for.
+const FOUND: [(&str, &str); 9] = [
+    ("polling_the_last_byte", "of server places 1024 bytes in any order"),
+    ("memory_used_again_after_a_timeout", "of server is"),
+    ("a_forgotten_receive", "which waits for a receive of the peer"),
+    ("order_between_queue_pairs", "of client pauses for"),
+    ("memory_changed_while_it_is_read", "of server reads changed memory again"),
+    ("a_read_taken_for_a_snapshot", "of server pauses for"),
+    ("no_retry_for_a_receiver", "of server isn't ready, though a receive is posted"),
+    ("memory_without_end", "register of server fails for lack of memory"),
+    ("a_completion_queue_of_any_size", "a completion queue of this adapter has at most 64"),
+];
+
+#[test]
+fn the_licences_of_an_adapter_find_mistakes() {
+    let outside = Outside::new("planted");
+    outside.write("src/lib.rs", include_str!("outside/planted.rs"));
+    outside.write("tests/finds.rs", include_str!("outside/finds.rs"));
+    // Without its licence each mistake stays hidden, and without the mistake all licences are harmless.
+    let output = outside.cargo(&["test", "--test", "finds"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for (name, _) in FOUND {
+        for hidden in ["is_hidden_by_a_friendly_adapter", "is_absent_from_the_right_program"] {
+            assert!(text.contains(&format!("test {name}::{hidden} ... ok")), "{name} in {text}");
+        }
+    }
+    let output = outside.cargo(&["test", "--test", "finds", "--", "--ignored"]);
+    let all = self::text(&output);
+    assert!(!output.status.success(), "{all}");
+    for (name, part) in FOUND {
+        let report = all.split(&format!("---- {name}::is_found stdout ----")).nth(1).expect("a report");
+        let report = report.split("\n---- ").next().unwrap_or(report);
+        for part in [part, "the test fails with seed", "host server, 10.0.0.1", "packets in transit: "] {
+            assert!(report.contains(part), "{part} of {name} in {all}");
+        }
+        // The same faults again, by what the report prints.
+        let again =
+            report.split(" injects these alone").next().and_then(|text| text.rsplit("FERROCE_SEED=").next());
+        let again = again.filter(|_| report.contains("injects these alone"));
+        if let Some(run) = again {
+            let words = ["test", "--test", "finds", "--", "--ignored", name];
+            let text = self::text(&outside.cargo_with_seed(&words, Some(run)));
+            assert!(text.contains(part) && text.contains(run), "{run} of {name}: {text}");
+        }
+        let capture = report.split("for Wireshark and tshark: ").nth(1).and_then(|rest| rest.lines().next());
+        let capture = Path::new(capture.expect("a capture"));
+        if name == "polling_the_last_byte" && Command::new("tshark").arg("-v").output().is_ok() {
+            let packets = ferroce_tests::tshark(capture, &["-Y", "infiniband.bth.opcode == 9"]);
+            assert_eq!(packets.lines().count(), 1, "the WRITE's last packet in {packets}");
+        }
+        fs::remove_file(capture).unwrap();
+    }
+}
+
+/// The chapter of the book: its tests pass, and the last one prints the report that the chapter shows.
+#[test]
+fn the_books_chapter_ends_with_a_mistake_that_a_seed_finds() {
+    let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../book");
+    let outside = Outside::new("mailbox");
+    let manifest = fs::read_to_string(outside.directory.join("Cargo.toml")).unwrap();
+    outside.write("Cargo.toml", &manifest.replace("name = \"outside\"", "name = \"mailbox\""));
+    for (file, program) in [("src/lib.rs", "mailbox.rs"), ("tests/mailbox.rs", "mailbox_test.rs")] {
+        outside.write(file, &fs::read_to_string(book.join("programs").join(program)).unwrap());
+    }
+    let output = outside.cargo(&["test"]);
+    assert!(output.status.success() && text(&output).contains("4 passed"), "{}", text(&output));
+    let output = outside.cargo(&["test", "--", "--ignored"]);
+    let text = text(&output);
+    assert!(!output.status.success(), "{text}");
+    for line in fs::read_to_string(book.join("shown/mailbox.txt")).unwrap().lines() {
+        assert!(text.lines().any(|printed| printed == line), "{line} in {text}");
+    }
+    let capture = text.split("for Wireshark and tshark: ").nth(1).and_then(|rest| rest.lines().next());
+    fs::remove_file(capture.expect("a capture")).unwrap();
+    let seed = |seed| outside.cargo_with_seed(&["test", "--", "--ignored"], Some(seed));
+    assert!(self::text(&seed("1:3")).contains("a part of the letter is missing"));
+    // Without that licence, or with another seed, it passes.
+    assert!(seed("1:").status.success() && seed("0").status.success());
 }
 
 #[test]

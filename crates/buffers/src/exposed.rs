@@ -71,6 +71,12 @@ impl<A> Exposed<A> {
         }
     }
 
+    fn look(&self) {
+        if let Some(exposure) = &self.exposure {
+            exposure.look();
+        }
+    }
+
     /// Bytes of the memory.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -88,6 +94,7 @@ impl<A> Exposed<A> {
     /// # Panics
     /// The bytes aren't within the memory.
     pub fn load(&self, at: usize, to: &mut [u8]) {
+        self.look();
         self.tap.load(at, to).expect("bytes within the exposed memory");
     }
 
@@ -107,7 +114,7 @@ impl<A> Exposed<A> {
     pub fn word(&self, at: usize) -> Word<'_> {
         let aligned = (self.tap.misalignment() + at as u64).is_multiple_of(8);
         assert!(aligned && at + 8 <= self.len(), "an aligned word at byte {at} of {}", self.len());
-        Word { tap: &self.tap, at }
+        Word { tap: &self.tap, at, exposure: self.exposure.as_deref() }
     }
 
     /// Borrows bytes without a copy.
@@ -140,10 +147,10 @@ impl<A: Right> fmt::Debug for Exposed<A> {
 }
 
 /// 8 bytes of [exposed memory](Exposed::word), in the byte order of the host.
-#[derive(Debug)]
 pub struct Word<'e> {
     tap: &'e Tap,
     at: usize,
+    exposure: Option<&'e dyn Exposure>,
 }
 
 impl Word<'_> {
@@ -151,9 +158,16 @@ impl Word<'_> {
         self.tap.update_word(self.at, f).expect("a word within the exposed memory")
     }
 
+    fn look(&self) {
+        if let Some(exposure) = self.exposure {
+            exposure.look();
+        }
+    }
+
     /// The value.
     #[must_use]
     pub fn load(&self) -> u64 {
+        self.look();
         self.update(|_| None)
     }
 
@@ -169,6 +183,13 @@ impl Word<'_> {
 
     /// Sets the value to `swap` if it is `compare`, and returns the value before.
     pub fn compare_swap(&self, compare: u64, swap: u64) -> u64 {
+        self.look();
         self.update(|value| (value == compare).then_some(swap))
+    }
+}
+
+impl fmt::Debug for Word<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Word").field(&self.at).finish()
     }
 }

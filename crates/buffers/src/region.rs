@@ -27,6 +27,8 @@ pub trait Registration: Send + Sync {
 pub trait Exposure: Send + Sync {
     /// The remote key.
     fn key(&self) -> u32;
+    /// The program looks at the memory. A program that waits for a change looks again and again, so in a simulation time passes.
+    fn look(&self) {}
 }
 
 /// A registered region. The fields are dropped in this order: deregistered, then released.

@@ -2,9 +2,12 @@
 
 use crate::frame::Frame;
 use crate::host_manager::HostManager;
-use ferroce_buffers::{Ended, Event, Fault, Rights, Tap};
+use crate::licences::Licences;
+use crate::unplaced::Unplaced;
+use crate::wait::Boot;
+use ferroce_buffers::{Ended, Event, Fault, QpAttributes, QpService, Rights, Tap};
 use ferroce_proto::{Completion, Instant, Qp, RecvWqe};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -104,6 +107,55 @@ pub(crate) struct Side {
     pub(crate) out: Vec<Frame>,
     /// The first failure.
     pub(crate) first: Option<(u16, Arc<Fault>)>,
+    /// Bytes that were received and wait to be placed.
+    pub(crate) placing: Vec<Unplaced>,
+    /// The world has an event for `placing`.
+    pub(crate) places_later: bool,
+    /// The queue pair pauses between two packets.
+    pub(crate) pauses: bool,
+    /// It may answer a message with RNR.
+    pub(crate) is_reliable: bool,
+    /// The last message was answered with RNR although a receive was posted.
+    pub(crate) refused: bool,
+    /// What READs were answered with, by PSN: key, address, bytes.
+    pub(crate) answers: BTreeMap<u32, (u32, u64, Vec<u8>)>,
+    /// When the last completion of a send and of a receive is added to its CQ.
+    pub(crate) completed: [Instant; 2],
+    /// When the peer may be notified of congestion again.
+    pub(crate) notifies_from: Instant,
+}
+
+impl Side {
+    pub(crate) fn new(
+        user: User,
+        (send_cq, recv_cq): (u32, u32),
+        srq: Option<u32>,
+        limits: &QpAttributes,
+    ) -> Self {
+        Self {
+            user,
+            send_cq,
+            recv_cq,
+            peer: None,
+            is_for_datagrams: limits.service == QpService::Datagram,
+            grh: [0; 40],
+            srq,
+            recv_depth: limits.recv_depth,
+            receives: VecDeque::new(),
+            sends_completed: Vec::new(),
+            unpublished: Vec::new(),
+            out: Vec::new(),
+            first: None,
+            placing: Vec::new(),
+            places_later: false,
+            pauses: false,
+            is_reliable: limits.service == QpService::Reliable,
+            refused: false,
+            answers: BTreeMap::new(),
+            completed: [Instant(0); 2],
+            notifies_from: Instant(0),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -119,6 +171,18 @@ pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) ip: Ipv4Addr,
     pub(crate) plugged: bool,
+    /// It hasn't crashed.
+    pub(crate) up: bool,
+    /// How often it has crashed.
+    pub(crate) crashes: u32,
+    /// Its programs don't run.
+    pub(crate) paused: bool,
+    pub(crate) licences: Licences,
+    /// Programs that it starts by itself.
+    pub(crate) boots: Vec<Boot>,
+    /// Looks at exposed memory since the last completion.
+    pub(crate) looks: u32,
+    pub(crate) domains: BTreeSet<u32>,
     pub(crate) tables: Tables,
     pub(crate) qps: BTreeMap<u32, QpState>,
     pub(crate) cqs: BTreeMap<u32, CqState>,
@@ -134,13 +198,14 @@ impl HostState {
             name,
             ip,
             plugged: true,
-            tables: Tables {
-                keys: BTreeMap::new(),
-                srqs: BTreeMap::new(),
-                windows: BTreeMap::new(),
-                free_windows: Vec::new(),
-                events: VecDeque::new(),
-            },
+            up: true,
+            crashes: 0,
+            paused: false,
+            licences: Licences::default(),
+            boots: Vec::new(),
+            looks: 0,
+            domains: BTreeSet::new(),
+            tables: Tables::default(),
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
             manager: HostManager::new(),
@@ -148,6 +213,18 @@ impl HostState {
             next_address: 1 << 32,
             next_object: 0x11,
         }
+    }
+
+    /// Ends all objects. Their numbers don't come again, so handles of programs find nothing.
+    pub(crate) fn crash(&mut self) {
+        self.up = false;
+        self.crashes += 1;
+        self.domains.clear();
+        // The memory itself belongs to regions of the programs, so nothing is released here.
+        self.tables = Tables::default();
+        self.qps.clear();
+        self.cqs.clear();
+        self.manager = HostManager::new();
     }
 
     /// Adds a key.

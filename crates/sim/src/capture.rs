@@ -13,6 +13,12 @@ use std::time::Duration;
 /// UDP source ports of RoCEv2 begin here (annex A17.9.2).
 const PORTS: u16 = 0xc000;
 
+/// ECN: the transport reacts to marks (RFC 3168).
+const ECN_CAPABLE: u8 = 0b10;
+
+/// ECN: a queue was long.
+const CONGESTION: u8 = 0b11;
+
 /// A capture file.
 #[derive(Debug)]
 pub(crate) struct Capture(BufWriter<File>);
@@ -28,7 +34,8 @@ impl Capture {
     pub(crate) fn add(&mut self, time: Duration, from: Ipv4Addr, frame: &Frame) -> io::Result<()> {
         let Some(headed) = headed(&frame.headers, frame.payload.len()) else { return Ok(()) };
         let source = SocketAddr::new(IpAddr::V4(from), PORTS | frame.headers.bth.dest_qp as u16 & 0x3fff);
-        let ip_udp = IpUdpHeader::plain(source, IpAddr::V4(frame.to));
+        let tos = if frame.marked { CONGESTION } else { u8::from(frame.ecn) * ECN_CAPABLE };
+        let ip_udp = IpUdpHeader { tos, ..IpUdpHeader::plain(source, IpAddr::V4(frame.to)) };
         let icrc = trailer(&ip_udp, &headed, &frame.payload);
         let pieces = [headed.bytes(), &frame.payload, headed.pad(), &icrc];
         let below = ip_udp_bytes(&ip_udp, headed.packet_len(), &pieces);

@@ -1,8 +1,10 @@
 //! The surroundings of a queue pair, as the transport asks for them.
 
 use crate::adapter::{Key, Side, Tables};
+use crate::chances::Chances;
 use crate::frame::Frame;
 use crate::keys::key_fault;
+use crate::licences::Licences;
 use crate::reasons;
 use ferroce_buffers::{Rights, Tap};
 use ferroce_proto::{
@@ -17,13 +19,22 @@ use std::net::Ipv4Addr;
 /// Bytes that a queue pair may have in flight.
 const WINDOW: u32 = 1 << 18;
 
+/// Answers to READs that are kept for repetitions.
+const ANSWERS: usize = 512;
+
 pub(crate) struct QpEnv<'a> {
+    /// The host's name.
+    pub(crate) name: &'a str,
     pub(crate) tables: &'a mut Tables,
     pub(crate) side: &'a mut Side,
+    pub(crate) licences: &'a Licences,
+    pub(crate) chances: &'a mut Chances,
+    /// Packets may be marked by the network.
+    pub(crate) ecn: bool,
 }
 
 impl QpEnv<'_> {
-    fn remote(
+    pub(crate) fn remote(
         &self,
         rkey: u32,
         va: u64,
@@ -40,8 +51,16 @@ impl QpEnv<'_> {
         shared.map_or(&mut self.side.receives, |srq| &mut srq.receives)
     }
 
+    fn take_receive(&mut self) -> Option<RecvWqe> {
+        let taken = self.receives().pop_front();
+        if let Some(srq) = self.side.srq {
+            self.tables.note_low_water(srq);
+        }
+        taken
+    }
+
     /// Calls `f` for each piece of a message with its memory and the range of the message's bytes.
-    fn pieces(
+    pub(crate) fn pieces(
         &self,
         sges: &[Sge],
         (offset, len): (u64, usize),
@@ -68,6 +87,41 @@ impl QpEnv<'_> {
         }
         if done == len { Ok(()) } else { Err(()) }
     }
+
+    /// The bytes of a READ's answer. A repeated one is answered as the first time, unless the adapter reads again.
+    fn answer(&mut self, psn: u32, (rkey, va): (u32, u64), len: usize) -> Result<Vec<u8>, RemoteError> {
+        let (tap, at) = self.remote(rkey, va, len as u64, RemoteAccess::Read)?;
+        let mut bytes = vec![0; len];
+        tap.read(at, &mut bytes).map_err(|_| RemoteError::Operational)?;
+        let asked = (rkey, va, len);
+        let before = self.side.answers.get(&psn);
+        if let Some((_, _, before)) = before.filter(|(key, at, before)| (*key, *at, before.len()) == asked)
+            && *before != bytes
+        {
+            let (host, qpn) = (self.name, self.side.user.qpn);
+            let rereads = self.licences.reread_on_retry
+                && self.chances.choose(|| format!("QP {qpn:#x} of {host} reads changed memory again"));
+            if !rereads {
+                return Ok(before.clone());
+            }
+        }
+        if self.side.answers.len() == ANSWERS {
+            self.side.answers.pop_first();
+        }
+        self.side.answers.insert(psn, (rkey, va, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// Whether the adapter answers a message with RNR although a receive is posted.
+    fn refuses(&mut self) -> bool {
+        let (host, qpn) = (self.name, self.side.user.qpn);
+        let may = self.side.is_reliable && !self.side.refused && !self.receives().is_empty();
+        self.side.refused = may
+            && self.chances.fault(self.licences.receiver_not_ready, || {
+                format!("QP {qpn:#x} of {host} isn't ready, though a receive is posted")
+            });
+        self.side.refused
+    }
 }
 
 impl Env for QpEnv<'_> {
@@ -90,22 +144,17 @@ impl Env for QpEnv<'_> {
                 bytes
             }
             PayloadSource::Remote { rkey, va, len } => {
-                let mut bytes = vec![0; len as usize];
-                let (tap, at) = self
-                    .remote(rkey, va, u64::from(len), RemoteAccess::Read)
-                    .map_err(TransmitError::Remote)?;
-                tap.read(at, &mut bytes).map_err(|_| TransmitError::Remote(RemoteError::Operational))?;
-                bytes
+                self.answer(headers.bth.psn, (rkey, va), len as usize).map_err(TransmitError::Remote)?
             }
         };
         if let Some(to) = to.copied().or(self.side.peer) {
-            self.side.out.push(Frame { to, headers: *headers, payload });
+            self.side.out.push(Frame::new(to, *headers, payload));
         }
         Ok(())
     }
 
     fn is_ecn_capable(&self) -> bool {
-        false
+        self.ecn
     }
 
     fn window(&self) -> u32 {
@@ -117,11 +166,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {
-        let taken = self.receives().pop_front();
-        if let Some(srq) = self.side.srq {
-            self.tables.note_low_water(srq);
-        }
-        taken
+        if self.refuses() { None } else { self.take_receive() }
     }
 
     fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive> {
@@ -129,7 +174,7 @@ impl Env for QpEnv<'_> {
         if room < len {
             return Err(NoReceive::TooSmall);
         }
-        self.next_recv().ok_or(NoReceive::Empty)
+        self.take_receive().ok_or(NoReceive::Empty)
     }
 
     fn flush_recv_queue(&mut self) {
@@ -153,7 +198,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
-        self.pieces(sges, (offset, bytes.len()), |tap, at, range| tap.write(at, &bytes[range]))
+        self.receive_local(sges, offset, bytes)
     }
 
     fn place_grh(&mut self, sges: &[Sge]) -> Result<bool, ()> {
@@ -172,11 +217,11 @@ impl Env for QpEnv<'_> {
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &&[u8]) -> Result<(), RemoteError> {
-        let (tap, at) = self.remote(rkey, va, payload.len() as u64, RemoteAccess::Write)?;
-        tap.write(at, payload).map_err(|_| RemoteError::Operational)
+        self.receive_remote(rkey, va, payload)
     }
 
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
+        self.place_all();
         let access = match op {
             AtomicOp::Store { .. } => RemoteAccess::Store,
             _ => RemoteAccess::Atomic,
@@ -196,6 +241,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {
+        self.place_all();
         let own = self.tables.keys.get(&rkey).and_then(|key| key.of_qp) == Some(self.side.user.qpn);
         let window = self.tables.windows.values_mut().find(|window| window.key == Some(rkey));
         let window = window.filter(|_| own).ok_or(RemoteError::Access)?;
@@ -237,6 +283,10 @@ impl Env for QpEnv<'_> {
     }
 
     fn failed(&mut self, failure: &Failure<'_, Ipv4Addr>) -> u16 {
+        // The adapter's own reasons are unknown.
+        if self.side.refused && matches!(failure.cause, Cause::NoReceive { .. }) {
+            return 0;
+        }
         let reason = reasons::reason(&self.tables.keys, self.side.user, failure);
         let number = reason.number();
         // What the peer has to repeat isn't a failure of this queue pair.

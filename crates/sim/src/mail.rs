@@ -63,6 +63,12 @@ impl<T> Receiver<T> {
     #[must_use]
     pub fn recv(&self) -> Option<T> {
         self.world.block(Wait::Mail(self.channel.mail.clone()));
+        self.try_recv()
+    }
+
+    /// Takes a message if there is one.
+    #[must_use]
+    pub fn try_recv(&self) -> Option<T> {
         let mut queue = self.channel.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let message = queue.pop_front();
         self.channel.mail.messages.store(queue.len(), Ordering::Relaxed);

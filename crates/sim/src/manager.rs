@@ -3,6 +3,7 @@
 use crate::adapter::QpState;
 use crate::frame::Frame;
 use crate::host_manager::{Asked, FIRST_PORT, HostManager};
+use crate::objects::dead;
 use crate::reasons;
 use crate::state::State;
 use crate::world::Host;
@@ -65,7 +66,7 @@ impl State {
             let IpAddr::V4(to) = mad.to.ip() else { continue };
             let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, GSI_QPN, 0));
             headers.deth = Some(Deth { qkey: GSI_QKEY, src_qp: GSI_QPN });
-            self.send(host, Frame { to, headers, payload: mad.mad.emit().to_vec() });
+            self.send(host, Frame::new(to, headers, mad.mad.emit().to_vec()));
         }
         while let Some(event) = self.hosts[host].manager.cm.poll_event() {
             self.progress = self.now;
@@ -142,13 +143,26 @@ impl State {
 }
 
 impl Host {
-    /// Calls `f` with the manager of the host, and sends what follows from that.
-    fn with_manager<R>(&self, f: impl FnOnce(&mut HostManager, Duration) -> R) -> R {
+    /// Calls `f` with the manager of the host, and sends what follows from that. `None`: the host has crashed, or (since the object with
+    /// this number of crashes was made) has crashed and restarted.
+    fn with_manager<R>(
+        &self,
+        crashes: Option<u32>,
+        f: impl FnOnce(&mut HostManager, Duration) -> R,
+    ) -> Option<R> {
         let mut state = self.world.lock();
+        let host = &state.hosts[self.index];
+        if !host.up || crashes.is_some_and(|crashes| crashes != host.crashes) {
+            return None;
+        }
         let now = state.cm_now();
         let result = f(&mut state.hosts[self.index].manager, now);
         state.pump(self.index);
-        result
+        Some(result)
+    }
+
+    fn crashes(&self) -> u32 {
+        self.world.lock().hosts[self.index].crashes
     }
 
     /// Listens at a port; 0 has one chosen.
@@ -156,7 +170,7 @@ impl Host {
     /// # Errors
     /// Another listener has the port.
     pub fn listen(&self, port: u16) -> Result<SimListener, Error> {
-        let (id, port) = self.with_manager(|manager, _| {
+        let listens = self.with_manager(None, |manager, _| {
             let taken = |port: u16| manager.listeners.values().any(|(of, _)| *of == port);
             let chosen = if port == 0 { (FIRST_PORT..).find(|port| !taken(*port)) } else { Some(port) };
             let Some(port) = chosen.filter(|port| !taken(*port)) else {
@@ -173,8 +187,9 @@ impl Host {
             });
             manager.listeners.insert(id, (port, VecDeque::new()));
             Ok((id, port))
-        })?;
-        Ok(SimListener { host: self.clone(), id, port })
+        });
+        let (id, port) = listens.ok_or_else(|| dead("bind"))??;
+        Ok(SimListener { host: self.clone(), crashes: self.crashes(), id, port })
     }
 
     /// Asks for a connection.
@@ -182,7 +197,7 @@ impl Host {
     /// # Errors
     /// Too much private data.
     pub fn ask(&self, to: SocketAddrV4, qp: &ManagedQp, private_data: &[u8]) -> Result<SimConnection, Error> {
-        let handle = self.with_manager(|manager, now| {
+        let handle = self.with_manager(None, |manager, now| {
             manager.next_port = manager.next_port.checked_add(1).unwrap_or(FIRST_PORT);
             let (from, to_ip) = (here(self.ip), here(*to.ip()));
             let header = IpHeader {
@@ -215,7 +230,8 @@ impl Host {
             manager.news.insert(handle, VecDeque::new());
             Ok(handle)
         });
-        Ok(SimConnection { host: self.clone(), handle: handle.map_err(refused)? })
+        let handle = handle.ok_or_else(|| dead("connect"))?.map_err(refused)?;
+        Ok(SimConnection { host: self.clone(), crashes: self.crashes(), handle })
     }
 }
 
@@ -236,6 +252,8 @@ fn refused(error: ferroce_cm::Error) -> Error {
 /// A listener of a host. It ends with its handle.
 pub struct SimListener {
     host: Host,
+    /// How often the host had crashed when it was made.
+    crashes: u32,
     id: ListenerId,
     port: u16,
 }
@@ -250,19 +268,21 @@ impl SimListener {
     /// The oldest request, if there is one: its connection, the requester's address, and its attributes.
     #[must_use]
     pub fn next(&self) -> Option<(SimConnection, SocketAddrV4, ManagedPeer)> {
-        self.host.with_manager(|manager, _| {
+        let taken = self.host.with_manager(Some(self.crashes), |manager, _| {
             let asked = manager.listeners.get_mut(&self.id)?.1.pop_front()?;
             manager.cm.take(asked.handle);
             manager.news.insert(asked.handle, VecDeque::new());
-            let connection = SimConnection { host: self.host.clone(), handle: asked.handle };
+            let connection =
+                SimConnection { host: self.host.clone(), crashes: self.crashes, handle: asked.handle };
             Some((connection, asked.from, asked.peer))
-        })
+        });
+        taken.flatten()
     }
 }
 
 impl Drop for SimListener {
     fn drop(&mut self) {
-        self.host.with_manager(|manager, now| {
+        self.host.with_manager(Some(self.crashes), |manager, now| {
             manager.cm.stop_listening(self.id);
             let (_, asked) = manager.listeners.remove(&self.id).unwrap_or_default();
             asked.into_iter().for_each(|asked| manager.cm.destroy(now, asked.handle));
@@ -279,14 +299,22 @@ impl fmt::Debug for SimListener {
 /// A connection of the communication manager. Its drop ends it at the peer too.
 pub struct SimConnection {
     host: Host,
+    /// As above.
+    crashes: u32,
     handle: Handle,
 }
 
 impl SimConnection {
+    fn with<R>(&self, f: impl FnOnce(&mut HostManager, Duration, Handle) -> R) -> Result<R, Error> {
+        let handle = self.handle;
+        let result = self.host.with_manager(Some(self.crashes), |manager, now| f(manager, now, handle));
+        result.ok_or_else(|| dead("connect"))
+    }
+
     /// What has happened, the oldest first.
     #[must_use]
     pub fn next(&self) -> Option<ManagerNews> {
-        self.host.world.lock().hosts[self.host.index].manager.news.get_mut(&self.handle)?.pop_front()
+        self.with(|manager, _, handle| manager.news.get_mut(&handle)?.pop_front()).ok().flatten()
     }
 
     /// Accepts the peer's request.
@@ -308,7 +336,7 @@ impl SimConnection {
             ece: Ece::default(),
             private_data,
         };
-        self.host.with_manager(|manager, now| manager.cm.accept(now, self.handle, &answer)).map_err(refused)
+        self.with(|manager, now, handle| manager.cm.accept(now, handle, &answer))?.map_err(refused)
     }
 
     /// Rejects the peer's request.
@@ -316,10 +344,10 @@ impl SimConnection {
     /// # Errors
     /// As [`SimConnection::accept`].
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
-        let rejected = self
-            .host
-            .with_manager(|manager, _| manager.cm.reject(self.handle, RejectReason::CONSUMER, private_data));
-        rejected.map_err(refused)
+        let reject = |manager: &mut HostManager, _, handle| {
+            manager.cm.reject(handle, RejectReason::CONSUMER, private_data)
+        };
+        self.with(reject)?.map_err(refused)
     }
 
     /// This side is ready, after the peer has accepted.
@@ -327,15 +355,15 @@ impl SimConnection {
     /// # Errors
     /// The peer has gone meanwhile.
     pub fn establish(&self) -> Result<(), Error> {
-        self.host.with_manager(|manager, _| manager.cm.establish(self.handle)).map_err(refused)
+        self.with(|manager, _, handle| manager.cm.establish(handle))?.map_err(refused)
     }
 }
 
 impl Drop for SimConnection {
     fn drop(&mut self) {
-        self.host.with_manager(|manager, now| {
-            manager.cm.destroy(now, self.handle);
-            manager.news.remove(&self.handle);
+        let _ = self.with(|manager, now, handle| {
+            manager.cm.destroy(now, handle);
+            manager.news.remove(&handle);
         });
     }
 }

@@ -1,10 +1,11 @@
 //! The objects of a simulated adapter, as the backend of `ferroce` uses them.
 
-use crate::adapter::{CqState, Key, QpState, Side, SrqState, User, WindowState};
+use crate::adapter::{CqState, HostState, Key, QpState, Side, SrqState, User, WindowState};
+use crate::state::State;
 use crate::wait::Wait;
 use crate::world::Host;
 use ferroce_buffers::{
-    ConnectedTo, Ended, Error, Event, Exposure, QpAttributes, QpService, Registration, Rights, Tap,
+    ConnectedTo, Ended, Error, Event, Exposure, Kind, QpAttributes, QpService, Registration, Rights, Tap,
 };
 use ferroce_proto::{
     Access, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, SgeList, UdTarget,
@@ -19,6 +20,9 @@ use std::time::Duration;
 /// What the first empty poll takes. Further ones take longer, so that a program that polls sees time pass.
 const POLL: Duration = Duration::from_nanos(200);
 
+/// What the first look at exposed memory takes. Many looks without a change take longer.
+const LOOK: Duration = Duration::from_nanos(100);
+
 /// A wait with a limit of at least this isn't taken for a hang.
 const LONG: Duration = Duration::from_secs(1);
 
@@ -31,11 +35,25 @@ pub struct SimDomain {
 
 impl Host {
     /// Makes a protection domain.
-    #[must_use]
-    pub fn domain(&self) -> SimDomain {
-        let number = self.world.lock().hosts[self.index].new_number();
-        SimDomain { host: self.clone(), number }
+    ///
+    /// # Errors
+    /// The host has crashed.
+    pub fn domain(&self) -> Result<SimDomain, Error> {
+        let mut state = self.world.lock();
+        let host = &mut state.hosts[self.index];
+        if !host.up {
+            return Err(dead("open"));
+        }
+        let number = host.new_number();
+        host.domains.insert(number);
+        drop(state);
+        Ok(SimDomain { host: self.clone(), number })
     }
+}
+
+/// The host of an object has crashed.
+pub(crate) fn dead(verb: &'static str) -> Error {
+    Error::new(Kind::Dead, verb, "the host has crashed since")
 }
 
 impl SimDomain {
@@ -45,16 +63,30 @@ impl SimDomain {
         &self.host
     }
 
+    /// The adapter with this domain, for a call that may fail for lack of memory.
+    fn adapter<'s>(&self, state: &'s mut State, verb: &'static str) -> Result<&'s mut HostState, Error> {
+        let State { hosts, chances, .. } = state;
+        let host = &mut hosts[self.host.index];
+        if !host.domains.contains(&self.number) {
+            return Err(dead(verb));
+        }
+        let fails = host.licences.registration_fails;
+        if chances.fault(fails, || format!("{} of {} fails for lack of memory", verb, host.name)) {
+            return Err(Error::new(Kind::NoMemory, verb, "the adapter has no memory for another key"));
+        }
+        Ok(host)
+    }
+
     /// Registers memory for local use.
     ///
     /// # Errors
-    /// It is empty.
+    /// It is empty, the adapter has no memory for it, or the host has crashed.
     pub fn register(&self, tap: Tap) -> Result<Box<dyn Registration>, Error> {
         if tap.is_empty() {
             return Err(Error::invalid("register", "a region of 0 bytes"));
         }
         let mut state = self.host.world.lock();
-        let host = &mut state.hosts[self.host.index];
+        let host = self.adapter(&mut state, "register")?;
         let address = host.addresses(&tap);
         let key = host.add_key(Key { tap, address, domain: self.number, remote: None, of_qp: None });
         drop(state);
@@ -62,20 +94,29 @@ impl SimDomain {
     }
 
     /// Makes a completion queue.
-    #[must_use]
-    pub fn cq(&self, capacity: u32) -> SimCq {
+    ///
+    /// # Errors
+    /// It is larger than the adapter's largest, or the host has crashed.
+    pub fn cq(&self, capacity: u32) -> Result<SimCq, Error> {
         let mut state = self.host.world.lock();
         let host = &mut state.hosts[self.host.index];
+        if !host.domains.contains(&self.number) {
+            return Err(dead("cq"));
+        }
+        if let Some(most) = host.licences.most_cq_entries.filter(|most| capacity > *most) {
+            let why = format!("{capacity} entries; a completion queue of this adapter has at most {most}");
+            return Err(Error::invalid("cq", why));
+        }
         let number = host.new_number();
         host.cqs.insert(number, CqState { entries: VecDeque::new(), capacity, empty_polls: 0 });
         drop(state);
-        SimCq(Arc::new(CqHandle { host: self.host.clone(), number }))
+        Ok(SimCq(Arc::new(CqHandle { host: self.host.clone(), number })))
     }
 
     /// Makes a queue pair in INIT.
     ///
     /// # Errors
-    /// The shared receive queue is of another domain.
+    /// The shared receive queue is of another domain, or the host has crashed.
     pub fn qp(
         &self,
         [send_cq, recv_cq]: [&SimCq; 2],
@@ -86,8 +127,11 @@ impl SimDomain {
             return Err(Error::invalid("build", "the shared receive queue is of another domain"));
         }
         let mut state = self.host.world.lock();
-        let psn = state.random.next() as u32 & 0xff_ffff;
+        let psn = state.chances.next() as u32 & 0xff_ffff;
         let host = &mut state.hosts[self.host.index];
+        if !host.domains.contains(&self.number) {
+            return Err(dead("build"));
+        }
         let qpn = host.new_number();
         let service = match limits.service {
             QpService::Reliable => Service::Rc,
@@ -113,21 +157,9 @@ impl SimDomain {
             srq: srq.is_some(),
             ..QpParams::default()
         };
-        let side = Side {
-            user: User { domain: self.number, qpn },
-            send_cq: send_cq.0.number,
-            recv_cq: recv_cq.0.number,
-            peer: None,
-            is_for_datagrams: limits.service == QpService::Datagram,
-            grh: [0; 40],
-            srq: srq.map(|srq| srq.0.number),
-            recv_depth: limits.recv_depth,
-            receives: VecDeque::new(),
-            sends_completed: Vec::new(),
-            unpublished: Vec::new(),
-            out: Vec::new(),
-            first: None,
-        };
+        let cqs = (send_cq.0.number, recv_cq.0.number);
+        let user = User { domain: self.number, qpn };
+        let side = Side::new(user, cqs, srq.map(|srq| srq.0.number), limits);
         host.qps.insert(qpn, QpState { qp, side, timer: None });
         drop(state);
         let (host, _cqs, _srq) = (self.host.clone(), [send_cq.clone(), recv_cq.clone()], srq.cloned());
@@ -187,6 +219,7 @@ impl Drop for SimWindow {
     fn drop(&mut self) {
         let host = &self.domain.host;
         let mut state = host.world.lock();
+        state.place_all(host.index);
         let tables = &mut state.hosts[host.index].tables;
         let key = tables.windows.remove(&self.number).and_then(|window| window.key);
         tables.free_windows.push(self.key);
@@ -294,7 +327,7 @@ impl Registration for Registered {
     fn expose(&self, part: Tap, address: u64, rights: Rights) -> Result<Box<dyn Exposure>, Error> {
         let host = &self.domain.host;
         let key = Key { tap: part, address, domain: self.domain.number, remote: Some(rights), of_qp: None };
-        let key = host.world.lock().hosts[host.index].add_key(key);
+        let key = self.domain.adapter(&mut host.world.lock(), "expose")?.add_key(key);
         Ok(Box::new(Self { domain: self.domain.clone(), key, address }))
     }
 }
@@ -303,12 +336,30 @@ impl Exposure for Registered {
     fn key(&self) -> u32 {
         self.key
     }
+
+    /// A little time passes, and other programs run: a program that polls memory sees it change.
+    fn look(&self) {
+        let Host { world, index, .. } = &self.domain.host;
+        let mut state = world.lock();
+        if state.driven.is_some() || state.ended.is_some() {
+            return;
+        }
+        let host = &mut state.hosts[*index];
+        host.looks = host.looks.saturating_add(1);
+        let time = LOOK * (1 << (host.looks / 64).min(7));
+        let until = state.now.after(time);
+        drop(state);
+        world.block(Wait::Look(until));
+    }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         let host = &self.domain.host;
-        let removed = host.world.lock().hosts[host.index].tables.keys.remove(&self.key);
+        let mut state = host.world.lock();
+        state.place_all(host.index);
+        let removed = state.hosts[host.index].tables.keys.remove(&self.key);
+        drop(state);
         // The memory may be released with its key: outside of the world's lock.
         drop(removed);
     }
@@ -345,12 +396,18 @@ pub struct SimCq(Arc<CqHandle>);
 
 impl SimCq {
     /// Moves completions to `into`, at most `most`. If there are none, a little time passes and other programs run.
-    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) {
-        if self.take(into, most) {
-            return;
+    ///
+    /// # Errors
+    /// The host has crashed.
+    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
+        if self.take(into, most)? {
+            return Ok(());
         }
         let until = {
             let mut state = self.0.host.world.lock();
+            if state.driven.is_some() {
+                return Ok(());
+            }
             let now = state.now;
             let cq = state.hosts[self.0.host.index].cqs.get_mut(&self.0.number);
             let polls = cq.map_or(0, |cq| {
@@ -360,15 +417,16 @@ impl SimCq {
             now.after(POLL * (1 << (polls / 16).min(9)))
         };
         self.block(Some(until), false);
-        self.take(into, most);
+        self.take(into, most).map(drop)
     }
 
-    fn take(&self, into: &mut VecDeque<Ended>, most: usize) -> bool {
+    fn take(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<bool, Error> {
         let mut state = self.0.host.world.lock();
-        let Some(cq) = state.hosts[self.0.host.index].cqs.get_mut(&self.0.number) else { return false };
+        let cq = state.hosts[self.0.host.index].cqs.get_mut(&self.0.number);
+        let cq = cq.ok_or_else(|| dead("poll"))?;
         let count = cq.entries.len().min(most);
         into.extend(cq.entries.drain(..count));
-        count > 0
+        Ok(count > 0)
     }
 
     fn block(&self, until: Option<ferroce_proto::Instant>, long: bool) -> bool {
@@ -378,12 +436,17 @@ impl SimCq {
 
     /// Waits for a completion, at most for `limit`. False if none came.
     ///
+    /// # Errors
+    /// The host has crashed.
+    ///
     /// # Panics
     /// Without a limit: nothing will ever happen again.
-    #[must_use]
-    pub fn wait(&self, limit: Option<Duration>) -> bool {
+    pub fn wait(&self, limit: Option<Duration>) -> Result<bool, Error> {
         let until = limit.map(|limit| self.0.host.world.lock().now.after(limit));
-        self.block(until, limit.is_some_and(|limit| limit >= LONG))
+        let came = self.block(until, limit.is_some_and(|limit| limit >= LONG));
+        let state = self.0.host.world.lock();
+        let exists = state.hosts[self.0.host.index].cqs.contains_key(&self.0.number);
+        if exists { Ok(came) } else { Err(dead("wait")) }
     }
 
     /// Completions that fit.
@@ -419,9 +482,8 @@ impl SimQp {
     }
 
     fn go_to(&self, to: TransportState) {
-        let changed =
-            self.host.world.lock().with_qp(self.host.index, self.qpn, |qp, env| qp.set_state(to, env));
-        debug_assert!(changed.is_some(), "the queue pair exists as long as its handle");
+        // It exists as long as its handle, unless the host crashes.
+        self.host.world.lock().with_qp(self.host.index, self.qpn, |qp, env| qp.set_state(to, env));
     }
 
     /// The PSN of its first request.
@@ -478,7 +540,7 @@ impl SimQp {
         Ok(())
     }
 
-    /// Posts a request for which the queue has room.
+    /// Posts a request for which the queue has room. A host that has crashed takes none.
     pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SimAddress>) {
         let ud = to.map(|to| UdTarget { address: to.ip, qpn: to.qpn, qkey: to.qkey });
         let &SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
@@ -486,13 +548,13 @@ impl SimQp {
         let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
         let posted =
             self.host.world.lock().with_qp(self.host.index, self.qpn, |qp, _| qp.post_send(&request).is_ok());
-        debug_assert_eq!(posted, Some(true), "a request that was checked");
+        debug_assert_ne!(posted, Some(false), "a request that was checked");
     }
 
-    /// Posts a receive. The caller counts the receives.
+    /// Posts a receive. The caller counts the receives. A host that has crashed takes none.
     pub fn receive(&self, wr_id: u64, sges: SgeList) {
         let mut state = self.host.world.lock();
-        let failed = state.with_qp(self.host.index, self.qpn, |qp, env| {
+        state.with_qp(self.host.index, self.qpn, |qp, env| {
             debug_assert!(env.side.receives.len() < env.side.recv_depth as usize);
             env.side.receives.push_back(RecvWqe { wr_id, sges });
             // In ERR a receive is flushed at once.
@@ -500,7 +562,6 @@ impl SimQp {
                 qp.set_state(TransportState::Err, env);
             }
         });
-        debug_assert!(failed.is_some(), "the queue pair exists as long as its handle");
     }
 
     /// Takes it to ERR: all requests are flushed.

@@ -19,13 +19,24 @@ pub(crate) fn hang(state: &State) -> String {
             format!("the simulated network hangs at {now:?}: no request has completed for {since:?}\n")
         }
     };
+    describe(state, &mut text);
+    text
+}
+
+/// What each program and each queue pair waits for.
+pub(crate) fn describe(state: &State, text: &mut String) {
     let _ = writeln!(text, "packets in transit: {}", state.in_transit());
     for program in state.programs.iter().filter(|program| !program.ended) {
         let _ = writeln!(text, "program {}: {}", program.name, waits(state, program.wait.as_ref()));
     }
     for host in &state.hosts {
-        let plugged = if host.plugged { "" } else { " (unplugged)" };
-        let _ = writeln!(text, "host {}{plugged}, {}:", host.name, host.ip);
+        let how = match host {
+            HostState { up: false, .. } => " (crashed)",
+            HostState { paused: true, .. } => " (paused)",
+            HostState { plugged: false, .. } => " (unplugged)",
+            _ => "",
+        };
+        let _ = writeln!(text, "host {}{how}, {}:", host.name, host.ip);
         for (qpn, qp) in &host.qps {
             let _ = writeln!(text, "  QP {qpn:#x}: {}", waits_for(host, qp));
         }
@@ -34,7 +45,35 @@ pub(crate) fn hang(state: &State) -> String {
     for event in state.last_packets(PACKETS) {
         let _ = writeln!(text, "{event}");
     }
-    text
+}
+
+/// What a test has left: objects of adapters, and programs that haven't ended.
+pub(crate) fn left(state: &State) -> Vec<String> {
+    let mut left: Vec<String> = state.ended.iter().map(|why| why.to_string()).collect();
+    for program in state.programs.iter().skip(1).filter(|program| !program.ended) {
+        left.push(format!(
+            "program {} hasn't ended: it {}",
+            program.name,
+            waits(state, program.wait.as_ref())
+        ));
+    }
+    for host in &state.hosts {
+        let name = &host.name;
+        for (qpn, qp) in &host.qps {
+            left.push(format!("{name}: QP {qpn:#x} exists: {}", waits_for(host, qp)));
+        }
+        for (number, cq) in host.cqs.iter().filter(|(_, cq)| !cq.entries.is_empty()) {
+            left.push(format!(
+                "{name}: CQ {number:#x} has {} completions that weren't polled",
+                cq.entries.len()
+            ));
+        }
+        for key in host.tables.keys.values() {
+            let what = if key.remote.is_some() { "is exposed" } else { "is registered" };
+            left.push(format!("{name}: memory of {} bytes {what}", key.tap.len()));
+        }
+    }
+    left
 }
 
 fn waits(state: &State, wait: Option<&Wait>) -> String {
@@ -47,6 +86,8 @@ fn waits(state: &State, wait: Option<&Wait>) -> String {
             format!("waits for a completion in CQ {cq:#x} of {}{limit}", state.hosts[*host].name)
         }
         Some(Wait::Event { host, .. }) => format!("waits for an event of {}", state.hosts[*host].name),
+        Some(Wait::Look(_)) => "polls exposed memory".into(),
+        Some(Wait::Gone(host)) => format!("waits for the end of the programs of {}", state.hosts[*host].name),
         Some(Wait::Sleep(at)) => format!("sleeps until {:?}", Duration::from_nanos(at.0)),
         Some(Wait::End(program)) => format!("waits for the end of {}", state.programs[*program].name),
         Some(Wait::Mail(_)) => "waits for a message of another program".into(),

@@ -45,6 +45,36 @@ pub enum What {
         /// Its PSN.
         psn: u32,
     },
+    /// A packet has arrived with a wrong checksum.
+    Dropped {
+        /// The host.
+        at: String,
+        /// The destination QPN.
+        qpn: u32,
+        /// What the packet is.
+        operation: Operation,
+        /// Its PSN.
+        psn: u32,
+    },
+    /// A fault that the seed has chosen: of the network, or a licence that an adapter has used.
+    Fault {
+        /// Its number in this run.
+        number: u64,
+        /// What it is.
+        what: String,
+    },
+    /// A host has crashed, restarted, stopped or gone on.
+    Host {
+        /// The host.
+        at: String,
+        /// What has happened to it.
+        what: String,
+    },
+    /// The network was partitioned or healed.
+    Network {
+        /// What has happened to it.
+        what: String,
+    },
     /// A completion was added to a CQ.
     Completed {
         /// The host.
@@ -78,6 +108,12 @@ impl fmt::Display for TraceEvent {
             What::Arrived { at, qpn, operation, psn } => {
                 write!(f, "{at} {qpn:#x} receives {operation:?} PSN {psn:#x}")
             }
+            What::Dropped { at, qpn, operation, psn } => {
+                write!(f, "{at} {qpn:#x} drops {operation:?} PSN {psn:#x}, which is damaged")
+            }
+            What::Fault { number, what } => write!(f, "fault {number}: {what}"),
+            What::Host { at, what } => write!(f, "{at} {what}"),
+            What::Network { what } => write!(f, "the network {what}"),
             What::Completed { at, qpn, wr_id, status } => {
                 write!(f, "{at} {qpn:#x} completes {wr_id:#x}, status {status}")
             }

@@ -1,6 +1,7 @@
-//! What programs wait for.
+//! Programs, as the world sees them, and what they wait for.
 
 use ferroce_proto::Instant;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,10 +28,14 @@ pub(crate) enum Wait {
     Cq { host: usize, cq: u32, until: Option<Instant>, long: bool },
     /// An event of an adapter, at most until then.
     Event { host: usize, until: Option<Instant>, long: bool },
+    /// The next look at exposed memory.
+    Look(Instant),
     /// A point in time.
     Sleep(Instant),
     /// The end of another program.
     End(usize),
+    /// The end of the programs of a host that has crashed.
+    Gone(usize),
     /// A message.
     Mail(Arc<MailBox>),
 }
@@ -38,12 +43,26 @@ pub(crate) enum Wait {
 #[derive(Debug)]
 pub(crate) struct ProgramState {
     pub(crate) name: String,
+    /// The host that it runs on. `None`: the test.
+    pub(crate) host: Option<usize>,
     pub(crate) wait: Option<Wait>,
+    /// Its host has crashed: it unwinds.
+    pub(crate) killed: bool,
     pub(crate) ended: bool,
 }
 
 impl ProgramState {
-    pub(crate) const fn new(name: String) -> Self {
-        Self { name, wait: None, ended: false }
+    pub(crate) const fn new(name: String, host: Option<usize>) -> Self {
+        Self { name, host, wait: None, killed: false, ended: false }
+    }
+}
+
+/// A program that a host starts by itself.
+#[derive(Clone)]
+pub(crate) struct Boot(pub(crate) Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Boot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Boot")
     }
 }

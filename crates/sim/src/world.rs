@@ -2,22 +2,23 @@
 
 use crate::adapter::HostState;
 use crate::capture::Capture;
+use crate::chances::Allowed;
 use crate::faults::Faults;
+use crate::licences::Licences;
+use crate::planned::{Due, Planned};
+use crate::report;
 use crate::state::State;
 use crate::trace::Trace;
 use crate::wait::Wait;
 use ferroce_buffers::Event;
+use ferroce_proto::Instant;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
-
-/// The environment variable that has [`explore`] run one seed.
-const SEED: &str = "FERROCE_SEED";
 
 pub(crate) struct Shared {
     state: Mutex<State>,
@@ -32,16 +33,23 @@ impl World {
     /// A world without hosts. All that is random in it depends on the seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Shared { state: Mutex::new(State::new(seed)), turns: Condvar::new() }))
+        Self::with(State::new(seed, Allowed::All))
     }
 
-    /// Adds a host with an adapter. It has the address 10.0.0.N.
+    pub(crate) fn with(state: State) -> Self {
+        Self(Arc::new(Shared { state: Mutex::new(state), turns: Condvar::new() }))
+    }
+
+    /// The host with this name, which has an adapter. The first call adds it, with the next address of 10.0.0.1, 10.0.0.2, ….
     #[must_use]
     pub fn host(&self, name: &str) -> Host {
         let mut state = self.lock();
-        let index = state.hosts.len();
+        let known = state.hosts.iter().position(|host| host.name == name);
+        let index = known.unwrap_or(state.hosts.len());
         let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + index as u32);
-        state.hosts.push(HostState::new(name.into(), ip));
+        if known.is_none() {
+            state.hosts.push(HostState::new(name.into(), ip));
+        }
         drop(state);
         Host { world: self.clone(), index, ip }
     }
@@ -49,6 +57,53 @@ impl World {
     /// What the network does to packets from now on.
     pub fn faults(&self, faults: Faults) {
         self.lock().faults = faults;
+    }
+
+    /// The link between two hosts, which may have faults of its own.
+    #[must_use]
+    pub fn link(&self, a: &Host, b: &Host) -> Link {
+        Link { world: self.clone(), ends: (a.index, b.index) }
+    }
+
+    /// Cuts the network in two: no packet passes between the hosts of `some` and those of `others`, until it is healed.
+    pub fn partition(&self, some: &[&Host], others: &[&Host]) {
+        self.lock().partition(&numbers(some), &numbers(others));
+    }
+
+    /// Ends all partitions.
+    pub fn heal(&self) {
+        self.lock().heal();
+    }
+
+    /// Has something befall hosts at a moment of virtual time. A moment that has passed means at once.
+    ///
+    /// A test that fails in [`explore`](crate::explore) is also tried without it.
+    pub fn at(&self, time: Duration, disturbance: Disturbance<'_>) {
+        let planned = match disturbance {
+            Disturbance::Crash(host) => Planned::Crash(host.index),
+            Disturbance::Restart(host) => Planned::Restart(host.index),
+            Disturbance::Pause(host) => Planned::Pause(host.index),
+            Disturbance::Resume(host) => Planned::Resume(host.index),
+            Disturbance::Partition(some, others) => Planned::Partition(numbers(some), numbers(others)),
+            Disturbance::Heal => Planned::Heal,
+        };
+        self.lock().plan(Instant(0).after(time), Due::Planned(planned));
+    }
+
+    /// A time within a range, by the seed: for moments of a test's own.
+    #[must_use]
+    pub fn draw(&self, range: Range<Duration>) -> Duration {
+        self.lock().chances.time(&range)
+    }
+
+    /// What programs have left: queue pairs that exist, memory that is registered or exposed, completions that weren't polled, and
+    /// programs that haven't ended. For the end of a test, when all should be gone.
+    ///
+    /// # Errors
+    /// What is left, in sentences.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        let left = report::left(&self.lock());
+        if left.is_empty() { Ok(()) } else { Err(left) }
     }
 
     /// Reports a hang when no request has completed for so long in virtual time. The default is a minute. Retries with long
@@ -86,11 +141,18 @@ impl World {
     /// What has happened so far.
     #[must_use]
     pub fn trace(&self) -> Trace {
-        self.lock().trace.clone()
+        let mut state = self.lock();
+        state.note_faults();
+        state.trace.clone()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driven) = &state.driven {
+            let time = Instant(0).after((driven.clock.0)());
+            state.now = state.now.max(time);
+        }
+        state
     }
 
     pub(crate) fn notify(&self) {
@@ -105,8 +167,70 @@ impl World {
         &self.0
     }
 
-    pub(crate) fn as_ptr(&self) -> *const Shared {
-        Arc::as_ptr(&self.0)
+    /// Ends the world: its programs unwind.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.ended.get_or_insert_with(|| "the test is over".into());
+        let _ = state.capture.as_mut().map(Capture::flush);
+        drop(state);
+        self.notify();
+    }
+}
+
+impl Shared {
+    /// The state, unless a thread uses it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+fn numbers(hosts: &[&Host]) -> Vec<usize> {
+    hosts.iter().map(|host| host.index).collect()
+}
+
+/// What befalls hosts and the network at a [moment](World::at).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Disturbance<'h> {
+    /// [`Host::crash`].
+    Crash(&'h Host),
+    /// [`Host::restart`].
+    Restart(&'h Host),
+    /// [`Host::pause`].
+    Pause(&'h Host),
+    /// [`Host::resume`].
+    Resume(&'h Host),
+    /// [`World::partition`].
+    Partition(&'h [&'h Host], &'h [&'h Host]),
+    /// [`World::heal`].
+    Heal,
+}
+
+/// The link between two hosts, in both directions.
+#[derive(Clone, Debug)]
+pub struct Link {
+    world: World,
+    ends: (usize, usize),
+}
+
+impl Link {
+    /// What this link does to packets from now on. `None`: what the [rest of the network](World::faults) does.
+    pub fn faults(&self, faults: impl Into<Option<Faults>>) {
+        self.world.lock().set_link_faults(self.ends.0, self.ends.1, faults.into());
+    }
+
+    /// Loses all packets.
+    pub fn down(&self) {
+        self.world.lock().set_link_down(self.ends.0, self.ends.1, true);
+    }
+
+    /// Loses packets only by chance again.
+    pub fn up(&self) {
+        self.world.lock().set_link_down(self.ends.0, self.ends.1, false);
     }
 }
 
@@ -162,23 +286,26 @@ impl Host {
             host.tables.events.push_back(event);
         }
     }
-}
 
-/// Runs a test in a world for each seed, and reports the first seed that fails. With the environment variable `FERROCE_SEED`
-/// it runs that seed alone.
-///
-/// # Panics
-/// The test panics.
-pub fn explore(seeds: Range<u64>, test: impl Fn(World)) {
-    let wanted = std::env::var(SEED)
-        .ok()
-        .map(|seed| seed.parse::<u64>().unwrap_or_else(|_| panic!("{SEED}={seed}: expected a number")));
-    let seeds = wanted.map_or(seeds, |seed| seed..seed + 1);
-    for seed in seeds {
-        let world = World::new(seed);
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(world))) {
-            eprintln!("the test fails with seed {seed}; {SEED}={seed} runs it alone");
-            resume_unwind(panic);
-        }
+    /// What the host's adapter does from now on, though most adapters don't.
+    pub fn licences(&self, licences: Licences) {
+        self.world.lock().hosts[self.index].licences = licences;
+    }
+
+    /// The largest completion queue of its adapter, if that has a [limit](Licences::most_cq_entries) of its own.
+    #[must_use]
+    pub fn most_cq_entries(&self) -> Option<u32> {
+        self.world.lock().hosts[self.index].licences.most_cq_entries
+    }
+
+    /// Stops the host's programs where they wait. Its adapter goes on: it acknowledges messages for which receives are posted, and lets
+    /// peers access exposed memory.
+    pub fn pause(&self) {
+        self.world.lock().pause(self.index, true);
+    }
+
+    /// Lets the programs of a paused host go on.
+    pub fn resume(&self) {
+        self.world.lock().pause(self.index, false);
     }
 }

@@ -135,7 +135,8 @@ fn each_block_is_typed_or_is_part_of_a_file_that_runs() {
         );
         for block in &page.others {
             let runs = block.files.iter().all(|file| match &*block.language {
-                "c" => file.starts_with("programs/"),
+                // Those in Rust are tests of the Rust API's (`crates/api/tests`).
+                "c" | "rust" => file.starts_with("programs/"),
                 "python" => file.starts_with("../packaging/python/examples/"),
                 "yaml" => file.starts_with("../packaging/"),
                 // Compared with what a command prints, by the tests of the command.

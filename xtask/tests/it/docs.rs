@@ -332,7 +332,7 @@ fn libraries_read_variables_by_setting_alone() {
         "crates/explain/src/page.rs",
         "crates/rsocket/preload/src/forking.rs",
         "crates/rsocket/preload/src/rsocket.rs",
-        "crates/sim/src/world.rs",
+        "crates/sim/src/explore.rs",
         "crates/system/src/library.rs",
         "crates/udp/src/tap/mod.rs",
     ];

@@ -61,6 +61,18 @@ impl RawDevice {
         }
     }
 
+    /// The largest completion queue, where the device differs from the others.
+    pub(crate) fn most_cq_entries(&self) -> Option<u32> {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(_) => None,
+            #[cfg(feature = "sim")]
+            Self::Sim(host) => host.most_cq_entries(),
+            #[cfg(feature = "system")]
+            Self::System(_) => None,
+        }
+    }
+
     pub(crate) fn now(&self) -> Duration {
         match self {
             #[cfg(feature = "sim")]
@@ -84,7 +96,7 @@ impl RawDevice {
             #[cfg(feature = "native")]
             Self::Native(device) => RawDomain::Native(device.open()?),
             #[cfg(feature = "sim")]
-            Self::Sim(host) => RawDomain::Sim(host.domain()),
+            Self::Sim(host) => RawDomain::Sim(host.domain()?),
             #[cfg(feature = "system")]
             Self::System(device) => RawDomain::System(device.open()?),
         })
@@ -186,7 +198,7 @@ impl RawDomain {
             Self::Native(domain) => RawCq::Native(domain.cq(entries, stamped)?),
             #[cfg(feature = "sim")]
             // Its completions always have the time.
-            Self::Sim(domain) => RawCq::Sim(domain.cq(entries)),
+            Self::Sim(domain) => RawCq::Sim(domain.cq(entries)?),
             #[cfg(feature = "system")]
             Self::System(domain) => RawCq::System(domain.cq(entries, stamped)?),
         })
@@ -406,10 +418,7 @@ impl RawCq {
             #[cfg(feature = "native")]
             Self::Native(cq) => cq.poll(into, BLOCK),
             #[cfg(feature = "sim")]
-            Self::Sim(cq) => {
-                cq.poll(into, BLOCK);
-                Ok(())
-            }
+            Self::Sim(cq) => cq.poll(into, BLOCK),
             #[cfg(feature = "system")]
             Self::System(cq) => cq.poll(into, BLOCK),
         }
@@ -443,7 +452,7 @@ impl RawCq {
             #[cfg(feature = "native")]
             Self::Native(cq) => cq.wait(into, BLOCK, limit),
             #[cfg(feature = "sim")]
-            Self::Sim(cq) => Ok(cq.wait(limit)),
+            Self::Sim(cq) => cq.wait(limit),
             #[cfg(feature = "system")]
             Self::System(cq) => cq.wait(into, BLOCK, limit),
         }

@@ -12,7 +12,7 @@ use ferroce_sim::Host;
 use ferroce_system::SystemDevice;
 use std::time::Duration;
 
-/// What a device can do. It is the same for all devices of this version.
+/// What a device can do. It is the same for all devices of this version, but for those of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -151,8 +151,10 @@ impl Device {
 
     /// What it can do.
     #[must_use]
-    pub const fn limits(&self) -> Limits {
-        LIMITS
+    pub fn limits(&self) -> Limits {
+        let cq_entries =
+            self.inner.most_cq_entries().map_or(LIMITS.cq_entries, |most| most.min(LIMITS.cq_entries));
+        Limits { cq_entries, ..LIMITS }
     }
 
     /// Makes a protection domain on it.

@@ -125,7 +125,7 @@ fn cancel(seed: u64, poll: usize, early: Early) -> bool {
     let world = World::new(seed);
     let micros = Duration::from_micros;
     let delay = micros(1)..micros(40);
-    world.faults(Faults { loss: 0.02, duplicate: 0.02, reorder: 0.05, delay });
+    world.faults(Faults { loss: 0.02, duplicate: 0.02, reorder: 0.05, delay, ..Faults::default() });
     let hosts = Hosts(["client", "server"].map(|name| Device::simulated(&world.host(name))));
     let sides = joined_with(&hosts, BUFFERS, |builder| builder.send_depth(3).recv_depth(3));
     let exposed = sides[1].driver.domain().alloc(128).unwrap().expose(rights::All).unwrap();

@@ -53,7 +53,13 @@ fn by_address(seed: u64) -> Trace {
     const MESSAGES: u8 = 10;
     let world = World::new(seed);
     let micros = Duration::from_micros;
-    world.faults(Faults { loss: 0.02, duplicate: 0.02, reorder: 0.1, delay: micros(1)..micros(40) });
+    world.faults(Faults {
+        loss: 0.02,
+        duplicate: 0.02,
+        reorder: 0.1,
+        delay: micros(1)..micros(40),
+        ..Faults::default()
+    });
     let (client, server) = (world.host("client"), world.host("server"));
     let on = |host: &Host| -> (Driver, Pool) {
         let driver = Driver::manual(&Device::simulated(host).open().unwrap()).unwrap();
@@ -131,7 +137,13 @@ fn tasks_of_tokio_turn_a_simulation() {
     for seed in 0..20 {
         let world = World::new(seed);
         let micros = Duration::from_micros;
-        world.faults(Faults { loss: 0.05, duplicate: 0.0, reorder: 0.1, delay: micros(1)..micros(40) });
+        world.faults(Faults {
+            loss: 0.05,
+            duplicate: 0.0,
+            reorder: 0.1,
+            delay: micros(1)..micros(40),
+            ..Faults::default()
+        });
         let [a, b] = ["client", "server"].map(|name| Device::simulated(&world.host(name)));
         let address = "10.0.0.2:7471";
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,7 +1,7 @@
 //! Two devices, and pairs of connected queue pairs on them.
 
 use ferroce::Status;
-use ferroce::sim::{Faults, World};
+use ferroce::sim::{Faults, Licences, World};
 use ferroce::verbs::{Builder, Cq, Device, Domain, RcQp, Reliable};
 use std::time::Duration;
 
@@ -49,16 +49,30 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// On networks without faults, with some, and with many.
+    /// On networks without faults, with some, and with many, and with adapters that use all licences.
     pub fn all() -> impl Iterator<Item = Self> {
         let micros = Duration::from_micros;
-        let some = Faults { loss: 0.02, duplicate: 0.02, reorder: 0.05, delay: micros(1)..micros(50) };
+        let some = Faults {
+            loss: 0.02,
+            duplicate: 0.02,
+            reorder: 0.05,
+            delay: micros(1)..micros(50),
+            ..Faults::default()
+        };
         let many = Faults { loss: 0.15, duplicate: 0.1, reorder: 0.2, ..some.clone() };
-        let all = [(1, Faults::default()), (4, many), (2, some.clone()), (3, some)];
-        all.into_iter().take(if cfg!(miri) { 2 } else { 4 }).map(|(seed, faults)| {
+        let friendly = Licences::default;
+        let all = [
+            (1, Faults::default(), Licences::all()),
+            (11, many, friendly()),
+            (5, some.clone(), friendly()),
+            (6, some, Licences::all()),
+            (1, Faults::default(), friendly()),
+        ];
+        all.into_iter().take(if cfg!(miri) { 2 } else { 5 }).map(|(seed, faults, licences)| {
             let world = World::new(seed);
             world.faults(faults);
             let hosts = ["a", "b"].map(|name| world.host(name));
+            hosts.iter().for_each(|host| host.licences(licences.clone()));
             let address = hosts[1].ip().to_string();
             Self { devices: hosts.map(|host| Device::simulated(&host)), address, seed }
         })

@@ -30,6 +30,7 @@ mod sessions;
 mod settings;
 mod shared;
 mod simulated;
+mod worlds;
 
 #[cfg(feature = "native")]
 use fixture::Native;

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Two hosts of a simulation, without faults and with many.
 fn simulated(pair: fn() -> Pair<Simulated>) {
     let delay = Duration::from_micros(1)..Duration::from_micros(50);
-    let faults = Faults { loss: 0.02, duplicate: 0.02, reorder: 0.05, delay };
+    let faults = Faults { loss: 0.02, duplicate: 0.02, reorder: 0.05, delay, ..Faults::default() };
     for (seed, faults) in [(1, Faults::default()), (2, faults.clone()), (3, faults)] {
         let world = World::new(seed);
         world.faults(faults);
