@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn positions_that_cannot_be_are_broken() {
-        for position in [4 * GRAIN, GRAIN + 1, u64::MAX, u64::MAX - 63, GRAIN] {
+        for position in [4 * GRAIN, GRAIN + 1, 2 * GRAIN + 1, u64::MAX, u64::MAX - 63, GRAIN] {
             let mut sender = sender(3, &[1]);
             taken(&mut sender, 2 * GRAIN, 0).unwrap();
             assert_eq!(taken(&mut sender, position, 0), Err(Broken), "{position}");
