@@ -443,14 +443,19 @@ pub(super) mod tests {
         }
     }
 
-    /// Both ends of a link.
+    /// Both ends of a link, whose maker has been answered.
     pub(in crate::link) fn link() -> [Link; 2] {
+        let [link, other] = unanswered_link();
+        other.answered();
+        [link, other]
+    }
+
+    fn unanswered_link() -> [Link; 2] {
         let memory = SharedMemory::create(LEN, false).unwrap();
         let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
         let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         let link = |connection, memory: SharedMemory, side| {
             let link = Link::new(1, 1, 0, None, connection, memory.into(), side);
-            link.answered();
             link.offer_compact();
             link
         };
@@ -538,6 +543,31 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn nothing_is_taken_before_the_maker_is_answered_nor_of_a_link_that_has_ended() {
+        let [link, peer] = unanswered_link();
+        let mut told = Told::default();
+        send(&link, 3, 2, true);
+        assert!(!peer.has_records() && !peer.receive(64, &mut told) && peer.receive_what_has_come(&mut told));
+        assert!(told.events.is_empty());
+        peer.answered();
+        assert!(peer.has_records() && peer.receive_what_has_come(&mut told));
+        assert_eq!(told.events, [Event::Came(2)]);
+        send(&link, 3, 4, true);
+        peer.broken();
+        assert!(!peer.has_records() && peer.receive_what_has_come(&mut told));
+        assert_eq!(told.events, [Event::Came(2)]);
+    }
+
+    #[test]
+    fn a_position_beyond_all_that_was_sent_breaks_the_link() {
+        let [link, peer] = link();
+        send(&link, 3, 2, true);
+        peer.rx_lines().acknowledge(1 << 20, 0);
+        link.receive(64, &mut Told::default());
+        assert!(link.is_dead());
+    }
+
+    #[test]
     fn packets_that_come_alone_go_round_the_ring() {
         let [link, peer] = link();
         // The ring is filled several times; its end is met by records of one line and of several.
@@ -610,7 +640,9 @@ pub(super) mod tests {
         assert!(link.is_unacknowledged(end), "nobody has looked at it");
         peer.receive_last(&mut Told::default());
         assert!(link.is_unacknowledged(end), "nobody has looked at the position");
+        assert!(link.has_records() && link.may_have_work());
         link.receive_last(&mut Told::default());
+        assert!(!link.has_records() && !link.may_have_work());
         assert!(!link.is_unacknowledged(end) && link.unread().is_none());
     }
 
@@ -669,6 +701,7 @@ pub(super) mod tests {
         link.receive_last(&mut Told::default());
         assert!(link.is_unacknowledged(end) && link.is_read(full) && link.unread().is_none());
         // The peer finds room.
+        assert!(peer.has_records() && peer.may_have_work());
         peer.receive_last(&mut Told::default());
         assert!(link.unread().is_some());
         link.receive_last(&mut Told::default());
