@@ -61,7 +61,7 @@ impl Helper {
         let test = inside::running().expect("a helper helps a test in its namespace");
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", &test, "--nocapture", "--test-threads=1"])
+            .args(["--exact", &test, "--include-ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())

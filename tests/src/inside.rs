@@ -47,7 +47,7 @@ pub fn run(namespaces: &str, test: &str, body: fn()) {
         .arg(namespaces)
         .args(OPTIONS)
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(INSIDE, test)
         .env_remove("FERROCE_DEVICES")
         .stdin(Stdio::null())

@@ -155,7 +155,9 @@ fn redis_with_threads_for_its_sockets_serves() {
             server,
             &[
                 "python3 /tmp/load.py redis SERVER 6379 8 SECONDS",
-                "redis-benchmark -h SERVER -p 6379 -q -n 2000 -c 20 -P 4 -d 3000 -t set,get,lrange_100",
+                "redis-benchmark -h SERVER -p 6379 -q -n 2000 -c 20 -P 4 -d 3000 -t set,get",
+                // 300 KB a reply.
+                "redis-benchmark -h SERVER -p 6379 -q -n 200 -c 20 -P 4 -d 3000 -t lrange_100",
                 "redis-benchmark -h SERVER -p 6379 -q -n 2000 -c 20 --threads 3 -t set,get",
             ],
         );

@@ -137,7 +137,7 @@ fn holder_among(sockets: &[UdpSocket], address: HostAddr) -> Option<u32> {
     sockets.iter().filter(is_there).max_by_key(best).map(|socket| socket.uid)
 }
 
-/// The sockets on the port in the text of `/proc/net/udp` or `/proc/net/udp6`, which has no interfaces.
+/// The sockets on the port in the text of `/proc/net/udp` or `/proc/net/udp6`, which has no interfaces. The heading isn't a socket's line.
 fn sockets_in(table: &str) -> Vec<UdpSocket> {
     let parse = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
@@ -154,7 +154,7 @@ fn sockets_in(table: &str) -> Vec<UdpSocket> {
         let uid = fields.nth(5)?.parse().ok()?;
         ours.then_some(UdpSocket { address, interface: 0, uid })
     };
-    table.lines().skip(1).filter_map(parse).collect()
+    table.lines().filter_map(parse).collect()
 }
 
 /// A pause between attempts, not the same in two processes.
@@ -175,6 +175,7 @@ mod tests {
         assert_eq!(holder_among(&[at("10.0.0.3", 0, 5)], own), None);
         assert_eq!(holder_among(&[at("0.0.0.0", 0, 5)], own), Some(5));
         assert_eq!(holder_among(&[at("0.0.0.0", 3, 5), at("10.0.0.2", 0, 6)], own), Some(6));
+        assert_eq!(holder_among(&[at("10.0.0.2", 3, 5)], own), Some(5), "bound to an interface");
         let own = HostAddr::new("fe80::1".parse().unwrap(), 2);
         let others = [at("fe80::1", 3, 5), at("::", 3, 5)];
         assert_eq!(holder_among(&others, own), None);

@@ -14,6 +14,7 @@ use ferroce_os::sys::{self, EngineFd};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Services {
     silent: Mutex<class::SilentClients, VecDeque<EngineFd>>,
     /// What is given up for a connection when the process has no other descriptor left.
     spare: Mutex<class::SpareDescriptor, Option<EngineFd>>,
+    /// Threads that may have taken a connection or a request that isn't answered yet.
+    answering: AtomicUsize,
 }
 
 /// A service, and the kind of request that it answers.
@@ -78,8 +81,15 @@ impl Services {
         self.registered.read().iter().find(|(known, _)| *known == kind).map(|(_, service)| service.clone())
     }
 
+    /// A thread has taken a request that isn't answered yet.
+    pub(super) fn is_answering(&self) -> bool {
+        // SYNC: pairs with `Answering::drop`: what the thread has done for the request is seen.
+        self.answering.load(Ordering::Acquire) > 0
+    }
+
     /// Takes the connections that wait at a listener, at most 16. A request that has arrived already is answered.
     pub(super) fn serve(&self, listener: RawFd, reception: &Reception<'_>) {
+        let _answering = Answering::begin(&self.answering);
         for _ in 0..TURN {
             let connection = match sys::accept(listener) {
                 Ok(connection) => {
@@ -142,6 +152,7 @@ impl Services {
 
     /// Answers those who had connected and have asked since.
     pub(super) fn serve_silent(&self, reception: &Reception<'_>) {
+        let _answering = Answering::begin(&self.answering);
         let spoken: VecDeque<_> = {
             let mut silent = self.silent.lock();
             let (spoken, still) = silent.drain(..).partition(has_spoken);
@@ -186,6 +197,24 @@ impl Services {
             }
             None => (reception.rest)(&connection, message),
         }
+    }
+}
+
+/// Counts a thread that takes and answers requests. It is counted before it takes one: another thread that finds none to take, and
+/// nothing counted, knows that all are answered. (The kernel's lock of the listener orders the two.)
+struct Answering<'a>(&'a AtomicUsize);
+
+impl<'a> Answering<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        // SYNC: pairs with `Services::is_answering`.
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -74,6 +74,19 @@ impl Host {
         self.serve_all_port_requests();
     }
 
+    /// Answers what has been asked of a slot so far. False: another thread is answering something at this moment.
+    #[must_use]
+    pub fn answer_requests_to(&self, slot: u16) -> bool {
+        self.with_reception(|reception| self.services.serve_silent(reception));
+        let slot = self.slots.read().iter().find(|s| s.number == slot).map(Arc::clone);
+        // The program may have closed it, and have a listener of its own with the number.
+        let listener = slot.map_or(-1, |slot| slot.listener.checked());
+        if listener >= 0 {
+            self.serve(listener);
+        }
+        !self.services.is_answering()
+    }
+
     fn serve_leader(&self) {
         // The answer to a request may need any lock.
         let listener = self.leader.read().clone();
@@ -155,9 +168,9 @@ impl Host {
     }
 
     /// Takes what other processes have passed on to this one's slots; `f` gets it in batches, and must not call this
-    /// method. Returns how many packets; 0 also when another thread is at it.
-    pub fn recv_forwarded(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
-        let Some(mut inbox) = self.inbox.try_lock() else { return 0 };
+    /// method. Returns how many packets; `None` when another thread is at it.
+    pub fn recv_forwarded(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> Option<usize> {
+        let mut inbox = self.inbox.try_lock()?;
         let slots: smallvec::SmallVec<[Arc<OwnSlot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
         let mut packets = 0;
         for slot in slots {
@@ -172,6 +185,6 @@ impl Host {
                 }
             }
         }
-        packets
+        Some(packets)
     }
 }

@@ -155,6 +155,16 @@ mod tests {
         assert!(claim_at_once(uid, &all_taken).is_ok());
     }
 
+    /// It costs no further socket to read.
+    #[test]
+    fn a_second_slot_is_of_the_steering_class_of_the_first_unless_others_have_one_there() {
+        let uid = 3_300_000_000 + std::process::id() % 1000;
+        let claimed =
+            |taken: Vec<u16>| claim_at_once(uid, &Crowd::among(taken, &[70])).map(|slot| slot.number);
+        assert!((0..4).all(|_| claimed(vec![70]).is_ok_and(|slot| class(slot) == class(70))));
+        assert!((0..4).all(|_| claimed(vec![70, 134]).is_ok_and(|slot| class(slot) != class(70))));
+    }
+
     /// Two that choose at the same time choose of the same.
     #[test]
     fn processes_that_claim_at_once_have_a_class_each() {

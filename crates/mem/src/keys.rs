@@ -363,10 +363,16 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use crate::double::Nobody;
-    use crate::{KeyTable, KeyUser, Mr, MrAccess, MrInit, Mw, MwKind, Pd};
+    use crate::indices::{KeySlots, MAX_MR, MAX_MW};
+    use crate::mw::WindowState;
+    use crate::{KeyTable, KeyUser, Mr, MrAccess, MrInit, Mw, MwKind, Pd, RegionListing};
     use ferroce_explain::KeyFault;
+    use ferroce_os::fork::Turn;
+    use ferroce_os::sync::RwLock;
     use ferroce_proto::{Placement, RemoteAccess, RemoteError, Sge};
-    use std::sync::Arc;
+    use ferroce_types::Users;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, Mutex};
 
     /// More than what is looked up without the gate.
     const LARGE: u32 = super::SHORT + 8;
@@ -416,6 +422,7 @@ mod tests {
             };
             table.local(pd.id(), &sge, true, copy).expect("its own address");
             assert_eq!(reached, addr + 16);
+            assert!(!local(&pd, elsewhere.key(), 16, length, true), "the program's address");
         }
         elsewhere.deregister().expect("an idle region");
         let remote = |pd: &Pd, rkey, access| {
@@ -443,6 +450,93 @@ mod tests {
         assert!(!local(&pd, all.key(), 0, 8, false) && !local(&pd, all.key(), 0, LARGE, false));
         assert_eq!(remote(&pd, all.rkey(), RemoteAccess::Read), Err(RemoteError::Access));
         reads.deregister().expect("an idle region");
+    }
+
+    fn table() -> KeyTable {
+        KeyTable { slots: RwLock::new(KeySlots::new()), two_keys: AtomicBool::new(false) }
+    }
+
+    /// A region that has ended, with these keys.
+    fn region(key: u32, rkey: u32) -> Arc<Mr> {
+        let (changing, gate, windows) = (Turn::free(), RwLock::new(None), Users::default());
+        Arc::new(Mr { key, rkey, handle: 1, home: None, changing, gate, windows })
+    }
+
+    fn window(pd: &Arc<Pd>, rkey: u32) -> Arc<Mw> {
+        let gate = RwLock::new(WindowState { rkey, bound: None, freed: true });
+        Arc::new(Mw { number: 1, kind: MwKind::Two, pd: pd.clone(), changing: Turn::free(), gate })
+    }
+
+    #[test]
+    fn a_full_table_gives_no_key() {
+        let (pd, table) = (Pd::alloc(&Arc::new(Nobody)).expect("a domain"), table());
+        for (regions, windows) in [(MAX_MR, 0), (0, MAX_MW)] {
+            let mut slots = table.slots.write();
+            (slots.regions, slots.windows) = (regions, windows);
+            drop(slots);
+            assert_eq!(table.insert_region(region).is_err(), regions > 0);
+            assert_eq!(table.insert_window(|rkey| window(&pd, rkey)).is_err(), windows > 0);
+        }
+    }
+
+    #[test]
+    fn a_region_with_two_keys_gives_both_back() {
+        let table = table();
+        table.tell_keys_apart();
+        let mr = table.insert_region(region).expect("room");
+        assert_ne!(mr.key(), mr.rkey());
+        let there = || [mr.key(), mr.rkey()].map(|key| table.at(key).is_some());
+        assert_eq!(there(), [true, true]);
+        table.remove_region(&mr);
+        assert_eq!(there(), [false, false]);
+        let slots = table.slots.read();
+        assert_eq!((slots.regions, slots.free.len()), (0, 2));
+    }
+
+    /// A program chooses the tag of a window's key when it binds the window.
+    #[test]
+    fn the_key_after_a_windows_differs_from_the_one_that_the_window_had_last() {
+        let (pd, table) = (Pd::alloc(&Arc::new(Nobody)).expect("a domain"), table());
+        let first = table.insert_window(|rkey| window(&pd, rkey)).expect("room").rkey();
+        let bound = first & !0xff | 0x7f;
+        table.remove_window(bound);
+        let slots = table.slots.read();
+        assert_eq!((slots.windows, slots.all[0].tag, slots.all[0].held.is_none()), (0, 0x7f, true));
+    }
+
+    #[derive(Debug, Default)]
+    struct List {
+        published: Mutex<Vec<u32>>,
+        withdrawn: Mutex<Vec<u32>>,
+    }
+
+    impl RegionListing for List {
+        fn publish(&self, key: u32, _pd: u32, _init: &MrInit, _shared: bool) {
+            self.published.lock().expect("no panic").push(key);
+        }
+
+        fn revoke(&self, _key: u32) -> ferroce_types::Result<()> {
+            Ok(())
+        }
+
+        fn withdraw(&self, key: u32) {
+            self.withdrawn.lock().expect("no panic").push(key);
+        }
+    }
+
+    #[test]
+    fn a_list_for_other_processes_gets_the_regions_there_are_and_loses_those_that_end() {
+        static LIST: List = List { published: Mutex::new(Vec::new()), withdrawn: Mutex::new(Vec::new()) };
+        let pd = Pd::alloc(&Arc::new(Nobody)).expect("a domain");
+        let memory = [0u8; 64];
+        let addr = memory.as_ptr() as u64;
+        let mr =
+            Mr::of_test(&pd, MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL }).expect("memory");
+        KeyTable::global().list_in(&LIST);
+        let has = |list: &Mutex<Vec<u32>>| list.lock().expect("no panic").contains(&mr.key());
+        assert!(has(&LIST.published) && !has(&LIST.withdrawn));
+        mr.deregister().expect("an idle region");
+        assert!(has(&LIST.withdrawn));
     }
 
     #[test]

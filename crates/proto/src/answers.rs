@@ -112,11 +112,10 @@ impl Answers {
         self.queue.iter().filter(|answer| !answer.is_duplicate()).count()
     }
 
-    /// An ACK is owed. A NAK that hasn't left says the same about everything before its PSN, and more.
+    /// An ACK is owed. No NAK is: the packet that it was about has come.
     pub(crate) fn owe_ack(&mut self) {
-        if !matches!(self.owed, Some(Owed::Nak { .. })) {
-            self.owed = Some(Owed::Ack);
-        }
+        debug_assert!(!matches!(self.owed, Some(Owed::Nak { .. })), "a NAK is withdrawn first");
+        self.owed = Some(Owed::Ack);
     }
 
     /// A SEND or WRITE packet came again. An ACK up to here and no further: the answer to a READ or atomic after it may
@@ -174,7 +173,6 @@ impl Answers {
     /// Takes back the result of the atomic that was just executed; 0 when there is none.
     pub(crate) fn take_atomic(&mut self) -> u64 {
         self.queue.clear();
-        self.owed = None;
         self.results.pop_back().map_or(0, |(_, original)| original)
     }
 
@@ -324,7 +322,7 @@ impl<A: Clone> Qp<A> {
         self.counters.responses_sent += 1;
         if last {
             self.answers.queue.pop_front();
-            if let Some(ends) = read.range.ends.filter(|_| !read.duplicate) {
+            if let Some(ends) = read.range.ends {
                 env.was_read(read.bytes, ends);
             }
         } else {

@@ -7,8 +7,8 @@ use crate::delegated::Delegated;
 use crate::execute::Message;
 use crate::tags::Tagged;
 use crate::{
-    Asked, AtomicOp, Cause, Counters, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe,
-    Refusing, RemoteAccess, RemoteError, WcStatus, psn,
+    Asked, AtomicOp, Cause, Counters, Env, Payload, PlaceError, Placement, Qp, QpEvent, RecvWqe, Refusing,
+    RemoteAccess, RemoteError, WcStatus, psn,
 };
 use ferroce_wire::{Feth, Headers, NakCode, Operation, Reth, Syndrome};
 
@@ -467,7 +467,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Tells the program why its QP goes to ERR: in the completion of the receive that the request used, else by an
+    /// Tells the program why its QP, which isn't in ERR, goes there: in the completion of the receive that the request used, else by an
     /// event (IBTA 9.9.3, classes A and C).
     pub(crate) fn report_refusal<E: Env<Address = A>>(&mut self, refusal: Refusal, env: &mut E) {
         let status = match refusal {
@@ -485,14 +485,12 @@ impl<A: Clone> Qp<A> {
             self.complete_held(self.recv_completion(held.wr_id, status), env);
             return;
         }
-        if self.state != QpState::Err {
-            env.event(match refusal {
-                Refusal::Access | Refusal::Invalidation | Refusal::Operational | Refusal::NoSrq => {
-                    QpEvent::AccessError
-                }
-                _ => QpEvent::RequestError,
-            });
-        }
+        env.event(match refusal {
+            Refusal::Access | Refusal::Invalidation | Refusal::Operational | Refusal::NoSrq => {
+                QpEvent::AccessError
+            }
+            _ => QpEvent::RequestError,
+        });
     }
 }
 

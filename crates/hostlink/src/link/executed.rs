@@ -371,6 +371,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use super::super::receive::tests::{Told, link, try_send};
     use super::*;
     use proptest::prelude::*;
 
@@ -409,6 +410,33 @@ mod tests {
         assert_eq!(taken(&mut sender, 7 * GRAIN, 0).unwrap().unwrap().len(), 0);
     }
 
+    /// A queue pair that was reset has another connection, of which no packet has the number of one before.
+    #[test]
+    fn each_connection_of_a_queue_pair_is_acknowledged_by_itself() {
+        let mut sender = sender(4, &[1]);
+        sender.awaited.iter_mut().skip(2).for_each(|awaited| awaited.packet.connection = 2);
+        let last = taken(&mut sender, 4 * GRAIN, 0).unwrap().unwrap();
+        let last: Vec<_> = last.iter().map(|packet| (packet.connection, packet.psn)).collect();
+        assert_eq!(last, [(1, 1), (2, 3)]);
+    }
+
+    #[test]
+    fn no_more_sends_wait_than_may() {
+        let [link, peer] = link();
+        let mut sent = 0;
+        while link.may_await() {
+            assert!(sent < MOST_AWAITED);
+            match try_send(&link, 3, 2 * sent as u32, true) {
+                Some(_) => sent += 1,
+                None => peer.receive_last(&mut Told::default()),
+            }
+        }
+        assert_eq!(sent, MOST_AWAITED);
+        peer.receive_last(&mut Told::default());
+        link.receive_last(&mut Told::default());
+        assert!(link.may_await());
+    }
+
     #[test]
     fn the_only_one_that_waits_is_taken_out_alone() {
         let mut one = sender(1, &[1]);
@@ -434,7 +462,7 @@ mod tests {
 
     #[test]
     fn positions_that_cannot_be_are_broken() {
-        for position in [4 * GRAIN, GRAIN + 1, u64::MAX, u64::MAX - 63, GRAIN] {
+        for position in [4 * GRAIN, GRAIN + 1, 2 * GRAIN + 1, u64::MAX, u64::MAX - 63, GRAIN] {
             let mut sender = sender(3, &[1]);
             taken(&mut sender, 2 * GRAIN, 0).unwrap();
             assert_eq!(taken(&mut sender, position, 0), Err(Broken), "{position}");

@@ -382,6 +382,8 @@ pub(super) mod tests {
     use ferroce_access::SharedMemory;
     use ferroce_os::sys;
     use ferroce_wire::Opcode;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
 
     #[derive(PartialEq, Eq, Debug)]
     pub(in crate::link) enum Event {
@@ -441,14 +443,19 @@ pub(super) mod tests {
         }
     }
 
-    /// Both ends of a link.
+    /// Both ends of a link, whose maker has been answered.
     pub(in crate::link) fn link() -> [Link; 2] {
+        let [link, other] = unanswered_link();
+        other.answered();
+        [link, other]
+    }
+
+    fn unanswered_link() -> [Link; 2] {
         let memory = SharedMemory::create(LEN, false).unwrap();
         let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
         let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         let link = |connection, memory: SharedMemory, side| {
             let link = Link::new(1, 1, 0, None, connection, memory.into(), side);
-            link.answered();
             link.offer_compact();
             link
         };
@@ -536,6 +543,31 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn nothing_is_taken_before_the_maker_is_answered_nor_of_a_link_that_has_ended() {
+        let [link, peer] = unanswered_link();
+        let mut told = Told::default();
+        send(&link, 3, 2, true);
+        assert!(!peer.has_records() && !peer.receive(64, &mut told) && peer.receive_what_has_come(&mut told));
+        assert!(told.events.is_empty());
+        peer.answered();
+        assert!(peer.has_records() && peer.receive_what_has_come(&mut told));
+        assert_eq!(told.events, [Event::Came(2)]);
+        send(&link, 3, 4, true);
+        peer.broken();
+        assert!(!peer.has_records() && peer.receive_what_has_come(&mut told));
+        assert_eq!(told.events, [Event::Came(2)]);
+    }
+
+    #[test]
+    fn a_position_beyond_all_that_was_sent_breaks_the_link() {
+        let [link, peer] = link();
+        send(&link, 3, 2, true);
+        peer.rx_lines().acknowledge(1 << 20, 0);
+        link.receive(64, &mut Told::default());
+        assert!(link.is_dead());
+    }
+
+    #[test]
     fn packets_that_come_alone_go_round_the_ring() {
         let [link, peer] = link();
         // The ring is filled several times; its end is met by records of one line and of several.
@@ -608,7 +640,9 @@ pub(super) mod tests {
         assert!(link.is_unacknowledged(end), "nobody has looked at it");
         peer.receive_last(&mut Told::default());
         assert!(link.is_unacknowledged(end), "nobody has looked at the position");
+        assert!(link.has_records() && link.may_have_work());
         link.receive_last(&mut Told::default());
+        assert!(!link.has_records() && !link.may_have_work());
         assert!(!link.is_unacknowledged(end) && link.unread().is_none());
     }
 
@@ -667,6 +701,7 @@ pub(super) mod tests {
         link.receive_last(&mut Told::default());
         assert!(link.is_unacknowledged(end) && link.is_read(full) && link.unread().is_none());
         // The peer finds room.
+        assert!(peer.has_records() && peer.may_have_work());
         peer.receive_last(&mut Told::default());
         assert!(link.unread().is_some());
         link.receive_last(&mut Told::default());
@@ -693,6 +728,155 @@ pub(super) mod tests {
         let mut sender = Told::default();
         link.receive_last(&mut sender);
         assert!(sender.events.is_empty() && link.tx.lock().is_idle());
+    }
+
+    /// A packet on its way. One with an even PSN is executed.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    struct Packet {
+        dest: u32,
+        psn: u32,
+        bytes: Vec<u8>,
+    }
+
+    /// What a SEND by position has become.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Fate {
+        OnItsWay,
+        Executed,
+        Disowned,
+    }
+
+    /// An end of a link, with what it has sent.
+    struct End {
+        link: Link,
+        packets: VecDeque<Packet>,
+        /// QP and PSN of each SEND by position that isn't reported yet.
+        awaited: Vec<(u32, u32, Fate)>,
+        psn: u32,
+    }
+
+    impl End {
+        fn send(&mut self, number: u16) {
+            const LENGTHS: [usize; 8] = [0, 8, 16, 17, 40, 41, 900, 20_000];
+            let (qpn, dest) = (u32::from(number % 3), u32::from(number / 3 % 2));
+            // A PSN names one packet; its last bit, what becomes of it.
+            self.psn += 1 + u32::from(number & 0x100 == 0);
+            let (len, by_position) = (LENGTHS[usize::from(number >> 13)], number & 0x200 == 0);
+            let bytes: Vec<u8> = (0..len).map(|at| (at as u32 + self.psn) as u8).collect();
+            let opcode = Opcode::from_u8(4).unwrap();
+            let headers = CompactHeaders::of_send(opcode, (0xffff, dest), self.psn, (false, 0), by_position);
+            let fill = |ring: &RingBytes<'_>| {
+                ring.put(&bytes);
+                Ok::<(), ()>(())
+            };
+            match self.link.send_plain(&headers, (qpn, 1), len, fill) {
+                Sent::Published(_) => {
+                    self.packets.push_back(Packet { dest, psn: self.psn, bytes });
+                    if by_position {
+                        self.awaited.push((qpn, self.psn, Fate::OnItsWay));
+                    }
+                }
+                Sent::Full => {}
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// Receives what `peer` has sent. Whether anything has come.
+        fn receive(&mut self, peer: &mut Self, number: u16) -> bool {
+            let mut noted = Noted { is_eager: number & 1 == 0, ..Noted::default() };
+            let any = self.link.receive(1 + usize::from(number >> 1) % 8, &mut noted);
+            assert!(any || noted.came.is_empty() && noted.told.is_empty());
+            for (packet, executed) in noted.came {
+                assert_eq!(peer.packets.pop_front(), Some(packet.clone()));
+                if let Some(awaited) = peer.awaited.iter_mut().find(|(_, psn, _)| *psn == packet.psn) {
+                    awaited.2 = if executed { Fate::Executed } else { Fate::Disowned };
+                }
+            }
+            for last in noted.told {
+                let is_it = |&(qpn, psn, _): &(u32, u32, Fate)| (qpn, psn) == (last.qpn, last.psn);
+                let told = self.awaited.iter().copied().find(is_it);
+                assert_eq!(told.map(|(.., fate)| fate), Some(Fate::Executed), "{last:?}");
+                self.awaited.retain(|&(qpn, psn, _)| qpn != last.qpn || psn > last.psn);
+            }
+            any
+        }
+    }
+
+    /// Notes what comes and whether it was executed, and which SENDs are reported as executed.
+    #[derive(Default)]
+    struct Noted {
+        is_eager: bool,
+        came: Vec<(Packet, bool)>,
+        told: Vec<SentPacket>,
+    }
+
+    impl Noted {
+        fn note(&mut self, link: &Link, packet: &CompactRecord, executed: bool) {
+            let (dest, psn) = (packet.headers.dest_qp, packet.headers.psn());
+            self.came.push((Packet { dest, psn, bytes: link.payload(packet).to_vec() }, executed));
+        }
+    }
+
+    impl Receive for Noted {
+        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {
+            unreachable!("no such packet is sent");
+        }
+
+        fn wants_single(&self) -> bool {
+            self.is_eager
+        }
+
+        fn single(&mut self, single: SinglePacket<'_>) -> Single {
+            let psn = single.packet().headers.psn();
+            if !psn.is_multiple_of(2) {
+                return Single::Left;
+            }
+            self.note(single.link(), single.packet(), true);
+            single.acknowledge();
+            if psn.is_multiple_of(4) { Single::Executed } else { Single::Enough }
+        }
+
+        fn compact(&mut self, mut run: CompactRun<'_>) {
+            let dest = run.dest_qp();
+            while let Some(packet) = run.next() {
+                assert_eq!(packet.headers.dest_qp, dest);
+                let executed = run.is_by_position(packet) && packet.headers.psn().is_multiple_of(2);
+                self.note(run.link(), packet, executed);
+                run.settle(executed);
+            }
+        }
+
+        fn executed(&mut self, last: SentPacket) {
+            self.told.push(last);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 24 }))]
+        /// Two ends send and receive at random, also when a ring is full. Each packet comes once, in order and intact. Each SEND that was
+        /// executed by position is reported, and no other.
+        #[test]
+        fn what_comes_and_what_is_told_is_what_was_sent_and_executed(
+            steps in prop::collection::vec(any::<(u8, u16)>(), 1..1200),
+        ) {
+            let mut ends = link().map(|link| End { link, packets: VecDeque::new(), awaited: Vec::new(), psn: 0 });
+            for (what, number) in steps {
+                let [one, other] = &mut ends;
+                let (end, peer) = if what & 1 == 0 { (one, other) } else { (other, one) };
+                match what >> 1 & 7 {
+                    0 => { end.receive(peer, number); }
+                    1 => (0..200).for_each(|n| end.send(number ^ n)),
+                    _ => end.send(number),
+                }
+            }
+            let [one, other] = &mut ends;
+            while one.receive(other, 15) | other.receive(one, 14) {}
+            for end in &ends {
+                prop_assert!(end.packets.is_empty() && end.link.tx.lock().is_idle() && !end.link.is_dead());
+                prop_assert!(end.awaited.iter().all(|(.., fate)| *fate == Fate::Disowned), "{:?}", end.awaited);
+                prop_assert!(!end.link.has_records() && !end.link.may_have_work() && end.link.may_await());
+            }
+        }
     }
 
     #[test]

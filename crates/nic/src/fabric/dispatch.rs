@@ -32,6 +32,7 @@ impl Adapter {
         };
         // A thread that has it locked sends it.
         self.with_work(|work| qp.try_work(work, clock::now(), |_, _| ()));
+        self.answer_introductions(qp.qpn(), &mut waits);
         self.empty_rings(&qp.links_to_peer(within)?, &mut waits);
         self.empty_sockets(qp.qpn(), &mut waits);
         self.empty_inbox(qp, &mut waits);

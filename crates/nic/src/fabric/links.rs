@@ -195,6 +195,14 @@ impl Adapter {
         done
     }
 
+    /// Processes that have introduced themselves to the slot of a QP have a link when this returns. One that isn't answered for a tenth of
+    /// a second sends by its link all the same. `waits` as in [`Adapter::empty_rings`].
+    pub(super) fn answer_introductions(&self, qpn: u32, waits: &mut dyn FnMut() -> bool) {
+        if self.links.own().is_some() {
+            while !self.host.answer_requests_to(slot_of(qpn)) && waits() {}
+        }
+    }
+
     /// Takes all that other processes have left in the rings of `links`. `waits` waits a moment for another thread that reads a ring,
     /// and returns false when that is to be given up.
     pub(super) fn empty_rings(&'static self, links: &[Arc<Link>], waits: &mut dyn FnMut() -> bool) {

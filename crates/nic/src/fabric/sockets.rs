@@ -68,7 +68,7 @@ pub(crate) struct ForwardSource(pub(crate) &'static Adapter);
 impl Source for ForwardSource {
     #[inline]
     fn poll(&self, now: Instant) -> bool {
-        self.0.forwarding.happened_lately(now) && self.0.read_forwarded()
+        self.0.forwarding.happened_lately(now) && self.0.read_forwarded() == Some(true)
     }
 
     fn poll_neglected(&self, _now: Instant) -> bool {
@@ -150,21 +150,22 @@ impl Adapter {
                 }
             }
         }
-        for _ in 0..FORWARDED_BATCHES {
-            if !self.read_forwarded() {
-                break;
+        let mut batches = 0;
+        while batches < FORWARDED_BATCHES {
+            match self.read_forwarded() {
+                Some(true) => batches += 1,
+                None if waits() => {}
+                Some(false) | None => break,
             }
         }
     }
 
-    /// Takes the packets that other processes have passed on.
-    fn read_forwarded(&'static self) -> bool {
-        let mut done = false;
-        self.host.recv_forwarded(&mut |datagrams| {
-            done = true;
+    /// Takes the packets that other processes have passed on. Whether there was one; `None` when another thread is at it.
+    fn read_forwarded(&'static self) -> Option<bool> {
+        let taken = self.host.recv_forwarded(&mut |datagrams| {
             self.forwarding.happened(clock::now());
             self.arrived(datagrams, clock::now());
-        });
-        done
+        })?;
+        Some(taken > 0)
     }
 }

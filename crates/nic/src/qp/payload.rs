@@ -239,6 +239,50 @@ pub(super) fn source_len(source: &PayloadSource<'_>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open, register};
+    use crate::{MrAccess, MrInit, Service};
+
+    #[test]
+    fn a_payload_is_copied_from_any_byte_on_and_not_beyond_its_end() {
+        let bytes: Vec<u8> = (1..=20).collect();
+        let payload = RxPayload::from(&bytes[..]);
+        let mut to = vec![0; 20];
+        payload.copy_to(5, to.as_mut_ptr() as u64, 7).unwrap();
+        assert_eq!(to[..8], [6, 7, 8, 9, 10, 11, 12, 0]);
+        to.fill(0);
+        payload.copy_last_byte_first(to.as_mut_ptr() as u64).unwrap();
+        assert_eq!(to, bytes);
+        for len in [0, 19, 21] {
+            assert!(payload.copy(&mut vec![0; len]).is_err(), "{len}");
+        }
+        let mut first = [0; 4];
+        payload.copy_first(&mut first).unwrap();
+        assert_eq!(first, [1, 2, 3, 4]);
+        assert!(payload.copy_first(&mut [0; 21]).is_err());
+    }
+
+    #[test]
+    fn what_follows_the_skipped_bytes_fills_the_elements() {
+        in_namespace("qp::payload::tests::what_follows_the_skipped_bytes_fills_the_elements", || {
+            let side = Side::new(&open(), Service::Rc, 64);
+            let bytes: Vec<u8> = (1..=20).collect();
+            let payload = RxPayload::from(&bytes[..]);
+            let (pd, sges) = (side.pd.id(), [side.sge(0, 4), side.sge(32, 8)]);
+            scatter_rest(pd, &sges, 0, &payload, 10).unwrap();
+            assert_eq!((&side.memory[..4], &side.memory[32..38]), (&bytes[10..14], &bytes[14..]));
+            assert!(scatter(pd, &sges, 0, &payload).is_err(), "20 bytes into 12");
+
+            let access = MrAccess { local_write: false, ..MrAccess::default() };
+            let init = MrInit { addr: side.addr(), length: 64, iova: side.addr(), access };
+            let read_only = register(&side.pd, init).unwrap();
+            let sges = [Sge { addr: side.addr(), length: 8, lkey: read_only.key() }];
+            let reached = |write| each_piece(pd, &sges, 0, 8, write, |_, _, _| Some(()));
+            assert_eq!((reached(false), reached(true)), (Some(8), None));
+            read_only.deregister().unwrap();
+            side.close();
+        });
+    }
 
     #[test]
     fn pieces_cover_exactly_the_asked_bytes() {

@@ -60,6 +60,7 @@ impl Received {
 
 #[cfg(test)]
 mod tests {
+    use super::{OfSrq, Received, Wc, WcTags, flushed_recv};
     use crate::fabric::LocalPacket;
     use crate::namespace::in_namespace;
     use crate::qp::{Path, QpAttr, RxPayload, mask};
@@ -67,6 +68,44 @@ mod tests {
     use crate::{Poll as _, QpState, Service, WcStatus};
     use ferroce_os::clock;
     use ferroce_wire::{Bth, Headers, Opcode, Operation};
+
+    fn wc(wr_id: u64) -> Wc {
+        Wc::new(1, flushed_recv(wr_id, 0))
+    }
+
+    fn numbers(received: &Received) -> (Vec<u64>, Vec<u64>) {
+        let number = |wc: &Wc| wc.completion.wr_id;
+        (
+            received.own.iter().map(number).collect(),
+            received.of_srqs.iter().map(|(_, wc, _)| number(wc)).collect(),
+        )
+    }
+
+    #[test]
+    fn what_is_held_back_comes_before_what_comes_later() {
+        in_namespace("qp::received::tests::what_is_held_back_comes_before_what_comes_later", || {
+            let side = Side::new(&open(), Service::Rc, 64);
+            let of_srq = |wr_id| -> OfSrq { (side.cq.clone(), wc(wr_id), WcTags::default()) };
+            let (mut received, mut held) = (Received::default(), Received::default());
+            received.own.extend([1, 2].map(wc));
+            received.acknowledge();
+            received.own.extend([3, 4].map(wc));
+            received.of_srqs.push(of_srq(11));
+            received.hold_back(&mut held);
+            assert_eq!((numbers(&received), numbers(&held)), ((vec![1, 2], vec![]), (vec![3, 4], vec![11])));
+            received.clear();
+            assert!(received.is_empty());
+            received.own.push(wc(5));
+            received.of_srqs.push(of_srq(12));
+            received.put_back(&mut held);
+            assert_eq!(numbers(&received), (vec![3, 4, 5], vec![11, 12]));
+            // None of these is acknowledged.
+            received.hold_back(&mut held);
+            assert!(received.is_empty() && numbers(&held) == (vec![3, 4, 5], vec![11, 12]));
+            held.clear();
+            assert!(held.is_empty());
+        });
+    }
 
     /// The first PSN of a [`Side`].
     const PSN: u32 = 0xff_fff0;

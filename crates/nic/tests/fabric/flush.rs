@@ -1,10 +1,12 @@
 //! A queue pair that is flushed or destroyed has taken what its peer acknowledged and sent before.
 
+use super::member::answer_commands;
 use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
-use super::side::{Side, open};
+use super::side::{QKEY, Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{Poll as _, QpState, SendOp, Service, WcStatus};
+use ferroce_nic::{Ah, Poll as _, QpState, SendOp, Service, UdTarget, WcStatus};
+use ferroce_tests::helper::Helper;
 
 const ROUNDS: usize = 30;
 /// Messages of a round.
@@ -128,5 +130,49 @@ fn messages_that_came_before_the_end_are_received_and_acknowledged_over_udp() {
     in_namespace(NAME, || {
         use_udp();
         messages_that_have_come_are_received();
+    });
+}
+
+/// The process of a helper: a queue pair with two receives for datagrams.
+pub fn listener() {
+    const LEN: usize = 64;
+    let mut side = None;
+    answer_commands(|words| match *words {
+        ["make"] => {
+            let made = side.insert(Side::new(&open(), Service::Ud, 2 * LEN));
+            made.connect(0);
+            (0..2).for_each(|n| made.recv(n, made.sge(n as usize * LEN, LEN)));
+            made.qp.qpn().to_string()
+        }
+        ["end"] => {
+            let side = side.as_ref().unwrap();
+            change_to(side, QpState::Err);
+            format!("{:?} {:?}", side.wait().status, side.wait().status)
+        }
+        _ => "what?".into(),
+    });
+}
+
+/// A process that isn't answered for a tenth of a second uses its shared memory all the same. The thread that ends the queue pair looks
+/// for such a process: the background thread may look later.
+#[test]
+fn messages_of_a_process_that_is_not_answered_yet_are_received_before_the_end() {
+    const NAME: &str = "flush::messages_of_a_process_that_is_not_answered_yet_are_received_before_the_end";
+    in_namespace(NAME, || {
+        let context = open();
+        for round in 0..6 {
+            let mut listener = Helper::start("listener");
+            let qpn = listener.ask("make").parse().unwrap();
+            let side = Side::new(&context, Service::Ud, MEMORY);
+            side.connect(0);
+            listener.stop();
+            let address = Ah::create(&side.pd, side.av()).unwrap();
+            side.send(0, SendOp::Send, side.sge(0, 8), Some(UdTarget { address, qpn, qkey: QKEY }));
+            assert_eq!(side.wait().status, WcStatus::Success);
+            listener.tell("end");
+            listener.go_on();
+            assert_eq!(listener.answer(), "Success WrFlushErr", "round {round}");
+            side.qp.destroy().unwrap();
+        }
     });
 }

@@ -24,12 +24,13 @@ mod xrc;
 
 /// Namespaces, and the helpers in them.
 mod namespace {
-    use super::{member, peer, targets, xrc};
+    use super::{flush, member, peer, targets, xrc};
     use ferroce_tests::helper::{self, Role};
     use ferroce_tests::inside;
 
     const ROLES: &[Role] = &[
         ("creator", targets::creator),
+        ("listener", flush::listener),
         ("member", member::serve),
         ("peer", peer::peer),
         ("receiver", xrc::receiver),

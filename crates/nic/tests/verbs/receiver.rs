@@ -75,6 +75,11 @@ pub fn send(a: &Side, srqn: u32, wr_id: u64, op: SendOp, len: usize) {
 /// Connects an initiator with a target.
 pub fn connect(a: &Side, target: &XrcTarget) {
     a.connect(target.qp().qpn());
+    accept(a, target);
+}
+
+/// Connects a target with an initiator that is connected.
+pub fn accept(a: &Side, target: &XrcTarget) {
     let all = Access { remote_write: true, remote_read: true, remote_atomic: true, ..Access::default() };
     let attr = QpAttr {
         state: QpState::Init,

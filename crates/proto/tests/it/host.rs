@@ -93,6 +93,8 @@ pub struct Host {
     pub peer_stopped: bool,
     /// What was waited for each time that the transport has asked whether an answer may come.
     pub waited_for: Vec<Unanswered>,
+    /// READs of the peer's that have been answered: their bytes, and whether the peer's request ends with them.
+    pub read_by_peer: Vec<(u32, bool)>,
     /// What was flushed: addresses and lengths.
     pub flushed: Vec<(u64, u64)>,
     /// Tags with masks and buffers.
@@ -142,6 +144,7 @@ impl Host {
             direct_log: Vec::new(),
             peer_stopped: false,
             waited_for: Vec::new(),
+            read_by_peer: Vec::new(),
             flushed: Vec::new(),
             tags: Vec::new(),
             unexpected: 0,
@@ -501,6 +504,10 @@ impl Env for Host {
         let (request, receive) = (failure.request.map(|wr| wr.wr_id), failure.receive.map(|wqe| wqe.wr_id));
         self.failures.push((failure.cause, request, receive, failure.flushed));
         REASON
+    }
+
+    fn was_read(&mut self, bytes: u32, ends: bool) {
+        self.read_by_peer.push((bytes, ends));
     }
 
     fn telling(&self) -> Telling {

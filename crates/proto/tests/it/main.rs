@@ -3,6 +3,7 @@
 //! In here: what the transport promises as seen from outside, with every fault a network can have.
 //! Out of here: sockets, threads and real time.
 
+mod answering;
 mod congestion;
 mod crafted;
 mod errors;
