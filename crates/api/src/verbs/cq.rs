@@ -481,8 +481,6 @@ impl<X> Completion<'_, X> {
 }
 
 impl<X: Extra> Completion<'_, X> {
-    #[inline]
-
     /// What the completions of this queue contain besides. That of a quiet request is of the one that it was reported with.
     #[must_use]
     pub fn extra(&self) -> X {
