@@ -38,7 +38,6 @@
 //!         let peer = driver.join(setup, &pool, exchange).await?;
 //!         let message = peer.recv().await?;
 //!         peer.send(message.into_buffer()).await?; // back to the client
-//!         let _ = peer.recv().await; // until the client has gone
 //!         Ok(())
 //!     })
 //! });
@@ -55,8 +54,7 @@
 //!     assert_eq!(&peer.recv().await?[..], &hello[..]);
 //!     Ok::<_, ferroce::Error>(())
 //! })?;
-//! drop(driver);
-//! # drop(served);
+//! served.join()?;
 //! # Ok(())
 //! # }
 //! ```
