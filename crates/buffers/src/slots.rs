@@ -144,13 +144,4 @@ impl<T> Retirer<T> {
         self.0.tail.store(tail.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
-
-    /// Moves the oldest entry to `into`, if there is one.
-    #[inline]
-    pub fn pop_into(&mut self, into: &mut T) -> bool {
-        self.pop().is_some_and(|entry| {
-            *into = entry;
-            true
-        })
-    }
 }

@@ -116,7 +116,11 @@ impl Queue {
             Slots::Ring(ring) => {
                 let mut ring = lock(ring);
                 let last = ring.oldest() == Some(slot);
-                (ring.is_outstanding(slot) && ring.pop_into(into)).then_some(last)
+                if !ring.is_outstanding(slot) {
+                    return None;
+                }
+                *into = ring.pop()?;
+                Some(last)
             }
             Slots::Shelf(shelf) => {
                 *into = lock(shelf).take(slot)?;
