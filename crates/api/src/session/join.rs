@@ -39,6 +39,7 @@ impl Joining {
     ///
     /// # Errors
     /// The peer can't be reached.
+    #[allow(clippy::result_large_err)] // As in `connect_by`.
     pub(crate) fn connect(self, theirs: &Endpoint) -> Result<Connection> {
         self.finish(theirs, None)
     }
@@ -47,6 +48,7 @@ impl Joining {
     ///
     /// # Errors
     /// As [`Joining::connect`].
+    #[allow(clippy::result_large_err)] // As in `connect_by`.
     pub(crate) fn connect_managed(
         self,
         theirs: &Endpoint,

@@ -3,7 +3,7 @@
 
 use crate::fixture::Side;
 use crate::line::Line;
-use ferroce::verbs::{Cq, Device, Endpoint, FetchAdd, Operated, Read, Send, Write};
+use ferroce::verbs::{Cq, Device, Endpoint, FetchAdd, Lend, Operated, Read, Send, SendTo, Write};
 use ferroce::{Inline, Remote, Status, rights};
 use ferroce_tests::random::Random;
 use std::time::Duration;
@@ -209,6 +209,133 @@ pub fn gone<L: Line + ?Sized>() -> Pair<L> {
         server: |device, line| {
             let _side = connect(device, line, 0, 0);
             assert_eq!(&line.expect(), b"posted");
+        },
+    }
+}
+
+const LENT: usize = 30_000;
+
+/// The server lends a block in each round, which the client fills and returns.
+pub fn lent<L: Line + ?Sized>() -> Pair<L> {
+    Pair {
+        client: |device, line| {
+            let Side { domain, mut cq, mut qp } = connect(device, line, 1, 24);
+            // The next token may come before the acknowledgement of what returns the last loan.
+            let (mut message, mut ended) = (None, 0);
+            for round in 1..=20_u8 {
+                while message.is_none() || ended < 2 * u32::from(round - 1) {
+                    let mut done = cq.next(None).unwrap().unwrap();
+                    done.result().unwrap();
+                    match done.tag() {
+                        0 => message = done.take().buffer(),
+                        _ => ended += 1,
+                    }
+                }
+                let token = message.take().expect("a message");
+                let there = Remote::<rights::Write>::from_bytes(token[..].try_into().unwrap()).unwrap();
+                qp.recv(0, token).unwrap();
+                let mut buffer = domain.alloc(LENT).unwrap();
+                buffer.iter_mut().for_each(|byte| *byte = round);
+                let mut batch = qp.batch();
+                batch.push(1, Write::new(buffer, there)).unwrap();
+                batch.push(2, Send::new(()).returning(there)).unwrap();
+                batch.post();
+            }
+            while ended < 40 {
+                cq.next(None).unwrap().unwrap().result().unwrap();
+                ended += 1;
+            }
+            line.meet();
+        },
+        server: |device, line| {
+            let Side { domain, mut cq, mut qp } = connect(device, line, 0, 0);
+            let mut block = domain.alloc(LENT).unwrap();
+            for round in 1..=20_u8 {
+                qp.recv(1, ()).unwrap();
+                qp.post(2, Lend::new(block, rights::Write)).unwrap();
+                let loan = cq.next(None).unwrap().unwrap().loan::<rights::Write>().unwrap();
+                qp.post(3, Send::new(Inline::from(&loan.token().to_bytes()))).unwrap();
+                let mut tags = [0; 2];
+                for tag in &mut tags {
+                    let done = cq.next(None).unwrap().unwrap();
+                    done.result().unwrap();
+                    *tag = done.tag();
+                }
+                tags.sort_unstable();
+                assert_eq!(tags, [1, 3]);
+                block = loan.returned().unwrap();
+                assert!(block.iter().all(|byte| *byte == round));
+            }
+            line.meet();
+        },
+    }
+}
+
+/// The client sends datagrams until each is answered. The server knows it by them alone.
+pub fn datagrams<L: Line + ?Sized>() -> Pair<L> {
+    const QKEY: u32 = 0x77;
+    const COUNT: u8 = 20;
+    Pair {
+        client: |device, line| {
+            let domain = device.open().unwrap();
+            let mut cq = domain.cq(64).unwrap();
+            let mut qp = domain.ud(&cq).build().unwrap().activate(QKEY).unwrap();
+            let server = Endpoint::from_bytes(line.expect()).unwrap();
+            let to = domain.address(&server).unwrap();
+            for number in 0..COUNT {
+                qp.recv(2, domain.alloc(64).unwrap()).unwrap();
+                let mut answered = false;
+                while !answered {
+                    if qp.room() > 0 {
+                        qp.post(1, SendTo::new(Inline::from(&[number; 40]), &to)).unwrap();
+                    }
+                    while let Some(mut done) = cq.next(Some(Duration::from_millis(20))).unwrap() {
+                        done.result().unwrap();
+                        if done.tag() == 1 {
+                            continue;
+                        }
+                        assert_eq!(done.source().unwrap().number(), server.number());
+                        let answer = done.buffer().unwrap().unwrap();
+                        answered = answer[..] == [number; 40];
+                        if answered {
+                            break;
+                        }
+                        // An answer to an earlier one, which was sent twice.
+                        drop(done);
+                        qp.recv(2, answer).unwrap();
+                    }
+                }
+            }
+            line.meet();
+        },
+        server: |device, line| {
+            let domain = device.open().unwrap();
+            let mut cq = domain.cq(64).unwrap();
+            let mut setup = domain.ud(&cq).build().unwrap();
+            for tag in 0..8 {
+                setup.recv(tag, domain.alloc(64).unwrap()).unwrap();
+            }
+            let mut qp = setup.activate(QKEY).unwrap();
+            line.tell(&qp.endpoint().to_bytes());
+            let mut last = None;
+            // The last answer may be lost: it is asked for again within this time.
+            while let Some(mut done) =
+                cq.next((last == Some(COUNT - 1)).then_some(Duration::from_secs(1))).unwrap()
+            {
+                let Some(source) = done.source().copied() else {
+                    done.result().unwrap();
+                    continue;
+                };
+                let message = done.buffer().unwrap().unwrap();
+                drop(done);
+                last = Some(message[0]);
+                if qp.room() > 0 {
+                    let to = domain.address(&source).unwrap();
+                    qp.post(9, SendTo::new(Inline::from(&message[..]), &to)).unwrap();
+                }
+                qp.recv(0, message).unwrap();
+            }
+            line.meet();
         },
     }
 }

@@ -212,5 +212,7 @@ pairs! {
     one_sided => memory_is_written_read_and_counted_in_while_its_program_looks,
     revoked => memory_that_was_taken_back_is_not_written,
     gone => a_program_that_ends_leaves_its_peers_memory_alone,
+    lent => memory_that_was_lent_is_written_and_returned,
+    datagrams => datagrams_are_answered_by_their_sources,
     waits => a_wait_ends_with_a_completion_or_its_limit,
 }
