@@ -170,13 +170,13 @@ impl SimDomain {
 
     /// Makes a shared receive queue, with its number in events.
     #[must_use]
-    pub fn srq(&self, depth: u32, in_events: u32) -> SimSrq {
+    pub fn srq(&self, depth: u32, parts: u32, in_events: u32) -> SimSrq {
         let mut state = self.host.world.lock();
         let host = &mut state.hosts[self.host.index];
         let number = host.new_number();
         host.tables.srqs.insert(number, SrqState { number: in_events, ..SrqState::default() });
         drop(state);
-        SimSrq(Arc::new(SrqHandle { domain: self.clone(), number, depth }))
+        SimSrq(Arc::new(SrqHandle { domain: self.clone(), number, depth, parts }))
     }
 }
 
@@ -234,6 +234,7 @@ struct SrqHandle {
     domain: SimDomain,
     number: u32,
     depth: u32,
+    parts: u32,
 }
 
 impl SrqHandle {
@@ -262,6 +263,7 @@ impl SimSrq {
     pub fn receive(&self, wr_id: u64, sges: SgeList) -> Result<(), Error> {
         self.0.with(|srq| {
             debug_assert!(srq.receives.len() < self.0.depth as usize);
+            debug_assert!(sges.len() <= self.0.parts as usize);
             srq.receives.push_back(RecvWqe { wr_id, sges });
         });
         Ok(())
@@ -434,19 +436,25 @@ impl SimCq {
         self.0.host.world.block(Wait::Cq { host, cq, until, long })
     }
 
-    /// Waits for a completion, at most for `limit`. False if none came.
+    /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
     ///
     /// # Errors
     /// The host has crashed.
     ///
     /// # Panics
     /// Without a limit: nothing will ever happen again.
-    pub fn wait(&self, limit: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(
+        &self,
+        into: &mut VecDeque<Ended>,
+        most: usize,
+        limit: Option<Duration>,
+    ) -> Result<bool, Error> {
         let until = limit.map(|limit| self.0.host.world.lock().now.after(limit));
         let came = self.block(until, limit.is_some_and(|limit| limit >= LONG));
         let state = self.0.host.world.lock();
         let exists = state.hosts[self.0.host.index].cqs.contains_key(&self.0.number);
-        if exists { Ok(came) } else { Err(dead("wait")) }
+        drop(state);
+        if exists { Ok(came && self.take(into, most)?) } else { Err(dead("wait")) }
     }
 
     /// Completions that fit.

@@ -236,7 +236,7 @@ impl RawDomain {
             #[cfg(feature = "native")]
             Self::Native(domain) => RawSrq::Native(domain.srq(depth, parts, number)?),
             #[cfg(feature = "sim")]
-            Self::Sim(domain) => RawSrq::Sim(domain.srq(depth, number)),
+            Self::Sim(domain) => RawSrq::Sim(domain.srq(depth, parts, number)),
             #[cfg(feature = "system")]
             Self::System(domain) => RawSrq::System(domain.srq(depth, parts, number)?),
         })
@@ -452,7 +452,7 @@ impl RawCq {
             #[cfg(feature = "native")]
             Self::Native(cq) => cq.wait(into, BLOCK, limit),
             #[cfg(feature = "sim")]
-            Self::Sim(cq) => cq.wait(limit),
+            Self::Sim(cq) => cq.wait(into, BLOCK, limit),
             #[cfg(feature = "system")]
             Self::System(cq) => cq.wait(into, BLOCK, limit),
         }
