@@ -327,6 +327,7 @@ impl Driver {
     }
 
     /// Wakes a task after the next turn.
+    #[cfg(feature = "sim")]
     pub(crate) fn wake_after_turn(&self, waker: &Waker) {
         let mut seat = self.seat();
         if !seat.watchers.iter().any(|watcher| watcher.will_wake(waker)) {
