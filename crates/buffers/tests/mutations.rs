@@ -89,7 +89,7 @@ fn copy(from: &Path, to: &Path) {
 /// A copy of the crate that is a workspace of its own.
 fn copy_of_the_crate() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let copied = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutated");
+    let copied = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutated-buffers");
     let _ = fs::remove_dir_all(copied.join("src"));
     for folder in ["src", "tests/it", "tests/slots"] {
         copy(&here.join(folder), &copied.join(folder));
