@@ -56,7 +56,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address and port, as `0.0.0.0:7471`. Port 0 has one chosen.
+    /// Listens at an address and port, as `0.0.0.0:7471`. With port 0 a free port is chosen: see
+    /// [`Listener::local_addr`].
     ///
     /// # Errors
     /// The port is taken ([`Kind::InUse`](crate::Kind::InUse)), the address isn't of this host, or the device makes no connections by address
@@ -132,7 +133,7 @@ impl Incoming {
     /// Accepts it. The future ends when the peer is ready, and the connection uses the pool for its receives.
     ///
     /// # Errors
-    /// The peer has gone meanwhile, or there is no room for a queue pair.
+    /// The peer has gone meanwhile, the data of [`Incoming::answer`] is too long, or there is no room for a queue pair.
     pub fn accept(self, pool: &Pool) -> impl Future<Output = Result<Connection>> + Send + use<> {
         let pool = pool.clone();
         async move {

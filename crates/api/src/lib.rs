@@ -1,4 +1,4 @@
-//! RDMA verbs in safe Rust, on an adapter in the process and on a simulated network.
+//! RDMA verbs in safe Rust: on an adapter in the process, on the machine's adapters, and on a simulated network.
 //!
 //! [`verbs`] has the objects of an RDMA adapter: devices, domains, queue pairs, completion queues. Memory is passed by value:
 //! a posted [`Buffer`] belongs to the queue pair until its completion, so neither a timeout, nor a panic, nor a peer can
@@ -14,8 +14,9 @@
 //!
 //! This version has reliable connections (RC) with SEND, WRITE, READ and atomics, unreliable ones (UC), datagrams (UD), shared
 //! receive queues, memory that is [lent](verbs::Lend) to a peer, and [scopes](verbs::Qp::scope) of borrowed memory. [`session`] has
-//! connections whose requests are futures, on any runtime or without one, and [`cm`] makes them by address, but for devices of the
-//! system. Those are connected by RoCEv2 addresses, so devices with an InfiniBand link layer are refused.
+//! connections whose requests are futures, on any runtime or without one, and [`cm`] makes them by address, on all devices but
+//! [`Device::system`](verbs::Device::system). Queue pairs of the system's devices are connected by the RoCEv2 addresses in their
+//! endpoints, so [`open`](verbs::Device::open) refuses a device whose link layer is InfiniBand.
 //!
 //! # A test
 //!

@@ -1,13 +1,14 @@
 //! Hosts, adapters and a network in one process and in virtual time, for tests.
 //!
 //! A [`World`] begins with a seed, which decides on everything that is random in it. [`Device::simulated`] is a host's adapter.
-//! Time stands still while a program runs. It moves on while all programs wait: in [`Cq::wait`], in an empty [`Cq::poll`], in
-//! [`World::sleep`], in [`Receiver::recv`], in a look at [exposed memory](crate::Exposed::load), or in [`Program::join`].
+//! Time stands still while a program runs. It moves on while all programs wait: in [`Cq::wait`] and [`Cq::next`], in an empty
+//! [`Cq::poll`], in [`World::sleep`], in [`Receiver::recv`], in a read of a stream, in a look at
+//! [exposed memory](crate::Exposed::load), in [`Program::join`], or in the calls of [`session`](crate::session) that block.
 //!
 //! A wait for something that will never happen panics. The message contains what each program and each queue pair waits for,
 //! and the last packets.
 //!
-//! Two programs that know nothing of the simulation run as threads which take turns:
+//! Programs that block run as threads which take turns. Channels or a stream take the place of their sockets:
 //!
 //! ```
 //! use ferroce::rights;

@@ -83,8 +83,9 @@ impl Buffer {
         after
     }
 
-    /// Joins two parts that [`Buffer::split_off`] has separated, `self` the first of them. If the first isn't full, the
-    /// length is that of the whole capacity only if the second isn't empty.
+    /// Joins two parts that [`Buffer::split_off`] has separated, `self` the first of them. If the second part is empty,
+    /// the length stays that of the first. Otherwise it is the first's capacity and the second's length, and the bytes after the
+    /// first's length are old.
     ///
     /// # Errors
     /// They aren't adjacent parts of one buffer, in this order: both come back.

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 /// A connection. Clones are handles of the same connection, and may be used by several threads.
 ///
-/// When the last handle is dropped, or with [`Connection::close`], the connection ends: requests that are under way fail as
+/// When the last handle is dropped, or with [`Connection::close`], the connection ends: outstanding requests fail as
 /// [flushed](Status::Flushed), and return their memory to the [`Op`]s that wait for them.
 #[derive(Clone)]
 pub struct Connection(Arc<Handle>);
@@ -60,8 +60,10 @@ impl Connection {
     /// ```
     ///
     /// Waiting for it fails if the peer rejects ([`Kind::Rejected`](crate::Kind::Rejected)) or doesn't answer
-    /// ([`Kind::TimedOut`](crate::Kind::TimedOut), after 100 s), or if the device makes no connections by address
-    /// ([`Kind::Unsupported`](crate::Kind::Unsupported)).
+    /// ([`Kind::TimedOut`](crate::Kind::TimedOut), after 98 s), if the name has no address ([`Kind::NotFound`](crate::Kind::NotFound)), if
+    /// the private data is too long ([`Kind::TooLong`](crate::Kind::TooLong)), or if the device makes no connections by address
+    /// ([`Kind::Unsupported`](crate::Kind::Unsupported)). A name is looked up on the thread that polls, which blocks meanwhile; the
+    /// first of its addresses is asked.
     pub fn connect(driver: &Driver, address: &str, pool: &Pool) -> Connecting {
         Connecting::new(driver, address, pool)
     }

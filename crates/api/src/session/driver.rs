@@ -126,13 +126,13 @@ impl Driver {
 
     /// A driver with a task of the current tokio runtime, which sleeps on the completion queue's descriptor.
     ///
-    /// A simulated device has no descriptor: there the task turns the simulation, and yields. The runtime has one thread then.
+    /// A simulated device has no descriptor: there the task advances the simulation, and yields. It needs a runtime of one thread.
     ///
     /// # Errors
     /// As [`Driver::manual`], or the runtime refuses the descriptor.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Outside of a tokio runtime, or in one without I/O (`enable_io`), but for a simulated device.
     #[cfg(feature = "tokio")]
     pub fn tokio(domain: &Domain) -> Result<Self> {
         let driver = Self::manual(domain)?;

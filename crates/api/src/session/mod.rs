@@ -1,13 +1,17 @@
 //! Connections whose requests are futures, and can be waited for without a runtime.
 //!
-//! A [`Driver`] owns a completion queue, and a [`Connection`] a queue pair: they are made of [`verbs`](crate::verbs) alone.
+//! A [`Driver`] owns a completion queue, and a [`Connection`] a queue pair. They post and poll by [`verbs`](crate::verbs).
 //!
 //! - **A request is posted by the call that makes it.** [`Connection::try_post`] posts it or returns it as
 //!   [`Full`](crate::Kind::Full). [`Connection::ready`] waits for room, and its [`Permit`] can't find the queue full.
 //!   [`Connection::send`] and its kind do both: they post at once if there is room.
 //! - **An [`Op`] only observes.** Dropping or forgetting it cancels nothing and frees nothing: the memory of the request belongs to
 //!   the queue pair until the request has ended.
-//! - **Receives are posted by the connection**, as many as its pool has buffers for. A dropped [`Message`] posts its buffer again.
+//! - **Receives are posted by the connection**: as many as its receive queue holds (8 by default) and its pool has buffers for. A
+//!   dropped [`Message`] posts its buffer again. Buffers to send come from another pool, or from one with more buffers than that:
+//!   otherwise [`Pool::take`](crate::Pool::take) waits for ever.
+//! - **There is no flow control between the programs.** If the peer has no receive posted for about 4 ms (6 RNR retries), a send fails
+//!   as [`ReceiverNotReady`](crate::Status::ReceiverNotReady), and the connection ends.
 //!
 //! Some thread has to look for completions:
 //!

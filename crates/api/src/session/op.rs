@@ -1,4 +1,4 @@
-//! Requests that are under way, as the program observes them.
+//! Outstanding requests, as the program observes them.
 
 use crate::session::outcome::Outcome;
 use crate::session::shared::Shared;
@@ -13,7 +13,7 @@ use std::time::Duration;
 ///
 /// It only observes. Dropping or forgetting it cancels nothing, and the request's memory isn't free before the request has ended.
 /// A program that doesn't want to wait for that aborts the [connection](crate::session::Connection::abort).
-#[must_use = "the request is under way; waiting for its end returns its memory"]
+#[must_use = "the request is outstanding; waiting for its end returns its memory"]
 pub struct Op<O> {
     shared: Arc<Shared>,
     slot: u32,
@@ -46,7 +46,7 @@ impl<O: Outcome> Op<O> {
     /// Waits until the request has ended, at most for `limit`.
     ///
     /// # Errors
-    /// It is still under way: this comes back.
+    /// It is still outstanding: this comes back.
     pub fn wait_for(mut self, limit: Duration) -> Result<Result<O::Done, O::Lost>, Self> {
         let driver = self.shared.driver.clone();
         let ended = driver.wait_until(Some(limit), || self.look(None));
@@ -56,7 +56,7 @@ impl<O: Outcome> Op<O> {
     /// Whether the request has ended. This doesn't look for completions.
     ///
     /// # Errors
-    /// It is still under way: this comes back.
+    /// It is still outstanding: this comes back.
     pub fn try_done(mut self) -> Result<Result<O::Done, O::Lost>, Self> {
         self.look(None).ok_or(self)
     }

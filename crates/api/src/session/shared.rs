@@ -347,14 +347,14 @@ impl Shared {
         });
     }
 
-    /// Destroys the queue pair. What was under way ends with this fault, or with that of the first failure.
+    /// Destroys the queue pair. What is outstanding ends with this fault, or with that of the first failure.
     pub(crate) fn end(&self, fault: Fault) {
         let qp = self.change(|state, _| {
             state.failed(&fault);
             state.qp.take()
         });
         let Some(qp) = qp else { return };
-        // The peer is notified at the end, when nothing is under way any more.
+        // The peer is notified at the end, when nothing is outstanding any more.
         let link = self.link().take();
         let first = Arc::new(self.lock().fault.clone().unwrap_or(fault));
         for (tag, parts) in qp.destroy() {

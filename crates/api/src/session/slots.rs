@@ -1,4 +1,4 @@
-//! The requests of a connection: those under way, and those that have ended and wait for the program to see it.
+//! The requests of a connection: those that are outstanding, and those that have ended and wait for the program to see it.
 
 use crate::session::line::Later;
 use crate::session::outcome::Ending;
@@ -8,9 +8,9 @@ use std::task::Waker;
 #[derive(Debug)]
 enum Slot {
     Free,
-    /// It is under way. The waker is of the task that waits for it.
+    /// It is outstanding. The waker is of the task that waits for it.
     Posted(Option<Waker>),
-    /// It is under way, and nothing waits for it any more.
+    /// It is outstanding, and nothing waits for it any more.
     Abandoned,
     Ended(Ending),
 }

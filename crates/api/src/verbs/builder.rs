@@ -82,7 +82,8 @@ impl<'q, T: Transport> Builder<'q, T> {
         self
     }
 
-    /// Bytes of payload in a packet: 256, 512, 1024, 2048 or 4096. The smaller of both sides' counts. The default is 1024.
+    /// Bytes of payload in a packet: 256, 512, 1024, 2048 or 4096. The connection uses the smaller of the two
+    /// sides' values. The default is 1024.
     pub const fn mtu(mut self, bytes: u32) -> Self {
         self.parameters.attributes.mtu = bytes;
         self
@@ -141,7 +142,7 @@ impl<'q> Builder<'q, Reliable> {
 
     /// The local ACK timeout, and how often a request is sent again. The adapter rounds the time up to 4.096 µs × 2^n, and
     /// waits up to four times as long; that of [`Device::native`](crate::verbs::Device::native) waits at least 4.2 ms. The
-    /// defaults are 67 ms and 7, which is also the most.
+    /// defaults are 67 ms and 7 retries. 7 is the most.
     pub fn timeout(mut self, timeout: Duration, retries: u8) -> Self {
         let code = (1..31).find(|code| Duration::from_nanos(4096 << code) >= timeout);
         (self.parameters.attributes.timeout, self.parameters.attributes.retries) =
@@ -149,8 +150,9 @@ impl<'q> Builder<'q, Reliable> {
         self
     }
 
-    /// How long the peer waits when this side has no receive (rounded to a time that the specification has), and how often
-    /// this side sends again when the peer has none: 0 to 6 times, or without end. The defaults are 0.64 ms and 6.
+    /// `wait` is how long the peer waits when this side has no receive, rounded up to a time that the specification has. `retries` is
+    /// how often this side sends again when the peer has none: `Some(0)` to `Some(6)`, or `None` for without end. (`Some(7)` and
+    /// more are the same as `None`.) The defaults are 0.64 ms and `Some(6)`: a send fails after about 4 ms.
     pub fn receiver_not_ready(mut self, wait: Duration, retries: Option<u8>) -> Self {
         // Code 0 is the longest time.
         let code = (1..32).find(|code| ferroce_proto::rnr_delay(*code) >= wait);

@@ -254,8 +254,8 @@ impl<X: Extra> Cq<X> {
         &mut self.core
     }
 
-    /// Completions that have happened. Polling also makes progress: on [`Device::native`](crate::verbs::Device::native) for the
-    /// adapter, in a simulation for other programs if there are none.
+    /// Completions that have happened. On [`Device::native`](crate::verbs::Device::native) a poll also lets the adapter send and
+    /// receive. In a simulation, a poll that finds nothing lets other programs run and time pass.
     ///
     /// # Errors
     /// The device can't be used any more.
@@ -267,7 +267,7 @@ impl<X: Extra> Cq<X> {
     /// Waits for a completion, at most for `limit`. False if none came.
     ///
     /// # Errors
-    /// The device can't be used any more. (A simulated one always can.)
+    /// The device can't be used any more ([`Kind::Dead`](crate::Kind::Dead)): in a simulation, its host has crashed since.
     ///
     /// # Panics
     /// In a simulation without a limit: no completion will ever come. The message contains what each queue pair waits for.

@@ -12,7 +12,8 @@ use ferroce_sim::Host;
 use ferroce_system::SystemDevice;
 use std::time::Duration;
 
-/// What a device can do. It is the same for all devices of this version, but for those of a simulation.
+/// The most that this crate asks of a device; a simulated adapter may have less. For [`Device::system`] these aren't the adapter's own
+/// limits: one with lower limits refuses in `cq`, `srq` or `build`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -160,7 +161,8 @@ impl Device {
     /// Makes a protection domain on it.
     ///
     /// # Errors
-    /// On [`Device::native`]: UDP port 4791 belongs to another program, or a limit of the system is reached.
+    /// On [`Device::native`]: UDP port 4791 belongs to another program, or a limit of the system is reached. On [`Device::system`]: the
+    /// device's link layer is InfiniBand ([`Kind::Unsupported`](crate::Kind::Unsupported)).
     pub fn open(&self) -> Result<Domain> {
         Ok(Domain { device: self.clone(), inner: self.inner.open()? })
     }

@@ -38,7 +38,7 @@ impl Events {
     /// Waits for the next event, at most for `limit`.
     ///
     /// # Errors
-    /// The device can't be used any more. (A simulated one always can.)
+    /// The device can't be used any more.
     ///
     /// # Panics
     /// In a simulation without a limit: no event will ever come.

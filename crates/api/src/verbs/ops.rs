@@ -94,8 +94,9 @@ const fn message(immediate: Option<u32>) -> SendOp {
 /// The flags that all requests have.
 macro_rules! flags {
     () => {
-        /// Reports the completion together with that of a later request, which spares the adapter work. After half a queue of
-        /// quiet requests one is reported at once.
+        /// Reports the completion together with that of the next request that isn't quiet, which spares the adapter work. If none
+        /// follows, no completion comes: the last request of a series isn't quiet. After half a queue of quiet requests one is
+        /// reported as if it weren't quiet.
         pub const fn quiet(mut self) -> Self {
             self.flags.quiet = true;
             self
@@ -138,7 +139,8 @@ impl<P: Payload> Send<P> {
         self
     }
 
-    /// Marks the message, for a peer that waits for marked messages only.
+    /// Marks the message as solicited, for a C program that has called `ibv_req_notify_cq` with `solicited_only`. Queues of this crate
+    /// report all messages.
     pub const fn solicited(mut self) -> Self {
         self.flags.solicited = true;
         self
@@ -208,7 +210,7 @@ impl<P: Payload> SendTo<P> {
         self
     }
 
-    /// Marks the message, for a receiver that waits for marked messages only.
+    /// As [`Send::solicited`].
     pub const fn solicited(mut self) -> Self {
         self.flags.solicited = true;
         self
@@ -445,6 +447,9 @@ impl Operation<Reliable> for CompareSwap {}
 /// Lends a buffer's capacity to the peer, by a memory window. The completion has the [`Loan`](crate::verbs::Loan).
 ///
 /// The peer may use the token as soon as it has it, so what contains the token is sent after the completion.
+///
+/// Posting it fails as [`Kind::Unsupported`](crate::Kind::Unsupported) on a device of the system that has no memory windows of type 2B, or that
+/// doesn't report the key that a peer returns (`rdma_rxe`). [`Buffer::expose`](crate::Buffer::expose) works on all devices.
 #[derive(Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Lend<A> {

@@ -173,8 +173,17 @@ impl<T: Transport> Qp<T> {
     /// Posts a request. Its memory comes back with its completion, which has the same tag.
     ///
     /// # Errors
-    /// The request comes back. [`Kind::Full`](crate::Kind::Full): as many requests as the send queue holds are outstanding, or
-    /// their completions wait to be polled.
+    /// The request comes back.
+    /// - [`Kind::Full`](crate::Kind::Full): as many requests as the send queue holds are outstanding, or their completions wait to be
+    ///   polled.
+    /// - [`Kind::TooLong`](crate::Kind::TooLong): more bytes than the peer's memory, a message, or inline data has room for.
+    /// - [`Kind::Invalid`](crate::Kind::Invalid): more parts than the queue pair was built for, an atomic that isn't aligned, an
+    ///   address of another domain, or 32 bits with a returned loan.
+    /// - [`Kind::Unsupported`](crate::Kind::Unsupported): a loan on a device without windows, or a returned loan on a connection
+    ///   that isn't reliable.
+    /// - [`Kind::Dead`](crate::Kind::Dead): a scope has destroyed the queue pair.
+    ///
+    /// On a queue pair that has failed, a request is taken and completes as flushed: see [`Qp::is_dead`].
     pub fn post<O: Operation<T>>(&mut self, tag: u64, operation: O) -> Result<(), Failed<O>> {
         self.core.post(tag, operation)
     }
@@ -182,7 +191,9 @@ impl<T: Transport> Qp<T> {
     /// Posts memory for a message. Its completion has the same tag.
     ///
     /// # Errors
-    /// The memory comes back. [`Kind::Full`](crate::Kind::Full): the receive queue has no room.
+    /// The memory comes back. [`Kind::Full`](crate::Kind::Full): the receive queue has no room. [`Kind::Invalid`](crate::Kind::Invalid):
+    /// more parts than the queue pair was built for, or it takes its receives from a shared receive queue.
+    /// [`Kind::Dead`](crate::Kind::Dead): a scope has destroyed the queue pair.
     pub fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
         self.core.recv(tag, memory)
     }

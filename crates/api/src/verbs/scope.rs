@@ -99,7 +99,8 @@ impl<'env> Scope<'_, 'env> {
     /// Sends these bytes.
     ///
     /// # Errors
-    /// The device refuses to register them, or the queue pair is destroyed.
+    /// The device refuses to register them, they are too long for a message, other requests fill the send queue
+    /// ([`Kind::Full`](crate::Kind::Full)), or the queue pair is destroyed.
     pub fn send(&self, bytes: &'env [u8]) -> Result<()> {
         self.read_for(bytes, SendOp::Send, Operated::Sent)
     }

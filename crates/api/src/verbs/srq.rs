@@ -86,7 +86,7 @@ impl Srq {
     /// Posts memory for a message to any of the queue pairs. Its completion has the same tag.
     ///
     /// # Errors
-    /// The memory comes back. [`Kind::Full`]: the queue has no room.
+    /// The memory comes back. [`Kind::Full`]: the queue has no room. [`Kind::Invalid`]: more than 4 parts.
     pub fn recv<P: PayloadMut>(&self, tag: u64, memory: P) -> Result<(), Failed<P>> {
         let mut segments = Segments::new();
         memory.room(&mut segments);
