@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,7 @@ impl<T: Reset> Parked<T> {
             *self = Self::default();
         }
         self.0.lent.store(true, Ordering::Relaxed);
-        ParkedGuard(self.0.clone())
+        ParkedGuard(self.0.clone(), PhantomData)
     }
 }
 
@@ -46,8 +47,23 @@ impl<T> fmt::Debug for Parked<T> {
     }
 }
 
-/// Has the value of a [`Parked`] for itself, and resets it at its end.
-pub struct ParkedGuard<T: Reset>(Arc<Place<T>>);
+/// Has the value of a [`Parked`] for itself, and resets it at its end. Threads share it if they may share the value.
+///
+/// ```compile_fail,E0277
+/// use ferroce_buffers::{ParkedGuard, Reset};
+/// use std::cell::Cell;
+///
+/// #[derive(Default)]
+/// struct Count(Cell<u32>);
+///
+/// impl Reset for Count {
+///     fn reset(&mut self) {}
+/// }
+///
+/// fn shared<T: Sync>() {}
+/// shared::<ParkedGuard<Count>>();
+/// ```
+pub struct ParkedGuard<T: Reset>(Arc<Place<T>>, PhantomData<T>);
 
 impl<T: Reset> Deref for ParkedGuard<T> {
     type Target = T;

@@ -218,32 +218,29 @@ impl NativeQp {
         to.domain.is(&self.domain)
     }
 
-    /// Posts a request for which the queue has room.
+    /// Posts a request for which the queue has room. False: the adapter has refused it, and the queue pair has failed.
     #[inline]
-    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&NativeAddress>) {
+    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&NativeAddress>) -> bool {
         let &SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
         let ud = to.map(|to| &to.target);
         let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
         let posted = library::enter("post").map(|_inside| self.qp.post_send(request));
-        if !matches!(posted, Ok(Ok(()))) {
-            self.refused();
-        }
+        matches!(posted, Ok(Ok(()))) || self.refused()
     }
 
-    /// Posts a receive.
+    /// Posts a receive. False: as [`NativeQp::post`].
     #[inline]
-    pub fn receive(&self, wr_id: u64, sges: SgeList) {
+    pub fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
         let posted = library::enter("recv").map(|_inside| self.qp.post_recv(RecvWqe { wr_id, sges }));
-        if !matches!(posted, Ok(Ok(()))) {
-            self.refused();
-        }
+        matches!(posted, Ok(Ok(()))) || self.refused()
     }
 
     /// The adapter has refused a request for another reason than what it asks for: a bug has stopped the queue pair, or the process
     /// can't use the adapter. The request keeps its memory until the queue pair is destroyed.
     #[cold]
-    fn refused(&self) {
+    fn refused(&self) -> bool {
         self.abort();
+        false
     }
 
     /// Takes it to ERR: all requests are flushed.

@@ -116,14 +116,19 @@ impl SimDomain {
     /// Makes a queue pair in INIT.
     ///
     /// # Errors
-    /// The shared receive queue is of another domain, or the host has crashed.
+    /// A completion queue is of another host, the shared receive queue is of another domain, or the host has crashed.
     pub fn qp(
         &self,
         [send_cq, recv_cq]: [&SimCq; 2],
         srq: Option<&SimSrq>,
         limits: &QpAttributes,
     ) -> Result<SimQp, Error> {
-        if srq.is_some_and(|srq| srq.0.domain.number != self.number) {
+        if ![send_cq, recv_cq].iter().all(|cq| self.host.is_same(&cq.0.host)) {
+            return Err(Error::invalid("build", "the completion queue is of another device"));
+        }
+        let is_here =
+            |srq: &SimSrq| self.host.is_same(&srq.0.domain.host) && srq.0.domain.number == self.number;
+        if !srq.is_none_or(is_here) {
             return Err(Error::invalid("build", "the shared receive queue is of another domain"));
         }
         let mut state = self.host.world.lock();

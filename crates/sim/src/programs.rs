@@ -130,6 +130,10 @@ impl Host {
     /// wait.
     pub fn boot(&self, program: impl Fn() + Send + Sync + 'static) {
         let mut state = self.world.lock();
+        assert!(
+            state.driven.is_none(),
+            "a driven world has no programs of its own: tasks of the runtime wait"
+        );
         let host = &mut state.hosts[self.index];
         host.boots.push(Boot(Arc::new(program)));
         let (up, boot) = (host.up, host.boots.len() - 1);

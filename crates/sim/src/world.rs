@@ -250,6 +250,11 @@ pub struct Host {
 }
 
 impl Host {
+    /// Whether they are the same host of the same world.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.world.0, &other.world.0) && self.index == other.index
+    }
+
     /// The world that it is in.
     #[must_use]
     pub const fn world(&self) -> &World {

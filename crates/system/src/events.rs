@@ -5,6 +5,7 @@ use crate::library;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{Error, Event};
 use std::ffi::c_int;
+use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ impl SystemDomain {
     /// What has happened to the device, at most after `limit`.
     ///
     /// # Errors
-    /// The device is the parent's of a fork.
+    /// The device is gone, or it is the parent's of a fork.
     pub fn next_event(&self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
         let context = self.context();
         // A limit beyond what the clock can express is none.
@@ -59,6 +60,10 @@ impl SystemDomain {
                     return Ok(translated);
                 }
                 continue;
+            }
+            let kind = std::io::Error::last_os_error().kind();
+            if !matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted) {
+                return Err(library::last_error("events", "ibv_get_async_event"));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {

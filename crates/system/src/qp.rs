@@ -254,9 +254,18 @@ impl SystemQp {
         to.domain.is(&self.domain)
     }
 
-    /// Posts a request for which the queue has room. `region` is what a window is bound to.
+    /// Whether it binds windows to this region.
+    #[must_use]
+    pub fn lends(&self, region: u64) -> bool {
+        let mr = std::ptr::with_exposed_provenance::<ibv_mr>(region as usize);
+        // SAFETY: 0, which is that of other backends' regions, or a region of the library that the caller's buffer keeps registered.
+        !mr.is_null() && unsafe { (*mr).pd } == self.domain.pd()
+    }
+
+    /// Posts a request for which the queue has room. `region` is what a window is bound to. False: the library has refused it, and the
+    /// queue pair has failed.
     #[inline]
-    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SystemAddress>, region: u64) {
+    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SystemAddress>, region: u64) -> bool {
         let context = self.domain.context();
         let mut sges: SmallVec<[ibv_sge; 4]> = match request.data {
             DataRef::Sges(sges) => sges.iter().map(element).collect(),
@@ -291,11 +300,12 @@ impl SystemQp {
         if !posted {
             self.abort();
         }
+        posted
     }
 
-    /// Posts a receive.
+    /// Posts a receive. False: as [`SystemQp::post`].
     #[inline]
-    pub fn receive(&self, wr_id: u64, sges: SgeList) {
+    pub fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
         let context = self.domain.context();
         let mut sges: SmallVec<[ibv_sge; 4]> = sges.iter().map(element).collect();
         let (sg_list, num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
@@ -310,6 +320,7 @@ impl SystemQp {
         if !posted {
             self.abort();
         }
+        posted
     }
 
     /// Takes it to ERR: all requests are flushed. A request that the library has refused keeps its memory until the queue pair is

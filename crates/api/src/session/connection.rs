@@ -157,10 +157,11 @@ impl Connection {
         &self,
         operation: O,
     ) -> impl Future<Output = Result<Op<O>, Failed<O>>> + std::marker::Send {
-        let posted = self.shared().post(operation, false);
+        // The request has its `Op` before the future is polled: a future that is dropped leaves no slot behind.
+        let posted = self.shared().post(operation, false).map(|slot| Op::new(self.shared(), slot));
         async move {
             match posted {
-                Ok(slot) => Ok(Op::new(self.shared(), slot)),
+                Ok(op) => Ok(op),
                 Err((Refusal::Error(error), back)) => Err(Failed { error, back }),
                 Err((Refusal::Full, back)) => match self.ready().await {
                     Ok(permit) => permit.post(back),

@@ -185,6 +185,10 @@ impl Driver {
                 "the queue pair is of another completion queue: use `Driver::rc`",
             ));
         }
+        if !setup.has_all_receives() {
+            let why = "the queue pair has receives of its own, or shared ones";
+            return Err(Error::invalid("join", why));
+        }
         let place = self.seat().table.reserve();
         Ok(Joining::new(self, setup, pool, place))
     }
@@ -317,9 +321,9 @@ impl Driver {
     }
 
     /// The connection manager has news of the connection at this place.
-    pub(crate) fn nudge(&self, place: u32) {
+    pub(crate) fn nudge(&self, place: u32, qpn: u32) {
         let mut seat = self.seat();
-        seat.table.nudge(place);
+        seat.table.nudge(place, qpn);
         let task = seat.task.take();
         drop(seat);
         self.0.given_back.notify_all();

@@ -70,7 +70,7 @@ struct Ended(Weak<Shared>);
 impl Wake for Ended {
     fn wake(self: Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
-            shared.driver.nudge(shared.place);
+            shared.driver.nudge(shared.place, shared.qpn);
         }
     }
 }
@@ -146,11 +146,17 @@ impl Shared {
 
     /// Ends with the peer's end of it, from now on.
     pub(crate) fn watch_link(&self) {
-        let news = self.link().as_ref().and_then(|link| link.watch(&self.ended));
-        if news == Some(ManagerNews::Ended) {
-            let why = "the peer has ended the connection";
-            self.fail(&Fault::new(Status::Flushed, 0, Some(why.into()), None));
+        // News before the end register no waker, so the link is asked again.
+        loop {
+            let news = self.link().as_ref().and_then(|link| link.watch(&self.ended));
+            match news {
+                None => return,
+                Some(ManagerNews::Ended | ManagerNews::Rejected { .. } | ManagerNews::Unreachable) => break,
+                Some(_) => {}
+            }
         }
+        let why = "the peer has ended the connection";
+        self.fail(&Fault::new(Status::Flushed, 0, Some(why.into()), None));
     }
 
     pub(crate) fn tag(&self, slot: u32) -> u64 {

@@ -20,8 +20,8 @@ pub(crate) struct Table {
     free: Vec<u32>,
     /// Places of connections that have ended. A completion of one may have been taken from the completion queue.
     ended: SmallVec<[u32; 4]>,
-    /// Places of connections of which the connection manager has news.
-    nudged: SmallVec<[u32; 4]>,
+    /// Places and QPNs of connections of which the connection manager has news. The place may be another's since.
+    nudged: SmallVec<[(u32, u32); 4]>,
 }
 
 impl Table {
@@ -47,8 +47,8 @@ impl Table {
         }
     }
 
-    pub(crate) fn nudge(&mut self, place: u32) {
-        self.nudged.push(place);
+    pub(crate) fn nudge(&mut self, place: u32, qpn: u32) {
+        self.nudged.push((place, qpn));
     }
 
     #[cfg(feature = "tokio")]
@@ -58,7 +58,8 @@ impl Table {
 
     pub(crate) fn nudged(&mut self) -> SmallVec<[Arc<Shared>; 1]> {
         let nudged = std::mem::take(&mut self.nudged);
-        nudged.into_iter().filter_map(|place| self.of_tag(u64::from(place) << 32)).collect()
+        let find = |(place, qpn)| self.of_tag(u64::from(place) << 32).filter(|shared| shared.qpn == qpn);
+        nudged.into_iter().filter_map(find).collect()
     }
 
     pub(crate) fn end(&mut self, place: u32) {

@@ -518,24 +518,50 @@ impl RawQp {
         }
     }
 
-    /// Posts a request to this address, or one that binds a window to this region.
+    /// Whether [`RawQp::post`] binds windows to this region.
+    pub(crate) fn lends(&self, region: u64) -> bool {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(_) => true,
+            #[cfg(feature = "sim")]
+            Self::Sim(_) => true,
+            #[cfg(feature = "system")]
+            Self::System(qp) => qp.lends(region),
+        }
+    }
+
+    /// Posts a request to this address, or one that binds a window to this region. False: the device has refused it.
     #[inline]
-    pub(crate) fn post(&self, request: &SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) {
+    pub(crate) fn post(&self, request: &SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) -> bool {
         // The region's key is enough for the others.
         let _ = region;
         match self {
             #[cfg(feature = "native")]
             Self::Native(qp) => qp.post(request, to.and_then(RawAddress::native)),
             #[cfg(feature = "sim")]
-            Self::Sim(qp) => qp.post(request, to.and_then(RawAddress::sim)),
+            Self::Sim(qp) => {
+                qp.post(request, to.and_then(RawAddress::sim));
+                true
+            }
             #[cfg(feature = "system")]
             Self::System(qp) => qp.post(request, to.and_then(RawAddress::system), region),
         }
     }
 
+    /// Posts a receive. False: the device has refused it.
     #[inline]
-    pub(crate) fn receive(&self, wr_id: u64, sges: SgeList) {
-        each!(Self: self, qp => qp.receive(wr_id, sges));
+    pub(crate) fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
+        match self {
+            #[cfg(feature = "native")]
+            Self::Native(qp) => qp.receive(wr_id, sges),
+            #[cfg(feature = "sim")]
+            Self::Sim(qp) => {
+                qp.receive(wr_id, sges);
+                true
+            }
+            #[cfg(feature = "system")]
+            Self::System(qp) => qp.receive(wr_id, sges),
+        }
     }
 
     pub(crate) fn abort(&self) {

@@ -129,6 +129,8 @@ pub(crate) struct Core {
     windows: Arc<Windows>,
     /// Quiet requests since the last that wasn't.
     quiet: u32,
+    /// The device has refused a request, which keeps its slot. No later one may retire it.
+    refused: bool,
     attributes: QpAttributes,
 }
 
@@ -137,7 +139,8 @@ impl Core {
         let &Parameters { send_cq, recv_cq, srq, mut attributes } = parameters;
         let sends = Half::new(send_cq.shared(), attributes.send_depth)?;
         let receives = Receives::new(srq, recv_cq.shared(), attributes.recv_depth)?;
-        let pool = |depth: u32, size| domain.pool(depth.max(1) as usize, size).map(Some);
+        // One more: a completion that is being taken has left its slot, and still has its memory.
+        let pool = |depth: u32, size| domain.pool(depth as usize + 1, size).map(Some);
         let (mut results, mut headers) = (None, None);
         match attributes.service {
             QpService::Reliable => results = pool(attributes.send_depth, RESULT)?,
@@ -165,6 +168,7 @@ impl Core {
             qkey,
             windows,
             quiet: 0,
+            refused: false,
             attributes,
         })
     }
@@ -176,11 +180,20 @@ impl Core {
     }
 
     /// # Errors
-    /// A scope has destroyed the queue pair.
+    /// A scope has destroyed the queue pair, or the device has refused a request.
     #[inline]
-    fn check(&self, verb: &'static str) -> Result<()> {
-        let gone = || Error::new(Kind::Dead, verb, "the queue pair was destroyed at the end of a scope");
-        self.inner.is_some().then_some(()).ok_or_else(gone)
+    pub(crate) fn check(&self, verb: &'static str) -> Result<()> {
+        if self.inner.is_some() && !self.refused { Ok(()) } else { Err(self.ended(verb)) }
+    }
+
+    #[cold]
+    fn ended(&self, verb: &'static str) -> Error {
+        let why = if self.refused {
+            "the device has refused a request"
+        } else {
+            "the queue pair was destroyed at the end of a scope"
+        };
+        Error::new(Kind::Dead, verb, why)
     }
 
     pub(crate) const fn number(&self) -> u32 {
@@ -194,6 +207,11 @@ impl Core {
     /// Whether both sends and receives complete there.
     pub(crate) fn completes_in(&self, cq: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.sends.cq, cq) && Arc::ptr_eq(self.receives.cq(), cq)
+    }
+
+    /// All its receives can be posted: none is outstanding, and they aren't shared.
+    pub(crate) fn has_all_receives(&self) -> bool {
+        matches!(&self.receives, Receives::Own(half) if half.poster.room() == half.depth)
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
@@ -291,7 +309,7 @@ impl Core {
         let Receives::Own(half) = &mut self.receives else { unreachable!("the caller has looked") };
         let wr_id = half.next();
         half.push(Entry { tag, what: Operated::Received, len: 0, held, kept });
-        self.inner().receive(wr_id, sges(segments));
+        self.refused |= !self.inner().receive(wr_id, sges(segments));
     }
 
     /// Posts a receive of borrowed memory.
@@ -393,6 +411,10 @@ impl Core {
         if let Err(error) = self.check_length(len) {
             return Err((error, operation));
         }
+        if matches!(op, SendOp::BindMw(_)) && !self.inner().lends(region) {
+            let why = "the buffer was registered in another domain";
+            return Err((Error::invalid("post", why), operation));
+        }
         let kept = match &mut op {
             SendOp::BindMw(bind) => match self.lend(bind) {
                 Ok(lent) => Some(Kept::Window(lent, self.receives.queue().clone())),
@@ -441,7 +463,7 @@ impl Core {
             _ => None,
         };
         self.sends.push(Entry { tag, what, len, held, kept });
-        self.inner().post(&request, to.as_ref().map(Address::raw), region);
+        self.refused |= !self.inner().post(&request, to.as_ref().map(Address::raw), region);
     }
 
     /// Why a request can't be posted.

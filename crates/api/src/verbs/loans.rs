@@ -128,13 +128,17 @@ impl Lent {
         let Some(ended) = window.take() else { return };
         let windows = self.windows.upgrade();
         if let Some(windows) = &windows {
-            let mut state = lock(&windows.state);
-            state.lent.remove(&self.key);
-            state.recalled.insert(self.key, None);
+            lock(&windows.state).recalled.insert(self.key, None);
         }
         drop(ended);
-        if let (Some(windows), Some((_, next))) = (&windows, receives.and_then(Queue::ends)) {
-            lock(&windows.state).recalled.insert(self.key, Some(next));
+        let next = receives.and_then(Queue::ends).map(|(_, next)| next);
+        if let Some(windows) = &windows {
+            let mut state = lock(&windows.state);
+            // Only now: the end of the queue pair waits for the windows of all loans that it finds.
+            state.lent.remove(&self.key);
+            if next.is_some() {
+                state.recalled.insert(self.key, next);
+            }
         }
     }
 

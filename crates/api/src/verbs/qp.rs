@@ -30,6 +30,11 @@ impl<T: Transport> Setup<T> {
         self.core.completes_in(cq.shared())
     }
 
+    /// All its receives can be posted: none is outstanding, and they aren't shared.
+    pub(crate) fn has_all_receives(&self) -> bool {
+        self.core.has_all_receives()
+    }
+
     pub(crate) const fn attributes(&self) -> &QpAttributes {
         self.core.attributes()
     }

@@ -59,6 +59,7 @@ impl EndOfScope<'_> {
     /// Waits until at most so many requests are outstanding.
     fn drain(&mut self, most: u32) -> Result<()> {
         while self.scoped.counts().outstanding > most {
+            self.core.check("finish")?;
             self.cq.keep_completions()?;
         }
         Ok(())
@@ -146,6 +147,7 @@ impl<'env> Scope<'_, 'env> {
         (segments, held): (Segments, Held),
     ) -> Result<()> {
         while ends.core.room().0 == 0 && ends.scoped.counts().outstanding > 0 {
+            ends.core.check("post")?;
             ends.cq.keep_completions()?;
         }
         let kept = Kept::Scoped(ends.scoped.clone());

@@ -1,6 +1,6 @@
 //! A library that lies about completions (rule S11): `tests/hostile/libibverbs.c`.
 
-use ferroce::verbs::{Device, Operated, Send};
+use ferroce::verbs::{Cq, Device, Domain, Operated, RcQp, Send};
 use ferroce::{Kind, Status};
 use ferroce_tests::{Skip, record_skip};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ fn library() -> Result<PathBuf, Skip> {
 /// Tag, operation, whether it has succeeded, and the length of its memory.
 type Ended = (u64, Operated, Result<(), Status>, usize);
 
-/// The completions of a send of 8 bytes and of two receives of 8 bytes. Or the error of a poll.
-fn told(lie: &str) -> Result<Vec<Ended>, Kind> {
+/// The objects of a device of the library.
+fn opened(lie: &str) -> (Domain, Cq, RcQp) {
     let library = match library() {
         Ok(library) => library,
         Err(Skip(why)) => {
@@ -40,10 +40,16 @@ fn told(lie: &str) -> Result<Vec<Ended>, Kind> {
     }
     let domain = Device::system().unwrap().open().unwrap();
     std::fs::remove_file(library).unwrap();
-    let mut cq = domain.cq(16).unwrap();
+    let cq = domain.cq(16).unwrap();
     let setup = domain.rc(&cq).build().unwrap();
     let own = setup.endpoint();
-    let mut qp = setup.connect(&own).unwrap();
+    let qp = setup.connect(&own).unwrap();
+    (domain, cq, qp)
+}
+
+/// The completions of a send of 8 bytes and of two receives of 8 bytes. Or the error of a poll.
+fn told(lie: &str) -> Result<Vec<Ended>, Kind> {
+    let (domain, mut cq, mut qp) = opened(lie);
     qp.post(1, Send::new(domain.alloc(8).unwrap())).unwrap();
     qp.recv(2, domain.alloc(8).unwrap()).unwrap();
     qp.recv(3, domain.alloc(8).unwrap()).unwrap();
@@ -119,6 +125,21 @@ fn more_completions_than_asked_for_end_the_queue() {
 
 #[test]
 fn a_request_that_is_refused_keeps_its_memory_until_the_end() {
-    let tags: Vec<_> = told("refuses").unwrap().into_iter().map(|it| it.0).collect();
-    assert_eq!(tags, [2, 3]);
+    let (domain, mut cq, mut qp) = opened("refuses");
+    let buffer = || domain.alloc(8).unwrap();
+    qp.post(1, Send::new(buffer())).unwrap();
+    // A later request would retire its slot.
+    let refused = qp.post(2, Send::new(buffer())).unwrap_err();
+    assert_eq!((refused.error.kind(), refused.back.into_payload().len()), (Kind::Dead, 8));
+    assert_eq!(qp.recv(3, buffer()).unwrap_err().error.kind(), Kind::Dead);
+    assert!(cq.poll().unwrap().next().is_none());
+    let tags: Vec<_> = qp.destroy().into_iter().map(|(tag, _)| tag).collect();
+    assert_eq!(tags, [1]);
+}
+
+#[test]
+fn a_scope_whose_request_is_refused_ends() {
+    let (_domain, mut cq, mut qp) = opened("refuses");
+    let ended = qp.scope(&mut cq, |scope| scope.send(b"borrowed").unwrap());
+    assert_eq!(ended.unwrap_err().kind(), Kind::Dead);
 }

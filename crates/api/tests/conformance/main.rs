@@ -208,6 +208,8 @@ conformance! {
     sessions::full => a_permit_holds_its_place_in_the_queue,
     sessions::given_up => a_wait_that_is_given_up_lets_the_next_one_have_its_turn,
     sessions::dropped => a_dropped_request_of_a_connection_keeps_its_memory_until_its_end,
+    sessions::never_polled => a_request_whose_future_is_never_polled_leaves_nothing_behind,
+    sessions::own_receives => a_queue_pair_with_receives_of_its_own_joins_nothing,
     sessions::timeout => a_request_that_takes_too_long_is_aborted,
     sessions::closed => a_failure_ends_a_connection_for_all_that_wait,
     sessions::closed_early => requests_of_a_closed_connection_return_their_memory,

@@ -1,7 +1,7 @@
 //! What only a device of the machine's libibverbs promises: refusals where there is none, and forks.
 
 use crate::fixture::{Fixture as _, Side, System, connected};
-use ferroce::verbs::{Device, FetchAdd, Send};
+use ferroce::verbs::{Device, FetchAdd, Lend, Send};
 use ferroce::{Kind, rights};
 use ferroce_tests::inside::in_namespace;
 use ferroce_tests::{Artifacts, Guest, World, require};
@@ -97,6 +97,24 @@ fn a_forks_child_ends_nothing_of_its_parents() {
         }
         b.cq.next(Some(Duration::from_secs(5))).unwrap().expect("a message").result().unwrap();
         assert_eq!(exposed.word(0).load(), 7);
+    });
+}
+
+/// A window is bound to a region of the library's, which the provider dereferences.
+#[cfg(feature = "sim")]
+#[test]
+fn memory_of_another_domain_is_not_lent() {
+    System::choose();
+    in_namespace("of_the_system::memory_of_another_domain_is_not_lent", || {
+        let [mut a, b] = connected(&System::new());
+        let world = ferroce::sim::World::new(1);
+        let simulated = Device::simulated(&world.host("other")).open().unwrap();
+        for domain in [simulated, b.domain] {
+            let lend = Lend::new(domain.alloc(64).unwrap(), rights::Write);
+            assert_eq!(a.qp.post(1, lend).unwrap_err().error.kind(), Kind::Invalid);
+        }
+        a.qp.post(2, Lend::new(a.domain.alloc(64).unwrap(), rights::Write)).unwrap();
+        assert_eq!(a.cq.next(Some(Duration::from_secs(5))).unwrap().expect("a completion").tag(), 2);
     });
 }
 

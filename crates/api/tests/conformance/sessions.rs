@@ -258,6 +258,49 @@ pub fn dropped(fixture: &impl Fixture) {
     assert_eq!(a.pool.free(), free - 1);
 }
 
+/// The call posts the request, so dropping its future before it is polled cancels nothing, and leaves nothing behind.
+pub fn never_polled(fixture: &impl Fixture) {
+    let sides = joined(fixture);
+    let [a, b] = &sides;
+    let free = a.pool.free();
+    // More than the queue has places for.
+    for number in 0..10_u8 {
+        let mut buffer = a.pool.try_take().unwrap();
+        buffer.fill(&[number]);
+        drop(a.peer.send(buffer));
+        run(&sides, async {
+            assert_eq!(b.peer.recv().await.unwrap()[..], [number]);
+            while a.pool.free() < free {
+                yield_once().await;
+            }
+        });
+    }
+}
+
+/// Lets the drivers have a turn.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Receives of the program's own would be taken for those of the connection.
+pub fn own_receives(fixture: &impl Fixture) {
+    let driver = Driver::manual(&fixture.devices()[0].open().unwrap()).unwrap();
+    let pool = driver.domain().pool(4, 64).unwrap();
+    let mut setup = driver.rc().build().unwrap();
+    setup.recv(1, pool.try_take().unwrap()).unwrap();
+    let end = setup.endpoint();
+    let refused = ready(driver.join(setup, &pool, async |_| Ok(end)));
+    assert_eq!(refused.map(drop).unwrap_err().kind(), Kind::Invalid);
+}
+
 pub fn timeout(fixture: &impl Fixture) {
     let sides = joined(fixture);
     let [a, b] = &sides;

@@ -4,7 +4,7 @@ use crate::fixture::connected_with;
 use crate::fixture::{Fixture, connected};
 use ferroce::sim::{Faults, Licences, Trace, World, explore};
 use ferroce::verbs::{Device, Read, Send, Write};
-use ferroce::{Status, rights};
+use ferroce::{Kind, Status, rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -202,6 +202,17 @@ fn an_unplugged_host_is_reached_again() {
 
 fn message(panic: Box<dyn std::any::Any + std::marker::Send>) -> String {
     *panic.downcast::<String>().expect("a message")
+}
+
+/// Hosts count their objects alike, so completions would be those of another queue.
+#[test]
+fn a_completion_queue_of_another_host_is_refused() {
+    let world = World::new(1);
+    let [a, b] = ["a", "b"].map(|name| Device::simulated(&world.host(name)).open().unwrap());
+    let (a_cq, b_cq) = (a.cq(64).unwrap(), b.cq(64).unwrap());
+    assert_eq!(a.rc(&b_cq).build().unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(a.rc(&a_cq).recv_cq(&b_cq).build().unwrap_err().kind(), Kind::Invalid);
+    a.rc(&a_cq).build().unwrap();
 }
 
 #[test]
