@@ -16,7 +16,8 @@ pub type Outcome<T> = Result<T, Box<dyn Error>>;
 // ANCHOR_END: begin
 
 // ANCHOR: receive
-/// Opens a mailbox, and returns the first letter. `arrived` waits for it. `tcp` is a connection to the other program.
+/// Opens a mailbox, and returns the first letter. `arrived` waits for it.
+/// `tcp` is a connection to the other program.
 pub fn receive(
     device: &Device,
     mut tcp: impl Read + io::Write,

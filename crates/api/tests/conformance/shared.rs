@@ -23,7 +23,9 @@ fn served(fixture: &impl Fixture, clients: usize, depth: u32) -> Served {
     let srq = server.srq(depth).unwrap();
     let pairs = (0..clients).map(|_| {
         let server = server.rc(&cq).srq(&srq).send_depth(8).build().unwrap();
-        let client = client.rc(&client_cq).send_depth(16).recv_depth(4).build().unwrap();
+        // A client sends again for as long as the server's thread has no time to post receives.
+        let client = client.rc(&client_cq).send_depth(16).recv_depth(4);
+        let client = client.receiver_not_ready(Duration::from_micros(640), None).build().unwrap();
         let (server_end, client_end) = (server.endpoint(), client.endpoint());
         [server.connect(&client_end).unwrap(), client.connect(&server_end).unwrap()]
     });
