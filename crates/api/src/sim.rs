@@ -129,6 +129,7 @@
 //!
 //! [`Device::simulated`]: crate::verbs::Device::simulated
 //! [`Cq::wait`]: crate::verbs::Cq::wait
+//! [`Cq::next`]: crate::verbs::Cq::next
 //! [`Cq::poll`]: crate::verbs::Cq::poll
 
 pub use ferroce_sim::{
