@@ -5,7 +5,7 @@ use ferroce::verbs::{Device, Send};
 use ferroce::{Inline, Result};
 
 #[path = "session_loop.rs"]
-#[allow(dead_code)] // What makes the connections is used here.
+#[expect(dead_code, reason = "only what makes the connections is used here")]
 pub mod session_loop;
 
 /// How many of the messages have come back.
@@ -28,7 +28,6 @@ pub fn run(device: &Device, messages: u32) -> Result<u32> {
     Ok(messages)
 }
 
-#[allow(dead_code)] // The example that is run is one of several.
 fn main() -> Result<()> {
     println!("{} messages", run(&Device::native()?, 1000)?);
     Ok(())

@@ -32,7 +32,6 @@ pub async fn run(device: &Device, messages: u32) -> Result<u32> {
     Ok(messages)
 }
 
-#[allow(dead_code)] // The test calls `run`.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build()?;
     println!("{} messages", runtime.block_on(run(&Device::native()?, 1000))?);

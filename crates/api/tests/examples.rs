@@ -12,9 +12,11 @@ mod greet;
 #[expect(dead_code, reason = "the tests call what its `main` calls")]
 mod session_smol;
 #[path = "../examples/session_thread.rs"]
+#[expect(dead_code, reason = "the tests call what its `main` calls")]
 mod session_thread;
 #[cfg(feature = "tokio")]
 #[path = "../examples/session_tokio.rs"]
+#[expect(dead_code, reason = "the tests call what its `main` calls")]
 mod session_tokio;
 
 /// What the book shows is the README's, whose blocks are compiled and run.

@@ -110,6 +110,31 @@ macro_rules! flags {
     };
 }
 
+/// What messages have that take a receive of the peer.
+macro_rules! message {
+    () => {
+        /// Adds 32 bits, which the completion of the peer's receive contains.
+        pub const fn imm(mut self, immediate: u32) -> Self {
+            self.immediate = Some(immediate);
+            self
+        }
+
+        /// Marks the message as solicited, for a C program that has called `ibv_req_notify_cq` with `solicited_only`. Queues of this crate
+        /// report all messages.
+        pub const fn solicited(mut self) -> Self {
+            self.flags.solicited = true;
+            self
+        }
+
+        flags!();
+
+        /// The payload of a request that was refused.
+        pub fn into_payload(self) -> P {
+            self.payload
+        }
+    };
+}
+
 /// A message, which takes a receive of the peer.
 #[derive(Debug)]
 #[must_use = "a request does nothing before it is posted"]
@@ -133,25 +158,7 @@ impl<P: Payload> Send<P> {
         self
     }
 
-    /// Adds 32 bits, which the completion of the peer's receive contains.
-    pub const fn imm(mut self, immediate: u32) -> Self {
-        self.immediate = Some(immediate);
-        self
-    }
-
-    /// Marks the message as solicited, for a C program that has called `ibv_req_notify_cq` with `solicited_only`. Queues of this crate
-    /// report all messages.
-    pub const fn solicited(mut self) -> Self {
-        self.flags.solicited = true;
-        self
-    }
-
-    flags!();
-
-    /// The payload of a request that was refused.
-    pub fn into_payload(self) -> P {
-        self.payload
-    }
+    message!();
 }
 
 impl<P: Payload> Request for Send<P> {
@@ -204,24 +211,7 @@ impl<P: Payload> SendTo<P> {
         Self { payload, to: to.clone(), immediate: None, flags: Flags::default() }
     }
 
-    /// Adds 32 bits, which the completion of the receive contains.
-    pub const fn imm(mut self, immediate: u32) -> Self {
-        self.immediate = Some(immediate);
-        self
-    }
-
-    /// As [`Send::solicited`].
-    pub const fn solicited(mut self) -> Self {
-        self.flags.solicited = true;
-        self
-    }
-
-    flags!();
-
-    /// The payload of a request that was refused.
-    pub fn into_payload(self) -> P {
-        self.payload
-    }
+    message!();
 }
 
 impl<P: Payload> Request for SendTo<P> {

@@ -371,7 +371,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use super::super::receive::tests::{Told, link, try_send};
+    use super::super::receive::tests::{RingEvents, link, try_send};
     use super::*;
     use proptest::prelude::*;
 
@@ -428,12 +428,12 @@ mod tests {
             assert!(sent < MOST_AWAITED);
             match try_send(&link, 3, 2 * sent as u32, true) {
                 Some(_) => sent += 1,
-                None => peer.receive_last(&mut Told::default()),
+                None => peer.receive_last(&mut RingEvents::default()),
             }
         }
         assert_eq!(sent, MOST_AWAITED);
-        peer.receive_last(&mut Told::default());
-        link.receive_last(&mut Told::default());
+        peer.receive_last(&mut RingEvents::default());
+        link.receive_last(&mut RingEvents::default());
         assert!(link.may_await());
     }
 

@@ -219,7 +219,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use super::super::receive::tests::{Told, link, try_send};
+    use super::super::receive::tests::{RingEvents, link, try_send};
     use super::*;
 
     fn fill(link: &Link) {
@@ -234,7 +234,7 @@ mod tests {
         fill(&link);
         assert!(!link.is_stuck(begin) && !link.is_stuck(begin.after(PATIENCE)));
         assert!(link.is_stuck(late) && link.stuck_at(begin) >= late);
-        peer.receive_last(&mut Told::default());
+        peer.receive_last(&mut RingEvents::default());
         assert!(try_send(&link, 3, 1, false).is_some());
         assert!(!link.is_stuck(late), "it is full since now at the earliest");
     }
@@ -246,7 +246,7 @@ mod tests {
         fill(&link);
         assert!(link.wake_when_room(3) && link.wake_when_room(4) && link.wake_when_room(3));
         assert!(link.waits_for_room() && link.may_have_work() && !link.has_room_for_blocked());
-        peer.receive_last(&mut Told::default());
+        peer.receive_last(&mut RingEvents::default());
         assert!(link.has_room_for_blocked());
         // One more finds room: the others wait as before.
         assert!(!link.wake_when_room(5) && link.waits_for_room());
@@ -270,7 +270,7 @@ mod tests {
         for psn in 0..200 {
             try_send(&link, 3, psn, false).unwrap();
         }
-        let mut told = Told::default();
+        let mut told = RingEvents::default();
         assert!(peer.receive(4, &mut told) && told.events.len() == 4);
         assert!(peer.receive_what_has_come(&mut told) && told.events.len() == 200);
         assert!(!peer.has_records());
