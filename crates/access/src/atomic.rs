@@ -3,7 +3,7 @@
 
 use crate::guard::{self, Guard};
 use crate::{Fault, copy};
-use ferroce_proto::AtomicOp;
+use ferroce_types::AtomicOp;
 
 /// Carries out an atomic on the aligned word at `addr`, and returns what it was before.
 ///

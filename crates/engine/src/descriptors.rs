@@ -3,7 +3,7 @@
 
 use super::{Handler, Loop};
 use ferroce_os::{fork, sys};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 

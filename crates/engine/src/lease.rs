@@ -10,7 +10,7 @@ use super::wait_watch::WaitWatch;
 use super::{Handler, Loop};
 use ferroce_os::sync::fence;
 use ferroce_os::{clock, sys};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 

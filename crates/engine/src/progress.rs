@@ -2,7 +2,7 @@
 
 use super::{Handler, Job, Loop, Source};
 use ferroce_os::clock;
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 
 impl<H: Handler> Loop<H> {
     /// One round of everything. Returns whether anything was done.

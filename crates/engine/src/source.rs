@@ -1,7 +1,7 @@
 //! What a loop runs: sources, jobs, and the handler that has them all.
 
 use super::{Loop, Runnable};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 

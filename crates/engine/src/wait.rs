@@ -8,7 +8,7 @@
 use super::lease::LEASE;
 use super::{Handler, Loop, Source};
 use ferroce_os::{clock, sys};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::os::fd::RawFd;
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 
 use super::{Handler, Loop, Source};
 use ferroce_os::{clock, sys};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::time::Duration;
 
 /// How long nothing comes before the watch ends: about what it costs to sleep and to be woken.

@@ -2,7 +2,7 @@
 
 use ferroce_engine::{Handler, Job, Loop, Queued, Runnable, Source, Thread};
 use ferroce_os::fork;
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};

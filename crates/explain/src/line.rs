@@ -4,7 +4,7 @@ use crate::statuses::status_name;
 use crate::{Reason, entry, id};
 use core::fmt::{self, Write as _};
 use core::net::IpAddr;
-use ferroce_proto::WcStatus;
+use ferroce_types::WcStatus;
 
 /// Where the peer's queue pair is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

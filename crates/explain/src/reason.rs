@@ -2,8 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
-use ferroce_proto::{QpState, WcStatus};
-use ferroce_types::Unreachable;
+use ferroce_types::{QpState, Unreachable, WcStatus};
 
 /// Why a key doesn't let a request touch memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! The meaning of completion statuses and errno values, in a sentence or two.
 
-use ferroce_proto::WcStatus;
+use ferroce_types::WcStatus;
 
 /// A word of the C interface.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! How packets cross a UNIX datagram to the process that owns them: one record each.
 
 use ferroce_types::{Datagram, HostAddr};
+use ferroce_wire::MIN_PACKET_LEN;
 
 /// Record: length (u32), source (16 address, 4 scope, 2 port), destination (16, 4), segment (u16), tos, ttl, has_ttl,
 /// reserved byte, flow label (u32), then the packet. Host byte order: it never leaves the host.
@@ -27,7 +28,7 @@ pub(super) fn decode<'a>(blob: &mut &'a [u8]) -> Option<Datagram<'a>> {
     let (header, rest) = blob.split_first_chunk::<RECORD_HEADER>()?;
     let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;
     let (bytes, rest) = rest.split_at_checked(length)?;
-    if length < Datagram::MIN_LEN {
+    if length < MIN_PACKET_LEN {
         return None;
     }
     let address = |at: usize| -> Option<HostAddr> {

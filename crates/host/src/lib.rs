@@ -59,7 +59,6 @@ mod user;
 mod watch;
 
 pub use error::{Error, Holder};
-pub use ferroce_types::{SLOTS, slot_of};
 pub use foreign_holders::{ForeignHolders, foreign_holders};
 pub use forward::ForwardStats;
 pub use gids::gid_table;

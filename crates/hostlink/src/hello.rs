@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use ferroce_access::SharedMemory;
     use ferroce_os::sys::duplicate_engine;
-    use ferroce_proto::Access;
+    use ferroce_types::Access;
     use ferroce_wire::Opcode;
     use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -505,7 +505,8 @@ pub(super) mod tests {
     fn payloads_of_every_length_near_that_of_a_packet_are_read() {
         let opcode = Opcode::from_u8(4).unwrap();
         for len in (0..300).chain(65_000..=MAX_PAYLOAD) {
-            let meta = meta("10.0.0.1", "10.0.0.2").of_packet(&headers(opcode), len);
+            let packet_len = headers(opcode).packet_len(len);
+            let meta = meta("10.0.0.1", "10.0.0.2").with_len(packet_len);
             let draft = Draft::packet(&headers(opcode), &meta, len).unwrap();
             let packet = back(&draft);
             assert_eq!(packet.payload.1, len);

@@ -1,6 +1,6 @@
 //! The indices of keys: which are taken, and the tag of the next key at each.
 
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::collections::VecDeque;
 
 /// Regions there may be at once.

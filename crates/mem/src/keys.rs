@@ -15,8 +15,7 @@ use ferroce_access::Fault;
 use ferroce_explain::KeyFault;
 use ferroce_os::clock;
 use ferroce_os::sync::{InUse, RwLock, class};
-use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
-use ferroce_types::{Error, Result};
+use ferroce_types::{BindMw, Error, RemoteAccess, RemoteError, Result, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -369,8 +368,7 @@ mod tests {
     use ferroce_explain::KeyFault;
     use ferroce_os::fork::Turn;
     use ferroce_os::sync::RwLock;
-    use ferroce_proto::{Placement, RemoteAccess, RemoteError, Sge};
-    use ferroce_types::Users;
+    use ferroce_types::{Placement, RemoteAccess, RemoteError, Sge, Users};
     use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, Mutex};
 

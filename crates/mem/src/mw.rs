@@ -13,8 +13,7 @@ use ferroce_access::Fault;
 use ferroce_explain::{KeyFault, Rights};
 use ferroce_os::fork::{OwnTurn, Turn};
 use ferroce_os::sync::{RwLock, class};
-use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
-use ferroce_types::{Error, Result, invalid};
+use ferroce_types::{Access, BindMw, Error, RemoteAccess, RemoteError, Result, invalid};
 use std::sync::Arc;
 
 /// How a window is bound and unbound (enum ibv_mw_type).

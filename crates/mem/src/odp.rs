@@ -5,8 +5,7 @@ use super::keys::{KeyTable, Keyed};
 use super::pd::Pd;
 use ferroce_access::mapped;
 use ferroce_os::sys;
-use ferroce_proto::Sge;
-use ferroce_types::{Error, Result, invalid};
+use ferroce_types::{Error, Result, Sge, invalid};
 use std::io;
 
 /// MADV_POPULATE_READ and MADV_POPULATE_WRITE (Linux 5.14).

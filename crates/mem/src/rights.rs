@@ -1,6 +1,6 @@
 //! Ranges of memory and the rights to them, by which registrations, keys and lists for other processes describe regions.
 
-use ferroce_proto::Placement;
+use ferroce_types::Placement;
 
 /// Bytes of the longest region, but for the whole address space.
 pub const MAX_MR_SIZE: u64 = 1 << 47;

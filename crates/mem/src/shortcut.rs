@@ -6,8 +6,7 @@
 use super::indices::{MAX_MR, MAX_MW};
 use super::rights::{MrInit, translate_in};
 use ferroce_os::sync::{InUse, wait_for_users};
-use ferroce_proto::Sge;
-use ferroce_types::{Error, Result};
+use ferroce_types::{Error, Result, Sge};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -9,6 +9,7 @@
 mod devices;
 mod ethtool;
 mod gid;
+mod grh;
 mod guid;
 mod interface;
 mod link_layer;
@@ -23,6 +24,7 @@ use std::io;
 
 pub use devices::{DEVICES_VARIABLE, DeviceInfo, VENDOR_ID, VENDOR_PART_ID, discover, discover_as};
 pub use gid::{GID_TABLE_LEN, GidChange, GidEntry, GidTable};
+pub use grh::{Grh, grh_of};
 pub use interface::{Address, Netdev, interfaces};
 pub use link_layer::{
     LAST_UNICAST_LID, LINK_LAYER_VARIABLE, Lids, LinkLayer, MULTICAST_LIDS, gid_of, ip_of, mlid_of,

@@ -4,13 +4,12 @@ use crate::adapter::Adapter;
 use crate::fabric::PeerSocket;
 use crate::owner::OfContext as _;
 use crate::qp::{AddressVector, check_av, limit_of};
-use ferroce_host::slot_of;
 use ferroce_hostlink::Link;
 use ferroce_mem::Pd;
 use ferroce_os::sync::{Mutex, class};
-use ferroce_proto::{Instant, RateLimit, Throttle};
-use ferroce_types::{PacketMeta, Quota, QuotaPlace, Result};
-use ferroce_udp::{Dest, HostAddr};
+use ferroce_proto::{RateLimit, Throttle};
+use ferroce_types::{HostAddr, Instant, PacketMeta, Quota, QuotaPlace, Result, slot_of};
+use ferroce_udp::Dest;
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -73,14 +73,16 @@ pub use ferroce_os::fork::{
     InLibrary, Unusable, enter_library, install as prepare_for_forks, outside_library,
 };
 pub use ferroce_os::{clock, own_file, sys};
-pub use ferroce_types::{AsyncEvent, Error, Result};
+pub use ferroce_types::{
+    Access, AsyncEvent, BindMw, Completion, Error, Placement, QpState, RecvWqe, Result, Sge, SgeList,
+    TagFlags, WcOpcode, WcStatus, one_sge,
+};
 pub use ferroce_udp as udp;
 pub use ferroce_udp::tap;
 pub use ferroce_watch as watch;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, BindMw, Completion, Counters, Data, DataRef, MAX_RENDEZVOUS_REQUEST, Placement, QpState, RecvWqe,
-    SendOp, SendRequest, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode, WcStatus, one_sge,
+    Counters, Data, DataRef, MAX_RENDEZVOUS_REQUEST, SendOp, SendRequest, SendWr, TagInfo, UdTarget,
 };
 pub use ferroce_wire::Service;

@@ -3,9 +3,8 @@
 use crate::Context;
 use crate::adapter;
 use ferroce_mem::{Dm, ListedObject, Owner, Pd, QueueKind};
-use ferroce_proto::Instant;
 use ferroce_queues::{CompChannel, Cq, EventTimer, Srq};
-use ferroce_types::AsyncEvent;
+use ferroce_types::{AsyncEvent, Instant};
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

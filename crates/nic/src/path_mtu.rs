@@ -2,8 +2,9 @@
 
 use crate::adapter::Adapter;
 use crate::qp::Qp;
-use ferroce_host::{Service, Services, frame, slot_of};
+use ferroce_host::{Service, Services, frame};
 use ferroce_os::sys::{self, EngineFd};
+use ferroce_types::slot_of;
 use ferroce_wire::Service as Transport;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

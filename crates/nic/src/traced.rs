@@ -12,7 +12,7 @@ use ferroce_host::{KIND_TRACE, Service, Services, frame};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
-use ferroce_proto::WcStatus;
+use ferroce_types::WcStatus;
 use ferroce_watch::{BURST, Filter, Message, Trace};
 use std::io;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use ferroce_explain::Report;
 use ferroce_os::throttle::Rate;
 use ferroce_os::{clock, sys};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

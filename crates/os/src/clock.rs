@@ -1,7 +1,7 @@
 //! The adapter's clock: CLOCK_MONOTONIC in nanoseconds. Completions are stamped with it (ibv_create_cq_ex(3)), and
 //! ibv_query_rt_values_ex(3) reads it.
 
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 
 /// Its frequency in kHz (`hca_core_clock` of ibv_query_device_ex(3)).
 pub const KHZ: u64 = 1_000_000;

@@ -1,7 +1,7 @@
 //! Bounds on how often something is done: lines of the log, and what strangers have a process do.
 
 use crate::clock;
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -4,9 +4,8 @@
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
 use crate::responder::Refusal;
-use crate::{
-    Asked, Cause, Env, Instant, PayloadSource, Qp, QpState, RemoteError, SrqPlace, TransmitError, psn,
-};
+use crate::{Asked, Cause, Env, PayloadSource, Qp, SrqPlace, TransmitError, psn};
+use ferroce_types::{Instant, QpState, RemoteError};
 use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 

@@ -2,8 +2,9 @@
 
 use crate::requester::charge;
 use crate::rnr::rnr_delay;
-use crate::{Cause, Data, Env, Instant, Payload, Qp, SendOp, WcStatus, psn};
+use crate::{Cause, Data, Env, Payload, Qp, SendOp, psn};
 use core::time::Duration;
+use ferroce_types::{Instant, WcStatus};
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 
 /// Sequence NAKs within this time count as one retry, where there is no local ACK timer that counts.

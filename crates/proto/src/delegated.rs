@@ -6,7 +6,8 @@
 
 use crate::execute::{Message, ends};
 use crate::responder::Refusal;
-use crate::{Cause, Env, Payload, Qp, QpState};
+use crate::{Cause, Env, Payload, Qp};
+use ferroce_types::QpState;
 use ferroce_wire::{Headers, NakCode};
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{
-    AtomicOp, BindMw, Completion, DelegateError, Failure, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge,
-    SrqPlace, TagInfo, Taken, Telling, WcStatus,
+use crate::{DelegateError, Failure, QpEvent, SendWr, SrqPlace, TagInfo, Taken, Telling};
+use ferroce_types::{
+    AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, WcStatus,
 };
 use ferroce_wire::{Headers, Tmh};
 
@@ -83,27 +83,6 @@ pub enum TransmitError {
     Local,
     /// The same of a remote key in [`PayloadSource::Remote`]: the READ is answered with a NAK.
     Remote(RemoteError),
-}
-
-/// What a remote peer asks of a region.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum RemoteAccess {
-    Read,
-    Write,
-    Atomic,
-    /// An atomic write.
-    Store,
-    Flush(Placement),
-}
-
-/// Why a remote peer's access was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RemoteError {
-    /// Key, protection domain, range or rights: NAK remote access error.
-    Access,
-    /// The memory was there when it was registered and is gone: NAK remote operational error.
-    Operational,
 }
 
 /// A packet of somebody who doesn't have the key (the counters of IBTA's PortInfo).

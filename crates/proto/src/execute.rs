@@ -1,7 +1,8 @@
 //! Execution of SEND and RDMA WRITE packets, which RC and UC share; they differ in what a refusal means.
 
 use crate::responder::Refusal;
-use crate::{Buffer, Env, MAX_MESSAGE, Payload, Qp, RemoteAccess, WcOpcode, WcStatus};
+use crate::{Buffer, Env, MAX_MESSAGE, Payload, Qp};
+use ferroce_types::{RemoteAccess, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode};
 
 /// The message of several packets that is in progress.

@@ -1,10 +1,9 @@
 //! Why requests fail and messages are refused, as data: whoever surrounds the QP tells the program, and gives the reason a
 //! number ([`crate::Env::failed`]).
 
-use crate::{
-    Env, Instant, Payload, PayloadSource, Qp, QpParams, QpState, RecvWqe, RemoteAccess, SendWr, WcStatus,
-};
+use crate::{Env, Payload, PayloadSource, Qp, QpParams, SendWr};
 use core::time::Duration;
+use ferroce_types::{Instant, QpState, RecvWqe, RemoteAccess, WcStatus};
 use ferroce_wire::{Headers, Operation};
 
 /// Packets from before the first PSN until that is told.
@@ -195,7 +194,9 @@ impl Asked {
             Operation::ReadRequest => RemoteAccess::Read,
             Operation::CompareSwap | Operation::FetchAdd => RemoteAccess::Atomic,
             Operation::AtomicWrite => RemoteAccess::Store,
-            Operation::Flush => RemoteAccess::Flush(crate::Placement { global: true, persistent: false }),
+            Operation::Flush => {
+                RemoteAccess::Flush(ferroce_types::Placement { global: true, persistent: false })
+            }
             _ => RemoteAccess::Write,
         }
     }

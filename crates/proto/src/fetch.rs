@@ -4,10 +4,8 @@
 
 use crate::requester::charge;
 use crate::sendq::Issuer;
-use crate::{
-    AtomicOp, Completion, Data, DataRef, Instant, MAX_MESSAGE, Qp, QpState, SendOp, SendRequest, SendWr, Sge,
-    WcStatus, psn,
-};
+use crate::{Data, DataRef, MAX_MESSAGE, Qp, SendOp, SendRequest, SendWr, psn};
+use ferroce_types::{AtomicOp, Completion, Instant, QpState, Sge, WcStatus};
 use ferroce_wire::{Aeth, Operation, Service, Syndrome};
 
 impl<A> SendRequest<'_, A> {

@@ -27,7 +27,6 @@ mod retransmit;
 mod rnr;
 mod sendq;
 mod tags;
-mod time;
 mod types;
 mod uc;
 mod ud;
@@ -37,8 +36,7 @@ mod window;
 pub use counters::Counters;
 pub use delegated::{DelegateError, Executed, SrqPlace};
 pub use env::{
-    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, RemoteAccess, RemoteError, TransmitError,
-    Unanswered, Violation,
+    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, TransmitError, Unanswered, Violation,
 };
 pub use failure::{Asked, Cause, Failure, Refusing, Telling};
 pub use fetch::{FetchAnswer, FetchOp};
@@ -50,9 +48,5 @@ pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
 pub use rnr::rnr_delay;
 pub use sendq::Wqe;
-pub use tags::{MAX_RENDEZVOUS_REQUEST, TagFlags, TagInfo, Taken};
-pub use time::Instant;
-pub use types::{
-    Access, AtomicOp, BindMw, Completion, Data, DataRef, Placement, PostError, QpEvent, QpParams, QpState,
-    RecvWqe, SendOp, SendRequest, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus, one_sge,
-};
+pub use tags::{MAX_RENDEZVOUS_REQUEST, TagInfo, Taken};
+pub use types::{Data, DataRef, PostError, QpEvent, QpParams, SendOp, SendRequest, SendWr, UdTarget};

@@ -5,7 +5,8 @@
 
 use crate::execute::Message;
 use crate::requester::charge;
-use crate::{Buffer, Data, Instant, MAX_MESSAGE, Qp, QpState, SendOp, Sge, psn};
+use crate::{Buffer, Data, MAX_MESSAGE, Qp, SendOp, psn};
+use ferroce_types::{Instant, QpState, Sge};
 use ferroce_wire::{Bth, Operation, Service};
 
 /// Where the payloads of the next packets go.

@@ -2,7 +2,8 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
-use crate::{Completion, DataRef, Qp, SendOp, SendRequest, WcOpcode, WcStatus};
+use crate::{DataRef, Qp, SendOp, SendRequest};
+use ferroce_types::{Completion, WcOpcode, WcStatus};
 
 impl<A> SendRequest<'_, A> {
     /// Whether it reads, and address and key at the peer, if it is an RDMA WRITE or READ that may take the short way.

@@ -5,7 +5,7 @@
 //! and a rate that a receiver in software can follow lose next to nothing. Both are of the receiver: all who send to it share
 //! one [`Pace`], and wait in the order in which they have come.
 
-use crate::Instant;
+use ferroce_types::Instant;
 
 /// Bytes that may go at once.
 const BURST: u64 = 64 << 10;

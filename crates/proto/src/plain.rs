@@ -5,10 +5,8 @@
 
 use crate::requester::SMALLEST_CHARGE;
 use crate::sendq::Issuer;
-use crate::{
-    Buffer, Completion, DataRef, Env, Instant, Payload, Qp, QpState, RecvWqe, SendOp, SendRequest, SendWr,
-    WcOpcode, WcStatus, psn,
-};
+use crate::{Buffer, DataRef, Env, Payload, Qp, SendOp, SendRequest, SendWr, psn};
+use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcOpcode, WcStatus};
 use ferroce_wire::Service;
 
 impl<A> SendRequest<'_, A> {

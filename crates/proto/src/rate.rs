@@ -1,7 +1,7 @@
 //! The rate that a program sets for what a QP sends (ibv_modify_qp_rate_limit(3)).
 
-use crate::Instant;
 use core::num::NonZeroU32;
+use ferroce_types::Instant;
 
 /// Bytes of a packet besides its payload: Ethernet, IPv4, UDP, BTH, ICRC and FCS.
 const OVERHEAD: u64 = 14 + 20 + 8 + 12 + 4 + 4;

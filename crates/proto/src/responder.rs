@@ -6,11 +6,9 @@ use crate::answers::Range;
 use crate::delegated::Delegated;
 use crate::execute::Message;
 use crate::tags::Tagged;
-use crate::{
-    Asked, AtomicOp, Cause, Counters, Env, Payload, PlaceError, Placement, Qp, QpEvent, RecvWqe, Refusing,
-    RemoteAccess, RemoteError, WcStatus, psn,
-};
-use ferroce_wire::{Feth, Headers, NakCode, Operation, Reth, Syndrome};
+use crate::{Asked, Cause, Counters, Env, Payload, PlaceError, Qp, QpEvent, Refusing, psn};
+use ferroce_types::{Access, AtomicOp, Placement, RecvWqe, RemoteAccess, RemoteError, WcStatus};
+use ferroce_wire::{Feth, Headers, NakCode, Opcode, Operation, Reth, Syndrome};
 
 /// Why a request isn't executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -302,7 +300,7 @@ impl<A: Clone> Qp<A> {
         let place = self.select_srq(headers.xrc_srqn, env)?;
         if place == SrqPlace::OtherProcess && opcode.operation != Operation::ReadRequest {
             // The other process doesn't know what the program has changed of them.
-            if !self.params.access.allows(opcode) {
+            if !is_allowed(self.params.access, opcode) {
                 return Err(Refusal::QpRights);
             }
             return Err(self.delegate(headers, payload, env));
@@ -501,4 +499,14 @@ const fn wants_data(headers: &Headers) -> bool {
             headers.bth.opcode.operation,
             Operation::ReadRequest | Operation::AtomicWrite | Operation::Flush
         )
+}
+
+/// Whether a peer with these rights may have another process execute such a request.
+const fn is_allowed(access: Access, opcode: Opcode) -> bool {
+    match opcode.operation {
+        Operation::AtomicWrite => access.remote_write,
+        _ if opcode.is_write() => access.remote_write,
+        _ if opcode.is_atomic() => access.remote_atomic,
+        _ => true,
+    }
 }

@@ -2,8 +2,9 @@
 
 use crate::env::Unanswered;
 use crate::requester::Requester;
-use crate::{Cause, Env, Instant, Qp, QpParams};
+use crate::{Cause, Env, Qp, QpParams};
 use core::time::Duration;
+use ferroce_types::Instant;
 
 /// A probe for a lost tail waits at least this long: less than a scheduler's slip would only double the traffic.
 const SHORTEST_PROBE: Duration = Duration::from_millis(1);

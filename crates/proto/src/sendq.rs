@@ -1,7 +1,8 @@
 //! The send queue: work requests between posting and completion.
 
-use crate::{Buffer, Data, SendOp, SendRequest, SendWr, SgeList};
+use crate::{Buffer, Data, SendOp, SendRequest, SendWr};
 use ferroce_ring::EntryRing;
+use ferroce_types::SgeList;
 
 /// A posted work request.
 #[derive(Debug)]
@@ -227,8 +228,9 @@ impl<A> SendQueue<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DataRef, Sge, UdTarget};
+    use crate::{DataRef, UdTarget};
     use core::cell::Cell;
+    use ferroce_types::Sge;
 
     const ELEMENT: Sge = Sge { addr: 16, length: 8, lkey: 1 };
 

@@ -4,10 +4,8 @@
 use crate::execute::{begins, ends};
 use crate::responder::Refusal;
 use crate::sendq::{Issuer, Wqe};
-use crate::{
-    Completion, DataRef, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, RecvWqe, SendOp, SendRequest,
-    Sge, SgeList, WcOpcode, WcStatus,
-};
+use crate::{DataRef, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, SendOp, SendRequest};
+use ferroce_types::{Completion, RecvWqe, Sge, SgeList, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
 
 /// Bytes of the longest request of a rendezvous, headers included: it has to fit into any packet.
@@ -31,17 +29,6 @@ pub struct TagInfo {
     pub tag: u64,
     /// The sender's own number.
     pub app_ctx: u32,
-}
-
-/// What a completion of a tag-matching SRQ says besides (`IBV_WC_TM_*` of `wc_flags`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TagFlags {
-    /// The program is to tell how many unexpected messages it has handled.
-    pub sync_required: bool,
-    /// The message has taken a tag's buffer.
-    pub matched: bool,
-    /// The data are in the tag's buffer.
-    pub data_valid: bool,
 }
 
 /// The message that has a receive.

@@ -1,29 +1,8 @@
-//! Work requests, completions, states and parameters: the vocabulary between the transport and its caller.
+//! Work requests, events and parameters: what a caller hands to the transport.
 
-use crate::{RateLimit, TagFlags};
-use ferroce_wire::{Opcode, Operation};
+use crate::RateLimit;
+use ferroce_types::{Access, BindMw, Placement, QpState, Sge, SgeList, one_sge};
 use smallvec::SmallVec;
-
-/// A scatter/gather element: `length` bytes at `addr` of the memory region with local key `lkey`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sge {
-    /// Address in the region's address space.
-    pub addr: u64,
-    /// Bytes. (The C ABI's "0 means 2 GiB" is resolved by the caller.)
-    pub length: u32,
-    /// Local key.
-    pub lkey: u32,
-}
-
-/// The elements of one work request.
-pub type SgeList = SmallVec<[Sge; 2]>;
-
-/// A list of one element, as most are.
-#[must_use]
-#[inline]
-pub fn one_sge(sge: Sge) -> SgeList {
-    SgeList::from_buf_and_len([sge; 2], 1)
-}
 
 /// What a send work request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,57 +64,6 @@ impl SendOp {
     /// Carried out here, without a packet.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::LocalInvalidate { .. } | Self::BindMw(_))
-    }
-}
-
-/// What binding a memory window asks for (IBTA 10.6.7.2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BindMw {
-    /// The environment's number of the window.
-    pub window: u64,
-    /// The window's key from then on.
-    pub rkey: u32,
-    /// Local key of the region.
-    pub lkey: u32,
-    /// First byte, in the region's address space.
-    pub va: u64,
-    /// Bytes; 0 unbinds.
-    pub length: u64,
-    /// Rights of the peer.
-    pub access: Access,
-    /// Addresses in RETHs count from the window's first byte.
-    pub zero_based: bool,
-}
-
-/// Where a flush has data placed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Placement {
-    /// All of the responder's system sees it.
-    pub global: bool,
-    /// It outlives a loss of power.
-    pub persistent: bool,
-}
-
-impl Placement {
-    /// The bits of a FETH.
-    #[must_use]
-    pub const fn bits(self) -> u8 {
-        self.global as u8 | (self.persistent as u8) << 1
-    }
-
-    /// From the bits of a FETH; `None` for none at all and unknown ones.
-    #[must_use]
-    pub const fn from_bits(bits: u8) -> Option<Self> {
-        match bits {
-            1..=3 => Some(Self { global: bits & 1 != 0, persistent: bits & 2 != 0 }),
-            _ => None,
-        }
-    }
-
-    /// Nothing is asked that isn't allowed.
-    #[must_use]
-    pub const fn is_within(self, allowed: Self) -> bool {
-        self.bits() & !allowed.bits() == 0
     }
 }
 
@@ -275,152 +203,6 @@ pub struct SendWr<A> {
     pub remote_srqn: u32,
 }
 
-/// A receive work request taken from an RQ or SRQ.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct RecvWqe {
-    /// The program's number.
-    pub wr_id: u64,
-    /// Where the message goes.
-    pub sges: SgeList,
-}
-
-impl RecvWqe {
-    /// Bytes that fit.
-    #[must_use]
-    #[inline]
-    pub fn capacity(&self) -> u64 {
-        self.sges.iter().map(|s| u64::from(s.length)).sum()
-    }
-}
-
-/// Completion status; discriminants are those of `enum ibv_wc_status`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-#[repr(u8)]
-#[allow(missing_docs)] // ibv_poll_cq(3)
-pub enum WcStatus {
-    #[default]
-    Success = 0,
-    LocLenErr = 1,
-    LocQpOpErr = 2,
-    LocEecOpErr = 3,
-    LocProtErr = 4,
-    WrFlushErr = 5,
-    MwBindErr = 6,
-    BadRespErr = 7,
-    LocAccessErr = 8,
-    RemInvReqErr = 9,
-    RemAccessErr = 10,
-    RemOpErr = 11,
-    RetryExcErr = 12,
-    RnrRetryExcErr = 13,
-    LocRddViolErr = 14,
-    RemInvRdReqErr = 15,
-    RemAbortErr = 16,
-    InvEecnErr = 17,
-    InvEecStateErr = 18,
-    FatalErr = 19,
-    RespTimeoutErr = 20,
-    GeneralErr = 21,
-    TmErr = 22,
-    TmRndvIncomplete = 23,
-}
-
-/// Completion opcode; discriminants are those of `enum ibv_wc_opcode`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-#[repr(u8)]
-#[allow(missing_docs)] // ibv_poll_cq(3)
-pub enum WcOpcode {
-    #[default]
-    Send = 0,
-    RdmaWrite = 1,
-    RdmaRead = 2,
-    CompSwap = 3,
-    FetchAdd = 4,
-    BindMw = 5,
-    LocalInv = 6,
-    Tso = 7,
-    Flush = 8,
-    AtomicWrite = 9,
-    Recv = 128,
-    RecvRdmaWithImm = 129,
-    TmAdd = 130,
-    TmDel = 131,
-    TmSync = 132,
-    TmRecv = 133,
-    TmNoTag = 134,
-}
-
-/// A work completion.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Completion {
-    /// The work request's number.
-    pub wr_id: u64,
-    /// How it went.
-    pub status: WcStatus,
-    /// What it was. (Undefined to programs when `status` isn't success; always set here.)
-    pub opcode: WcOpcode,
-    /// Bytes received (receives; with the 40 bytes of GRH on UD), read (READ) or 8 (atomics).
-    pub byte_len: u32,
-    /// Immediate data of a receive.
-    pub immediate: Option<[u8; 4]>,
-    /// The rkey that a SEND with invalidate invalidated here.
-    pub invalidated_rkey: Option<u32>,
-    /// Source QPN (UD), else the connected QP's.
-    pub src_qp: u32,
-    /// A GRH precedes the payload (UD).
-    pub grh: bool,
-    /// The sender asked for a solicited event (receives).
-    pub solicited: bool,
-    /// Of a tag-matching SRQ.
-    pub tags: TagFlags,
-    /// The number of the reason for an error ([`crate::Env::failed`]); 0 for none.
-    pub reason: u16,
-}
-
-impl Completion {
-    /// One that says no more than this: without bytes, peer and reason.
-    #[must_use]
-    pub fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Self {
-        Self { wr_id, status, opcode, ..Self::default() }
-    }
-}
-
-/// State of a queue pair; discriminants are those of `enum ibv_qp_state`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-#[allow(missing_docs)] // ibv_modify_qp(3)
-pub enum QpState {
-    Reset = 0,
-    Init = 1,
-    Rtr = 2,
-    Rts = 3,
-    Sqd = 4,
-    Sqe = 5,
-    Err = 6,
-}
-
-impl QpState {
-    /// As the specification writes it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "RESET",
-            Self::Init => "INIT",
-            Self::Rtr => "RTR",
-            Self::Rts => "RTS",
-            Self::Sqd => "SQD",
-            Self::Sqe => "SQE",
-            Self::Err => "ERR",
-        }
-    }
-}
-
-impl core::fmt::Display for QpState {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// Asynchronous event of one QP (ibv_get_async_event(3)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)] // the names are the man page's
@@ -432,36 +214,6 @@ pub enum QpEvent {
     SqDrained,
     /// Only of QPs with an SRQ.
     LastWqeReached,
-}
-
-/// What the responder allows (IBV_ACCESS_REMOTE_* of the QP).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[allow(missing_docs)]
-pub struct Access {
-    pub remote_write: bool,
-    pub remote_read: bool,
-    pub remote_atomic: bool,
-    pub flush: Placement,
-}
-
-impl Access {
-    /// All rights.
-    pub const ALL: Self = Self {
-        remote_write: true,
-        remote_read: true,
-        remote_atomic: true,
-        flush: Placement { global: true, persistent: true },
-    };
-
-    /// Whether a request is allowed that another process executes.
-    pub(crate) const fn allows(self, opcode: Opcode) -> bool {
-        match opcode.operation {
-            Operation::AtomicWrite => self.remote_write,
-            _ if opcode.is_write() => self.remote_write,
-            _ if opcode.is_atomic() => self.remote_atomic,
-            _ => true,
-        }
-    }
 }
 
 /// Everything that `ibv_modify_qp` sets and the transport uses. Plain numbers; the caller has validated them.
@@ -546,22 +298,5 @@ pub enum PostError {
         len: u64,
         /// Bytes of the longest one.
         most: u64,
-    },
-}
-
-/// What an atomic does to the 8 bytes, in host byte order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum AtomicOp {
-    CompareSwap {
-        compare: u64,
-        swap: u64,
-    },
-    FetchAdd {
-        add: u64,
-    },
-    /// An atomic write, which needs the right to write.
-    Store {
-        value: u64,
     },
 }

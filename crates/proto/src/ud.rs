@@ -1,7 +1,8 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet is one message, to and from anybody who knows the Q_Key.
 
 use crate::responder::Refusal;
-use crate::{Asked, Buffer, Cause, Env, Failure, NoReceive, Payload, Qp, UdTarget, Violation, WcStatus, psn};
+use crate::{Asked, Buffer, Cause, Env, Failure, NoReceive, Payload, Qp, UdTarget, Violation, psn};
+use ferroce_types::WcStatus;
 use ferroce_wire::{Deth, Headers};
 
 /// Bytes of the GRH before the payload in every UD receive.

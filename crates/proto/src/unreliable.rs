@@ -1,6 +1,7 @@
 //! The requester of UC and UD: each request ends when its last packet has left.
 
-use crate::{Cause, Env, Instant, Qp, QpState, TransmitError, WcStatus};
+use crate::{Cause, Env, Qp, TransmitError};
+use ferroce_types::{Instant, QpState, WcStatus};
 
 impl<A: Clone> Qp<A> {
     /// Sends requests until the budget, the pace, the fabric or the queue ends it; `true` for the budget.

@@ -4,8 +4,8 @@
 //! it, once per round trip. Only the sender has to know. A lossless fabric has no window. Services that acknowledge
 //! nothing have a [pace](crate::Pace) instead.
 
-use crate::Instant;
 use core::time::Duration;
+use ferroce_types::Instant;
 
 /// Bytes in flight before anything is known of the path.
 const INITIAL: u32 = 128 << 10;
@@ -100,8 +100,8 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::{INITIAL, Window};
-    use crate::Instant;
     use core::time::Duration;
+    use ferroce_types::Instant;
 
     #[test]
     fn window_is_halved_at_most_once_per_round_trip_and_never_under_four_packets() {

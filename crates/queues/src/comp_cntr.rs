@@ -1,7 +1,7 @@
 //! Completion counters (ibv_create_comp_cntr(3)): how many requests of QPs, or bytes, have completed, with success or not.
 
-use ferroce_proto::{SendOp, WcStatus};
-use ferroce_types::{Error, Quota, QuotaPlace, Result, Users, invalid};
+use ferroce_proto::SendOp;
+use ferroce_types::{Error, Quota, QuotaPlace, Result, Users, WcStatus, invalid};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 

@@ -3,7 +3,7 @@
 use crate::chances::Allowed;
 use crate::state::{Clock, Driven, State};
 use crate::world::World;
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;

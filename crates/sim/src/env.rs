@@ -8,8 +8,11 @@ use crate::licences::Licences;
 use crate::reasons;
 use ferroce_buffers::{Rights, Tap};
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Buffer, Cause, Completion, Env, Failure, NoReceive, PayloadSource, PlaceError,
-    Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, SrqPlace, Telling, TransmitError, WcOpcode,
+    Buffer, Cause, Env, Failure, NoReceive, PayloadSource, PlaceError, QpEvent, SrqPlace, Telling,
+    TransmitError,
+};
+use ferroce_types::{
+    Access, AtomicOp, BindMw, Completion, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, WcOpcode,
     WcStatus,
 };
 use ferroce_wire::Headers;

@@ -2,7 +2,7 @@
 
 use ferroce_buffers::{ManagedPeer, ManagerNews};
 use ferroce_cm::{Cm, Config, Handle, ListenerId};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddrV4;
 

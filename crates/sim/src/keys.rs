@@ -3,7 +3,7 @@
 use crate::adapter::{Key, User};
 use ferroce_buffers::{Rights, Tap};
 use ferroce_explain::KeyFault;
-use ferroce_proto::RemoteAccess;
+use ferroce_types::RemoteAccess;
 use std::collections::BTreeMap;
 
 /// What is wrong with a key.

@@ -9,8 +9,7 @@ use crate::state::State;
 use crate::world::Host;
 use ferroce_buffers::{Error, Kind, ManagedPeer, ManagedQp, ManagerNews};
 use ferroce_cm::{Accept, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams, Route};
-use ferroce_proto::{QpState as TransportState, WcStatus};
-use ferroce_types::HostAddr;
+use ferroce_types::{HostAddr, QpState as TransportState, WcStatus};
 use ferroce_wire::cm::{
     Ece, GSI_QKEY, GSI_QPN, IP_HEADER_LEN, IpHeader, Mad, PortSpace, RejectReason, ServiceId, Transport,
 };

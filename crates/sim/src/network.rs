@@ -4,7 +4,7 @@ use crate::faults::Faults;
 use crate::frame::Frame;
 use crate::state::{State, Transit};
 use crate::trace::What;
-use ferroce_proto::{Instant, QpState as TransportState};
+use ferroce_types::{Instant, QpState as TransportState};
 use ferroce_wire::cm::GSI_QPN;
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::net::Ipv4Addr;

@@ -7,9 +7,8 @@ use crate::world::Host;
 use ferroce_buffers::{
     ConnectedTo, Ended, Error, Event, Exposure, Kind, QpAttributes, QpService, Registration, Rights, Tap,
 };
-use ferroce_proto::{
-    Access, Qp, QpParams, QpState as TransportState, RecvWqe, SendRequest, SgeList, UdTarget,
-};
+use ferroce_proto::{Qp, QpParams, SendRequest, UdTarget};
+use ferroce_types::{Access, QpState as TransportState, RecvWqe, SgeList};
 use ferroce_wire::Service;
 use std::collections::VecDeque;
 use std::fmt;
@@ -436,7 +435,7 @@ impl SimCq {
         Ok(count > 0)
     }
 
-    fn block(&self, until: Option<ferroce_proto::Instant>, long: bool) -> bool {
+    fn block(&self, until: Option<ferroce_types::Instant>, long: bool) -> bool {
         let (host, cq) = (self.0.host.index, self.0.number);
         self.0.host.world.block(Wait::Cq { host, cq, until, long })
     }

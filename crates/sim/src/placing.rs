@@ -3,7 +3,7 @@
 use crate::env::QpEnv;
 use crate::keys::key_fault;
 use crate::unplaced::{Target, Unplaced};
-use ferroce_proto::{RemoteAccess, RemoteError, Sge};
+use ferroce_types::{RemoteAccess, RemoteError, Sge};
 
 impl QpEnv<'_> {
     /// Whether a packet's bytes are placed in any order.

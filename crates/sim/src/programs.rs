@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::trace::What;
 use crate::wait::{Boot, ProgramState, Wait};
 use crate::world::{Host, World};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Bytes that an adapter has received and not yet placed.
 
-use ferroce_proto::Sge;
+use ferroce_types::Sge;
 
 /// Where bytes go.
 #[derive(Debug)]

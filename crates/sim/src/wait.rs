@@ -1,6 +1,6 @@
 //! Programs, as the world sees them, and what they wait for.
 
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

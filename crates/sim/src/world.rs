@@ -11,7 +11,7 @@ use crate::state::State;
 use crate::trace::Trace;
 use crate::wait::Wait;
 use ferroce_buffers::Event;
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;

@@ -5,7 +5,7 @@ use crate::elements::element;
 use crate::library;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{Error, Kind};
-use ferroce_proto::SgeList;
+use ferroce_types::SgeList;
 use smallvec::SmallVec;
 use std::ffi::c_int;
 use std::fmt;

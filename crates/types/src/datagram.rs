@@ -1,7 +1,6 @@
 //! What a receiver gets for each packet.
 
 use crate::{HostAddr, PacketMeta, is_adapter_port};
-use ferroce_wire::{BTH_LEN, ICRC_LEN};
 use std::net::SocketAddr;
 
 /// One RoCEv2 packet as it came from a socket. Nothing in it has been checked but that a BTH and an ICRC fit.
@@ -24,9 +23,6 @@ pub struct Datagram<'a> {
 }
 
 impl Datagram<'_> {
-    /// Shortest thing worth handing on: a BTH and an ICRC.
-    pub const MIN_LEN: usize = BTH_LEN + ICRC_LEN;
-
     /// Destination QPN of the BTH; 0 where there is none.
     #[must_use]
     #[inline]
@@ -34,7 +30,7 @@ impl Datagram<'_> {
         self.bytes.get(5..8).map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]))
     }
 
-    /// What the network layer says about it.
+    /// Its facts from the network layer.
     #[must_use]
     #[inline]
     pub fn meta(&self) -> PacketMeta {

@@ -2,11 +2,11 @@
 
 use super::receive::{Reader, RecvOutcome, receiving_socket};
 use super::returned::Heard;
-use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
+use super::{Stats, multicast};
 use ferroce_netdev as net;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
-use ferroce_types::{Unreachable, is_adapter_port};
+use ferroce_types::{Datagram, GROUP_SIZE, HostAddr, Unreachable, is_adapter_port, steering_of};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{ICRC_LEN, ROCE_V2_PORT};
 use std::io;

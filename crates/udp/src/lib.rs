@@ -39,5 +39,3 @@ pub use receive::RecvOutcome;
 pub use receive::receiving_socket;
 pub use stats::Stats;
 pub use train::Flushed;
-
-pub use ferroce_types::{Datagram, GROUP_SIZE, HostAddr, steering_of};

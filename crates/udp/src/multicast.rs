@@ -3,12 +3,12 @@
 //! The kernel gives a copy of each packet to every socket that has joined, whoever has joined before: processes need
 //! nothing of each other, and the end of one changes nothing for the others.
 
+use super::Stats;
 use super::receive::{Reader, RecvOutcome, receiving_socket};
-use super::{Datagram, HostAddr, Stats};
 use ferroce_netdev::{UdpSocket, udp_sockets};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
-use ferroce_types::{Error, Result};
+use ferroce_types::{Datagram, Error, HostAddr, Result};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;

@@ -1,9 +1,10 @@
 //! Reading a socket of the group: `recvmmsg` (or `recvmsg`) into large buffers, GRO trains cut into packets.
 
-use super::{Datagram, HostAddr, Stats};
+use super::Stats;
 use ferroce_os::room;
 use ferroce_os::sys::{self, EngineFd, ReceiveBatch, control};
-use ferroce_types::MAX_FLOW_LABEL;
+use ferroce_types::{Datagram, HostAddr, MAX_FLOW_LABEL};
+use ferroce_wire::MIN_PACKET_LEN;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -127,7 +128,7 @@ impl Reader {
                 Datagram { source, destination, tos: 0, ttl: None, flow_label: 0, segment: 0, bytes: &[] };
             let segment_size = read_control(message.control, &mut about);
             for (segment, bytes) in bytes.chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate() {
-                if bytes.len() < Datagram::MIN_LEN {
+                if bytes.len() < MIN_PACKET_LEN {
                     stats.malformed.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }

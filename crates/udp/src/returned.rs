@@ -1,9 +1,8 @@
 //! What the network says of packets that were sent (ICMP), for whoever wants to know why nothing comes back. Nothing is decided by it:
 //! anybody can send such a message.
 
-use super::HostAddr;
 use ferroce_os::sys;
-use ferroce_types::Unreachable;
+use ferroce_types::{HostAddr, Unreachable};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};

@@ -281,9 +281,9 @@ fn refuses_segmentation(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GROUP_SIZE, HostAddr, TxBatch};
+    use crate::TxBatch;
     use ferroce_os::sys::{EngineFd, InetAddress};
-    use ferroce_types::Unreachable;
+    use ferroce_types::{GROUP_SIZE, HostAddr, Unreachable};
     use ferroce_wire::crc::extend;
     use ferroce_wire::icrc::Flow;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};

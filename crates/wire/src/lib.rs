@@ -33,6 +33,8 @@ pub const ROCE_V2_PORT: u16 = 4791;
 pub const ICRC_LEN: usize = 4;
 /// Bytes of a BTH, which begins every packet.
 pub const BTH_LEN: usize = 12;
+/// Bytes of the shortest packet: a BTH and an ICRC.
+pub const MIN_PACKET_LEN: usize = BTH_LEN + ICRC_LEN;
 /// Bytes of the longest headers any opcode has: BTH, XRCETH and AtomicETH.
 pub const MAX_HEADERS_LEN: usize = BTH_LEN + 4 + 28;
 /// Reserved bytes between the BTH and the ICRC of a CNP (annex A17.9.3). [`Packet`] gives them as the payload.

@@ -200,6 +200,13 @@ impl Headers {
         self.bth.opcode.headers_len()
     }
 
+    /// Bytes of a packet with these headers and so many bytes of payload, from BTH to ICRC.
+    #[must_use]
+    #[inline]
+    pub const fn packet_len(&self, payload: usize) -> usize {
+        self.len() + payload.next_multiple_of(4) + crate::ICRC_LEN
+    }
+
     /// Exactly the optional headers are there that the opcode has.
     #[must_use]
     pub fn fits_opcode(&self) -> bool {

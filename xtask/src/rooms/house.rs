@@ -39,13 +39,13 @@ const fn one(name: &'static str, what: &'static str) -> Crate {
 /// From the ground up.
 pub const HOUSE: &[Storey] = &[
     &[
+        room(
+            "types",
+            "The vocabulary that crates share: time, states, completions, memory as requests name it, addresses, errors.",
+        ),
         room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else."),
         room("ring", "The ring that holds the entries of queues, in memory of its own or in the program's."),
         room("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
-    ],
-    &[
-        room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors."),
-        room("buffers", "Registered memory for the Rust API: regions, buffers, and the slots that own them."),
     ],
     &[
         one(
@@ -57,8 +57,7 @@ pub const HOUSE: &[Storey] = &[
             "cm",
             "The communication manager as a state machine without I/O: connections, lookups, their timers.",
         ),
-    ],
-    &[
+        room("buffers", "Registered memory for the Rust API: regions, buffers, and the slots that own them."),
         room("explain", "Why requests fail, in words: the catalogue of reasons, and the lines made of them."),
         room(
             "watch",

@@ -4,7 +4,7 @@
 use super::action::Action;
 use super::{Outcome, number};
 use ferroce_os::versioned;
-use ferroce_proto::AtomicOp;
+use ferroce_types::AtomicOp;
 
 std::arch::global_asm!(
     include_str!("aarch64.s"),

@@ -42,7 +42,7 @@ use crate::Fault;
 use action::FAULTS;
 use ferroce_os::per_thread::Zeroed;
 use ferroce_os::{clock, per_thread};
-use ferroce_proto::AtomicOp;
+use ferroce_types::AtomicOp;
 use ferroce_wire::crc::extend;
 use std::cell::Cell;
 use std::marker::PhantomData;

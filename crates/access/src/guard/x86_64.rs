@@ -3,7 +3,7 @@
 use super::action::Action;
 use super::{Fold, Outcome, number};
 use ferroce_os::versioned;
-use ferroce_proto::AtomicOp;
+use ferroce_types::AtomicOp;
 use ferroce_wire::crc::fold_by;
 
 std::arch::global_asm!(

@@ -5,7 +5,8 @@ use ferroce_buffers::{
     AccessBy, Borrows, Buffer, ConnectedTo, Ended, Error, Event, Failed, Held, Memory, QpAttributes,
     QpService, Result, Segments, Stamped,
 };
-use ferroce_proto::{SendRequest, SgeList};
+use ferroce_proto::SendRequest;
+use ferroce_types::SgeList;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -16,7 +16,8 @@ use ferroce_buffers::{
     Buffer, Error, Failed, Held, Kind, Parts, PayloadMut, Pool, QpAttributes, QpService, Result, Rights,
     Segment, Segments,
 };
-use ferroce_proto::{Access, BindMw, DataRef, SendOp, SendRequest, Sge, SgeList, one_sge};
+use ferroce_proto::{DataRef, SendOp, SendRequest};
+use ferroce_types::{Access, BindMw, Sge, SgeList, one_sge};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;

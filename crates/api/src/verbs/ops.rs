@@ -7,7 +7,8 @@ use ferroce_buffers::rights::{Atomics, Reads, Right, Writes};
 use ferroce_buffers::{
     Buffer, Error, Held, Kind, Lendable as _, Payload, PayloadMut, Remote, Rights, Segment, Segments,
 };
-use ferroce_proto::{Access, BindMw, SendOp};
+use ferroce_proto::SendOp;
+use ferroce_types::{Access, BindMw};
 use sealed::{Described, Flags, Request};
 use std::marker::PhantomData;
 

@@ -4,10 +4,10 @@ use std::mem::zeroed;
 use std::net::Ipv4Addr;
 
 use ferroce_nic as nic;
+use ferroce_types::HostAddr;
 use nic::OfContext as _;
 use nic::net::ip_of;
 use nic::qp::AddressVector;
-use nic::udp::HostAddr;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry, put};

@@ -2,8 +2,8 @@
 
 use super::{Answer, Seen};
 use ferroce_explain::{entry, id};
-use ferroce_nic::host::slot_of;
 use ferroce_nic::watch::{Peer, QueuePair, Request};
+use ferroce_types::slot_of;
 use std::collections::HashMap;
 
 /// All queue pairs of the host by number, each with its process. Those of two users may have the same number.

@@ -5,8 +5,8 @@ use ferroce_connect::{
     PortSpace, QpParams, RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
 };
 use ferroce_nic::Context;
-use ferroce_nic::udp::HostAddr;
 use ferroce_tests::helper::{Helper, answer_commands};
+use ferroce_types::HostAddr;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -225,7 +225,7 @@ mod tests {
     use crate::link::LEN;
     use ferroce_access::{Cookie, SharedMemory};
     use ferroce_os::sys;
-    use ferroce_proto::Access;
+    use ferroce_types::Access;
 
     #[test]
     fn a_revocation_that_finds_a_lane_locked_is_seen_by_the_thread_that_unlocks_it() {

@@ -4,8 +4,7 @@ use super::{Bytes, Mr, Registered};
 use crate::pd::Pd;
 use crate::rights::{Denied, MrInit, translate};
 use ferroce_access::Fault;
-use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
-use ferroce_types::{Error, Result};
+use ferroce_types::{BindMw, Error, RemoteAccess, RemoteError, Result, Sge};
 use std::sync::Arc;
 
 impl Mr {
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
     use crate::double::Nobody;
     use crate::{KeyTable, KeyUser, MrAccess, Mw, MwKind};
-    use ferroce_proto::Access;
+    use ferroce_types::Access;
     use std::time::{Duration, Instant};
 
     /// Threads that copy, each so long that there is never a moment without a copy.

@@ -3,7 +3,7 @@
 use super::{Bytes, Mr, Registered};
 use crate::rights::{MrAccess, translate};
 use ferroce_explain::{KeyFault, Rights};
-use ferroce_proto::RemoteAccess;
+use ferroce_types::RemoteAccess;
 
 /// What a request does to a region's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::double::Nobody;
     use crate::{KeyTable, KeyUser, MrInit, Pd};
-    use ferroce_proto::Sge;
+    use ferroce_types::Sge;
     use std::sync::Arc;
 
     #[test]

@@ -39,9 +39,8 @@ use ferroce_os::{
     sync::{Global, Mutex, class},
     sys::{self, EngineFd},
 };
-use ferroce_proto::Instant;
 use ferroce_queues::Cq;
-use ferroce_types::Result;
+use ferroce_types::{Instant, Result};
 use network::Network;
 use std::os::fd::RawFd;
 use std::sync::Arc;

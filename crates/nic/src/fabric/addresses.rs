@@ -13,9 +13,9 @@ use ferroce_os::{
     sync::{Mutex, RwLock, class},
     sys,
 };
-use ferroce_proto::{Instant, Pace};
-use ferroce_types::{Error, MAX_FLOW_LABEL, Result, first_qpn, invalid};
-use ferroce_udp::{self, Endpoint, HostAddr, steering_of};
+use ferroce_proto::Pace;
+use ferroce_types::{Error, HostAddr, Instant, MAX_FLOW_LABEL, Result, first_qpn, invalid, steering_of};
+use ferroce_udp::{self, Endpoint};
 use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;

@@ -3,8 +3,7 @@
 use crate::adapter::{Adapter, Work};
 use crate::qp::{Origin, Qp, RxPayload, is_middle};
 use ferroce_os::{Patience, clock, fork, sys};
-use ferroce_proto::Instant;
-use ferroce_udp::{Datagram, HostAddr};
+use ferroce_types::{Datagram, HostAddr, Instant};
 use ferroce_wire::cm::GSI_QPN;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};

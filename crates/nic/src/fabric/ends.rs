@@ -6,8 +6,7 @@ use crate::owner::OfContext as _;
 use crate::qp::AddressVector;
 use ferroce_mem::Pd;
 use ferroce_netdev::{LinkLayer, MULTICAST_LIDS, ip_of, why_no_lid};
-use ferroce_types::{Grh, PacketMeta, Result, invalid};
-use ferroce_udp::HostAddr;
+use ferroce_types::{HostAddr, PacketMeta, Result, invalid};
 
 /// The hop limit of packets that are addressed by a LID: they don't leave the subnet. Packets that are addressed by a GRH
 /// have another, so the receiver knows which of them have a GRH.
@@ -89,14 +88,5 @@ pub(crate) fn seen_of(meta: &PacketMeta, pd: &Pd) -> Seen {
             let by_lid = slid.is_some() && meta.ttl == HOP_LIMIT_BY_LID && !meta.dst.is_multicast();
             Seen { slid: slid.unwrap_or(0), grh: !by_lid }
         }
-    }
-}
-
-/// The GRH of a packet, in the form of the process's link layer.
-#[inline]
-pub(crate) fn grh_of(meta: &PacketMeta) -> [u8; Grh::LEN] {
-    match LinkLayer::current() {
-        LinkLayer::Ethernet => Grh::of(meta),
-        layer @ LinkLayer::InfiniBand => Grh::between(meta, layer.gid_of(meta.src), layer.gid_of(meta.dst)),
     }
 }

@@ -5,7 +5,6 @@ use crate::ah::{Path, ResolvedAv};
 use crate::poller::Poller;
 use crate::qp::{Budget, Origin, Qp, QpEnv, Rest};
 use ferroce_engine::Source;
-use ferroce_host::slot_of;
 use ferroce_hostlink::{
     CompactRun, Link, Receive, ReceivedRecord, SentPacket, Single, SinglePacket, Unserved,
 };
@@ -13,9 +12,8 @@ use ferroce_os::{
     clock,
     sys::{self, InetAddress},
 };
-use ferroce_proto::Instant;
-use ferroce_types::{Error, Result, first_qpn};
-use ferroce_udp::{HostAddr, tap::Direction};
+use ferroce_types::{Error, HostAddr, Instant, Result, first_qpn, slot_of};
+use ferroce_udp::tap::Direction;
 use std::sync::Arc;
 
 /// Packets taken from a ring before the next ring has its turn.

@@ -5,8 +5,7 @@ use crate::ah::Ah;
 use crate::qp::{Origin, Qp, QpEnv};
 use ferroce_engine::PayloadBytes;
 use ferroce_os::clock;
-use ferroce_proto::Instant;
-use ferroce_types::PacketMeta;
+use ferroce_types::{Instant, PacketMeta};
 use ferroce_wire::Headers;
 use std::sync::Arc;
 

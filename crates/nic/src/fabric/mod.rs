@@ -14,7 +14,7 @@ mod sockets;
 mod taps;
 
 pub(crate) use addresses::{Addresses, PeerSocket, udp_only};
-pub(crate) use ends::{grh_of, seen_of};
+pub(crate) use ends::seen_of;
 pub(crate) use links::{LinkSource, is_of_this_host};
 pub(crate) use local::LocalPacket;
 pub(crate) use multicast::{GroupSource, Multicast};

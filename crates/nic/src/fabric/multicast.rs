@@ -10,9 +10,8 @@ use ferroce_os::{
     sync::{Mutex, RwLock, class},
     sys::{self, EngineFd},
 };
-use ferroce_proto::Instant;
-use ferroce_types::{Error, PacketMeta, Result, invalid};
-use ferroce_udp::{Datagram, GroupSocket, HostAddr, RecvOutcome};
+use ferroce_types::{Datagram, Error, HostAddr, Instant, PacketMeta, Result, invalid};
+use ferroce_udp::{GroupSocket, RecvOutcome};
 use ferroce_wire::{Packet, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;

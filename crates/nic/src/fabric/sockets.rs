@@ -3,8 +3,8 @@
 use crate::adapter::Adapter;
 use ferroce_engine::Source;
 use ferroce_os::clock;
-use ferroce_proto::Instant;
-use ferroce_udp::{Datagram, Endpoint, RecvOutcome, steering_of};
+use ferroce_types::{Datagram, Instant, steering_of};
+use ferroce_udp::{Endpoint, RecvOutcome};
 use ferroce_wire::cm::GSI_QPN;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -10,10 +10,9 @@ use ferroce_os::{
     clock,
     sync::{Mutex, class},
 };
-use ferroce_proto::Instant;
-use ferroce_types::PacketMeta;
+use ferroce_types::{Datagram, HostAddr, Instant, PacketMeta};
 use ferroce_udp::{
-    Datagram, Dest, HostAddr, OutgoingTap, send_alone,
+    Dest, OutgoingTap, send_alone,
     tap::Direction,
     tap::capture::{Capture, IpUdpHeader},
     tap::fault::{Fault, FaultQueue},

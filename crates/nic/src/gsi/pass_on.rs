@@ -6,7 +6,7 @@
 //! less and less often.
 
 use ferroce_os::sync::{Mutex, class};
-use ferroce_proto::Instant;
+use ferroce_types::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -4,8 +4,8 @@
 use super::fabric::Listing;
 use super::{Qp, QpEnv};
 use crate::ah::Ah;
-use ferroce_proto::{Env, Instant, QpEvent, QpState};
-use ferroce_types::{Error, Result};
+use ferroce_proto::{Env, QpEvent};
+use ferroce_types::{Error, Instant, QpState, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,8 +2,7 @@
 //! specification. What one names and the other names too is in force; nothing of it is taken for granted.
 
 use super::{Inner, Path, Qp};
-use ferroce_proto::QpState;
-use ferroce_types::{Result, invalid};
+use ferroce_types::{QpState, Result, invalid};
 use ferroce_wire::Service;
 
 /// Packets with data say that they are ECN-capable (RFC 3168): a network that is filling up marks them instead of dropping

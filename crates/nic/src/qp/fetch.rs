@@ -10,11 +10,9 @@ use ferroce_access::{Fault, atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
 use ferroce_mem::{KeyTable, KeyUser};
 use ferroce_os::clock;
-use ferroce_proto::{
-    AtomicOp, FetchAnswer, FetchOp, PayloadSource, RemoteAccess, SendOp, SendRequest, Sge, TransmitError,
-    WcStatus,
-};
+use ferroce_proto::{FetchAnswer, FetchOp, PayloadSource, SendOp, SendRequest, TransmitError};
 use ferroce_queues::Wc;
+use ferroce_types::{AtomicOp, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Opcode, Operation, Reth, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,8 +3,8 @@
 use super::{Inner, Path, Qp, operation_of_request, state_of};
 use crate::watched::named;
 use ferroce_os::clock;
-use ferroce_proto::QpState;
 use ferroce_queues::Cq;
+use ferroce_types::QpState;
 use ferroce_watch::{Peer, QueuePair, Request, Text, WorkQueue};
 use ferroce_wire::Service;
 use std::net::IpAddr;

@@ -2,8 +2,7 @@
 
 use super::Qp;
 use crate::owner::OfContext as _;
-use ferroce_types::{Error, Result, invalid};
-use ferroce_udp::HostAddr;
+use ferroce_types::{Error, HostAddr, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

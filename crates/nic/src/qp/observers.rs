@@ -3,9 +3,9 @@
 use super::{Qp, operation_of_request};
 use crate::ah::Ah;
 use crate::traced::Noted;
-use ferroce_proto::{Completion, SendWr, WcOpcode, WcStatus};
+use ferroce_proto::SendWr;
 use ferroce_queues::{CompCntr, CountedOp, QpCntrs};
-use ferroce_types::Result;
+use ferroce_types::{Completion, Result, WcOpcode, WcStatus};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 

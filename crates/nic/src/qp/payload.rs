@@ -4,7 +4,8 @@ use crate::settings;
 use ferroce_access::{Fault, copy, summed};
 use ferroce_hostlink::{RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
-use ferroce_proto::{Payload, PayloadSource, PlaceError, RemoteAccess, Sge, TransmitError};
+use ferroce_proto::{Payload, PayloadSource, PlaceError, TransmitError};
+use ferroce_types::{RemoteAccess, Sge};
 use ferroce_wire::crc::extend;
 
 /// A packet's payload, wherever it lies.

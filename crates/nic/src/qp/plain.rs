@@ -12,8 +12,9 @@ use ferroce_hostlink::{
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_proto::{DataRef, PlainSend, RecvWqe, SendOp, SendRequest, Sge, WcStatus};
+use ferroce_proto::{DataRef, PlainSend, SendOp, SendRequest};
 use ferroce_queues::{RecvQueue, Srq, Wc};
+use ferroce_types::{RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Opcode, Operation, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;

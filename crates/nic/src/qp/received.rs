@@ -120,7 +120,7 @@ mod tests {
         let opcode = Opcode { service: Service::Rc, operation };
         let headers = Headers::new(Bth { ack_request: true, ..Bth::new(opcode, dest_qp, PSN) });
         let payload = vec![7; 8];
-        LocalPacket { headers, meta: meta.of_packet(&headers, payload.len()), payload }
+        LocalPacket { headers, meta: meta.with_len(headers.packet_len(payload.len())), payload }
     }
 
     /// Calls `then` with a queue pair that has executed a SEND and has another receive, and with its peer, whose inbox has no room for

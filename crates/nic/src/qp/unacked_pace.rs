@@ -1,7 +1,8 @@
 //! A QP's part of the pace of UC and UD.
 
 use crate::fabric::PeerSocket;
-use ferroce_proto::{Instant, Pace, Portion, TransmitError};
+use ferroce_proto::{Pace, Portion, TransmitError};
+use ferroce_types::Instant;
 use std::sync::{Arc, Weak};
 
 /// What a QP may send to whom, of what nobody acknowledges.

@@ -5,10 +5,9 @@ use super::{Qp, QpEnv, RxPayload};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::xrc::{ConnectError, DomainFile, Hello, Range, SrqProcess};
-use ferroce_host::slot_of;
 use ferroce_mem::KeyUser;
-use ferroce_proto::{Access, DelegateError, Instant, Payload, QpState, RemoteError, SrqPlace, TransmitError};
-use ferroce_types::PacketMeta;
+use ferroce_proto::{DelegateError, Payload, SrqPlace, TransmitError};
+use ferroce_types::{Access, Instant, PacketMeta, QpState, RemoteError, slot_of};
 use ferroce_wire::Headers;
 use std::sync::Arc;
 

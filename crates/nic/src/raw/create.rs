@@ -9,9 +9,8 @@ use crate::qp::{QpCap, WrSession};
 use ferroce_engine::Deadline;
 use ferroce_mem::{Pd, is_same};
 use ferroce_os::sync::Mutex;
-use ferroce_proto::QpState;
 use ferroce_queues::{Cq, Limits, Unacked};
-use ferroce_types::{Result, Users, invalid};
+use ferroce_types::{QpState, Result, Users, invalid};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

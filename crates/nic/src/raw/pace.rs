@@ -2,8 +2,8 @@
 
 use super::RawQp;
 use crate::qp::check_rate;
-use ferroce_proto::{Instant, QpState, RateLimit, Throttle};
-use ferroce_types::{Result, invalid};
+use ferroce_proto::{RateLimit, Throttle};
+use ferroce_types::{Instant, QpState, Result, invalid};
 use std::sync::Arc;
 
 /// Bytes of a frame's check sequence.

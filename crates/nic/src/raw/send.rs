@@ -8,9 +8,9 @@ use ferroce_os::{
     clock,
     sys::{Outgoing, SendBatch},
 };
-use ferroce_proto::{Completion, Data, Instant, QpState, WcOpcode, WcStatus};
+use ferroce_proto::Data;
 use ferroce_queues::Wc;
-use ferroce_types::{Error, Result, invalid};
+use ferroce_types::{Completion, Error, Instant, QpState, Result, WcOpcode, WcStatus, invalid};
 use ferroce_wire::checksum;
 use ferroce_wire::frame::{ETHERNET_LEN, Frame};
 use std::sync::Arc;

@@ -9,10 +9,9 @@ use ferroce_os::{
     fork,
     sync::{Mutex, class},
 };
-use ferroce_proto::{Completion, RecvWqe, WcOpcode, WcStatus};
 use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Limits, RecvQueue, Unacked, Wc, WcTags};
-use ferroce_types::{AsyncEvent, Result, Users, invalid};
+use ferroce_types::{AsyncEvent, Completion, RecvWqe, Result, Users, WcOpcode, WcStatus, invalid};
 use std::sync::Arc;
 
 /// State of a work queue; discriminants are those of `enum ibv_wq_state`.

@@ -13,7 +13,7 @@ use super::serve::end_service;
 use crate::adapter::Adapter;
 use crate::qp::{Lost, Qp};
 use ferroce_engine::Source;
-use ferroce_host::{frame, slot_of};
+use ferroce_host::frame;
 use ferroce_hostlink::MAX_PAYLOAD;
 use ferroce_os::{
     clock,
@@ -21,7 +21,7 @@ use ferroce_os::{
     sys::{self, EngineFd},
 };
 use ferroce_proto::{DelegateError, Executed, Payload};
-use ferroce_types::{AsyncEvent, Error, Result};
+use ferroce_types::{AsyncEvent, Error, Result, slot_of};
 use ferroce_wire::{Headers, NakCode};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

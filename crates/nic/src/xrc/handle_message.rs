@@ -4,8 +4,7 @@ use super::DomainFile;
 use super::message::NAME;
 use crate::qp::{AddressVector, QpAttr};
 use ferroce_host::frame;
-use ferroce_proto::{Access, Placement, QpState};
-use ferroce_types::{AsyncEvent, Error};
+use ferroce_types::{Access, AsyncEvent, Error, Placement, QpState};
 
 /// The kind of a request for a handle of a target.
 pub(super) const KIND: u8 = 5;

@@ -2,7 +2,8 @@
 
 use super::DomainFile;
 use ferroce_host::frame;
-use ferroce_proto::{Access, Executed, RemoteError};
+use ferroce_proto::Executed;
+use ferroce_types::{Access, RemoteError};
 use ferroce_wire::{Headers, NakCode, Syndrome};
 
 /// The kind of a request that begins the execution of a target's requests.

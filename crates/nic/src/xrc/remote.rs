@@ -5,14 +5,13 @@ use super::handle_message::{self, Call, News, Open};
 use super::{Domain, Opener};
 use crate::adapter::Adapter;
 use crate::qp::QpAttr;
-use ferroce_host::{frame, slot_of};
+use ferroce_host::frame;
 use ferroce_os::{
     fork,
     sync::{Changed, Mutex, MutexGuard, class},
     sys::{self, EngineFd},
 };
-use ferroce_proto::QpState;
-use ferroce_types::{AsyncEvent, Error, Result, invalid};
+use ferroce_types::{AsyncEvent, Error, QpState, Result, invalid, slot_of};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

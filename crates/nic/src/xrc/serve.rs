@@ -11,7 +11,7 @@ use ferroce_host::{Service, Services, frame};
 use ferroce_hostlink::MAX_PAYLOAD;
 use ferroce_mem::KeyTable;
 use ferroce_os::{clock, sys::EngineFd};
-use ferroce_proto::{RemoteAccess, RemoteError};
+use ferroce_types::{RemoteAccess, RemoteError};
 use std::sync::Arc;
 
 /// Answers other processes that ask for the execution of their targets' requests, or for handles of targets.

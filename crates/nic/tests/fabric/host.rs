@@ -3,10 +3,11 @@
 use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
-use ferroce_nic::host::{Error, Host, slot_of};
-use ferroce_nic::udp::{Datagram, HostAddr, RecvOutcome, TxBatch};
+use ferroce_nic::host::{Error, Host};
+use ferroce_nic::udp::{RecvOutcome, TxBatch};
 use ferroce_tests::wait::eventually;
-use ferroce_wire::Operation;
+use ferroce_types::{Datagram, HostAddr, slot_of};
+use ferroce_wire::{MIN_PACKET_LEN, Operation};
 use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -279,7 +280,7 @@ fn a_process_without_room_for_what_is_passed_on_is_waited_for() {
     const PACKETS: u64 = 40;
     in_namespace("host::a_process_without_room_for_what_is_passed_on_is_waited_for", || {
         let (from, to) = (Host::join().unwrap(), Host::join().unwrap());
-        let mut bytes = [0; Datagram::MIN_LEN];
+        let mut bytes = [0; MIN_PACKET_LEN];
         bytes[5..8].copy_from_slice(&(u32::from(to.slots()[0]) << 12 | 7).to_be_bytes()[1..]);
         let datagram = Datagram {
             source: "127.0.0.1:49152".parse().unwrap(),

@@ -3,9 +3,10 @@
 use super::packets;
 use ferroce_nic::host::{Error, Host};
 use ferroce_nic::sys;
-use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, TxBatch, receiving_socket};
+use ferroce_nic::udp::{Endpoint, TxBatch, receiving_socket};
 use ferroce_tests::helper::{self, Helper};
 use ferroce_tests::wait::eventually;
+use ferroce_types::{Datagram, HostAddr};
 use ferroce_wire::Operation;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};

@@ -2,9 +2,10 @@
 
 use super::namespace::in_namespace;
 use super::side::{Side, open};
-use ferroce_nic::udp::{Dest, Endpoint, HostAddr, TxBatch};
+use ferroce_nic::udp::{Dest, Endpoint, TxBatch};
 use ferroce_nic::{Poll as _, QpState, SendOp, Service, WcStatus};
 use ferroce_tests::wait::eventually;
+use ferroce_types::HostAddr;
 use ferroce_wire::crc::extend;
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Syndrome};
 use std::net::Ipv6Addr;

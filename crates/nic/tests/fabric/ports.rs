@@ -3,7 +3,7 @@
 use super::namespace::in_namespace;
 use ferroce_nic::host::{Host, PortAddress, PortError};
 use ferroce_nic::sys;
-use ferroce_nic::udp::HostAddr;
+use ferroce_types::HostAddr;
 use std::fs::File;
 use std::net::Ipv4Addr;
 

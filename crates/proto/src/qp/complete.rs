@@ -2,7 +2,8 @@
 
 use crate::answers::Answers;
 use crate::sendq::{Issuer, Wqe};
-use crate::{Cause, Completion, Env, Qp, QpEvent, QpState, SendOp, TagFlags, WcOpcode, WcStatus};
+use crate::{Cause, Env, Qp, QpEvent, SendOp};
+use ferroce_types::{Completion, QpState, TagFlags, WcOpcode, WcStatus};
 
 impl<A: Clone> Qp<A> {
     /// Ends the oldest send request.

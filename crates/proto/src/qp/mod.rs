@@ -7,8 +7,9 @@ use crate::answers::Answers;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::sendq::{SendQueue, Wqe};
-use crate::{Counters, Env, Instant, QpParams, QpState, RateLimit, SendWr, Violation};
+use crate::{Counters, Env, QpParams, RateLimit, SendWr, Violation};
 use ferroce_ring::EntryRing;
+use ferroce_types::{Instant, QpState};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use post::packets;
 

@@ -1,7 +1,8 @@
 //! What is taken into the send queue.
 
 use crate::sendq::{Issuer, Wqe};
-use crate::{Data, DataRef, MAX_MESSAGE, PostError, Qp, QpState, SendOp, SendRequest};
+use crate::{Data, DataRef, MAX_MESSAGE, PostError, Qp, SendOp, SendRequest};
+use ferroce_types::QpState;
 use ferroce_wire::Service;
 
 impl<A: Clone> Qp<A> {

@@ -6,7 +6,8 @@ mod send;
 use crate::rate::Throttle;
 use crate::sendq::Wqe;
 use crate::window::Window;
-use crate::{Cause, Instant, QpParams, psn};
+use crate::{Cause, QpParams, psn};
+use ferroce_types::Instant;
 use std::collections::VecDeque;
 
 /// What a small packet costs of a receiver's socket buffer.

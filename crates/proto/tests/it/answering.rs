@@ -4,7 +4,8 @@ use crate::crafted::{answers, frame, read_request};
 use crate::host::{ALL, BASE, Frame, Region, THERE};
 use crate::net::{Pair, READ, WRITE, params, wr};
 use core::time::Duration;
-use ferroce_proto::{Data, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcStatus};
+use ferroce_proto::{Data, QpEvent, QpParams, SendOp, SendWr};
+use ferroce_types::{QpState, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Aeth, AtomicEth, NakCode, Operation, Reth, Service, Syndrome};
 use std::collections::VecDeque;
 

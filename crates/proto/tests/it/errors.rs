@@ -3,7 +3,8 @@
 use crate::host::{ALL, BASE, Region, THERE};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::time::Duration;
-use ferroce_proto::{Access, QpEvent, QpParams, QpState, SendOp, SendWr, WcStatus};
+use ferroce_proto::{QpEvent, QpParams, SendOp, SendWr};
+use ferroce_types::{Access, QpState, WcStatus};
 use ferroce_wire::Service;
 
 /// A key of the peer with no rights at all, one whose memory is gone, and one that doesn't exist.
@@ -140,7 +141,7 @@ fn cases() -> Vec<Case> {
             {
                 let mut request = write(ALL, THERE, 3000);
                 if let ferroce_proto::Data::Sges(sges) = &mut request.data {
-                    sges.push(ferroce_proto::Sge { addr: BASE, length: 3000, lkey: UNKNOWN });
+                    sges.push(ferroce_types::Sge { addr: BASE, length: 3000, lkey: UNKNOWN });
                 }
                 request
             },

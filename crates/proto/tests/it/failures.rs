@@ -2,9 +2,8 @@
 
 use crate::host::{ALL, BASE, REASON, Region, THERE};
 use crate::net::{Pair, READ, WRITE, datagram, params, wr};
-use ferroce_proto::{
-    Access, Asked, Cause, QpParams, QpState, Refusing, RemoteAccess, SendOp, Telling, WcStatus,
-};
+use ferroce_proto::{Asked, Cause, QpParams, Refusing, SendOp, Telling};
+use ferroce_types::{Access, QpState, RemoteAccess, WcStatus};
 use ferroce_wire::{Operation, Service};
 use std::time::Duration;
 

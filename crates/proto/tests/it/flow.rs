@@ -3,7 +3,8 @@
 use crate::crafted::{answers, frame, read_request};
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, READ, WRITE, wr};
-use ferroce_proto::{SendOp, WcStatus};
+use ferroce_proto::SendOp;
+use ferroce_types::WcStatus;
 use ferroce_wire::{Opcode, Operation, Service};
 
 #[test]

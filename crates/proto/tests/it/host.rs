@@ -1,9 +1,12 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Buffer, Cause, Completion, DelegateError, Env, Failure, Instant, NoReceive,
-    PayloadSource, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
-    TagInfo, Taken, Telling, TransmitError, Unanswered, WcStatus,
+    Buffer, Cause, DelegateError, Env, Failure, NoReceive, PayloadSource, PlaceError, QpEvent, SendWr,
+    SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
+};
+use ferroce_types::{
+    Access, AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge,
+    WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -359,14 +362,14 @@ impl Env for Host {
             self.unpublished.push(Completion {
                 wr_id: receive.wr_id,
                 status: WcStatus::WrFlushErr,
-                opcode: ferroce_proto::WcOpcode::Recv,
+                opcode: ferroce_types::WcOpcode::Recv,
                 byte_len: 0,
                 immediate: None,
                 invalidated_rkey: None,
                 src_qp: 0,
                 grh: false,
                 solicited: false,
-                tags: ferroce_proto::TagFlags::default(),
+                tags: ferroce_types::TagFlags::default(),
                 reason: 0,
             });
         }

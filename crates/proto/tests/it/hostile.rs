@@ -3,7 +3,8 @@
 
 use crate::host::{ALL, BASE, Frame, THERE};
 use crate::net::{Pair, Rng, params, wr};
-use ferroce_proto::{QpParams, QpState, SendOp, WcStatus};
+use ferroce_proto::{QpParams, SendOp};
+use ferroce_types::{QpState, WcStatus};
 use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Operation, Reth, Service};
 
 /// Any opcode of any service with any header; the numbers are drawn from the interesting ones.

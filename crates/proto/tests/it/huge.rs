@@ -1,9 +1,12 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Buffer, Completion, Data, Env, Instant, NoReceive, Payload, PayloadSource,
-    PlaceError, Placement, Qp, QpEvent, QpParams, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
-    SendWr, Sge, TransmitError, WcStatus,
+    Buffer, Data, Env, NoReceive, Payload, PayloadSource, PlaceError, Qp, QpEvent, QpParams, SendOp, SendWr,
+    TransmitError,
+};
+use ferroce_types::{
+    Access, AtomicOp, BindMw, Completion, Instant, Placement, QpState, RecvWqe, RemoteAccess, RemoteError,
+    Sge, WcStatus,
 };
 use ferroce_wire::{Headers, Service};
 

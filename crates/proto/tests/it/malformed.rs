@@ -3,7 +3,8 @@
 use crate::crafted::{answers, frame};
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, READ, WRITE, params, wr};
-use ferroce_proto::{QpEvent, QpState, SendOp, WcStatus};
+use ferroce_proto::{QpEvent, SendOp};
+use ferroce_types::{QpState, WcStatus};
 use ferroce_wire::{Operation, Reth, Service};
 
 #[test]

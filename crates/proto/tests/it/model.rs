@@ -3,7 +3,8 @@
 use crate::host::{ALL, BASE, pattern};
 use crate::net::{Faults, Pair, Side, params, wr};
 use core::time::Duration;
-use ferroce_proto::{QpParams, SendOp, WcStatus};
+use ferroce_proto::{QpParams, SendOp};
+use ferroce_types::WcStatus;
 use ferroce_wire::Service;
 use proptest::prelude::*;
 

@@ -3,9 +3,9 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Access, AtomicOp, Data, Env as _, FetchAnswer, FetchOp, Instant, MiddlePlace, Placement, PlainSend, Qp,
-    QpParams, QpState, RemoteAccess, SendOp, SendWr, Sge, UdTarget, WcStatus,
+    Data, Env as _, FetchAnswer, FetchOp, MiddlePlace, PlainSend, Qp, QpParams, SendOp, SendWr, UdTarget,
 };
+use ferroce_types::{Access, AtomicOp, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service};
 use std::collections::BTreeMap;
 

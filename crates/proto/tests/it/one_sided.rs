@@ -2,7 +2,8 @@
 
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, READ, Side, WRITE, params, wr};
-use ferroce_proto::{Data, QpParams, QpState, SendOp, SendWr, WcOpcode, WcStatus};
+use ferroce_proto::{Data, QpParams, SendOp, SendWr};
+use ferroce_types::{QpState, WcOpcode, WcStatus};
 use ferroce_wire::Service;
 
 /// A pair whose first packet was answered.

@@ -3,7 +3,8 @@
 use crate::host::{ALL, BASE, Region};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::time::Duration;
-use ferroce_proto::{Access, Data, Placement, QpParams, SendOp, SendWr, WcOpcode, WcStatus};
+use ferroce_proto::{Data, QpParams, SendOp, SendWr};
+use ferroce_types::{Access, Placement, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 const WORD: u64 = BASE + (3 << 20);

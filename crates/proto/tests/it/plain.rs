@@ -5,9 +5,9 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Access, AtomicOp, Completion, Counters, Data, DataRef, FetchAnswer, FetchOp, Instant, PlainSend, QpEvent,
-    QpParams, QpState, RateLimit, RecvWqe, SendOp, SendWr, Sge, WcStatus,
+    Counters, Data, DataRef, FetchAnswer, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, SendOp, SendWr,
 };
+use ferroce_types::{Access, AtomicOp, Completion, Instant, QpState, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Operation, Reth, Service, Syndrome};
 use proptest::prelude::*;
 

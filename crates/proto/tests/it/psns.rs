@@ -2,7 +2,8 @@
 
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, READ, WRITE, params, wr};
-use ferroce_proto::{Data, Placement, QpParams, SendOp, SendWr, WcStatus};
+use ferroce_proto::{Data, QpParams, SendOp, SendWr};
+use ferroce_types::{Placement, WcStatus};
 use ferroce_wire::Service;
 
 /// One request of each kind.

@@ -4,7 +4,8 @@ use crate::crafted::{answers, frame, read_request};
 use crate::host::{ALL, BASE, Frame, Region, THERE};
 use crate::net::{CLEAN, Faults, Filter, Pair, READ, WRITE, params, wr};
 use core::time::Duration;
-use ferroce_proto::{Data, QpParams, QpState, SendOp, WcStatus};
+use ferroce_proto::{Data, QpParams, SendOp};
+use ferroce_types::{QpState, WcStatus};
 use ferroce_wire::{AtomicEth, Operation, Reth, Service};
 
 /// Drops the first packet that `chosen` picks, and only that.

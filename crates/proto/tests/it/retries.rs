@@ -4,7 +4,8 @@ use crate::crafted::frame;
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, params, wr};
 use core::time::Duration;
-use ferroce_proto::{LEAST_ACK_TIMEOUT, QpParams, QpState, SendOp, WcStatus};
+use ferroce_proto::{LEAST_ACK_TIMEOUT, QpParams, SendOp};
+use ferroce_types::{QpState, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 #[test]
@@ -30,7 +31,7 @@ fn peer_that_dies_at_any_moment_ends_every_request_within_the_retries() {
             assert_eq!(ends[good].1, WcStatus::RetryExcErr, "after {after} answers");
             assert!(ends[good + 1..].iter().all(|(_, s)| *s == WcStatus::WrFlushErr));
         }
-        assert!(p.now.since(ferroce_proto::Instant(1_000_000)) < Duration::from_millis(100));
+        assert!(p.now.since(ferroce_types::Instant(1_000_000)) < Duration::from_millis(100));
     }
 }
 

@@ -4,7 +4,8 @@
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, WRITE, params, wr};
 use core::time::Duration;
-use ferroce_proto::{QpParams, SendOp, WcStatus};
+use ferroce_proto::{QpParams, SendOp};
+use ferroce_types::WcStatus;
 use ferroce_wire::{Operation, Service};
 
 fn lossless(mtu: u32) -> QpParams {

@@ -4,7 +4,8 @@ use crate::crafted::{answers, frame};
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, READ, WRITE, params, wr};
 use core::time::Duration;
-use ferroce_proto::{Data, PostError, Qp, QpEvent, QpParams, QpState, SendOp, WcOpcode, WcStatus};
+use ferroce_proto::{Data, PostError, Qp, QpEvent, QpParams, SendOp};
+use ferroce_types::{QpState, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 #[test]
@@ -47,7 +48,7 @@ fn operations_that_a_service_does_not_have_are_refused() {
     assert_eq!(p.a.qp.post_send(&inline.request()), Err(PostError::Operation));
     let mut long = wr(1, WRITE, BASE, 1 << 31);
     if let Data::Sges(sges) = &mut long.data {
-        sges.push(ferroce_proto::Sge { addr: BASE, length: 1, lkey: ALL });
+        sges.push(ferroce_types::Sge { addr: BASE, length: 1, lkey: ALL });
     }
     assert_eq!(
         p.a.qp.post_send(&long.request()),

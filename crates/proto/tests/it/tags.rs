@@ -3,9 +3,8 @@
 use crate::host::{ALL, BASE, Host, pattern};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::time::Duration;
-use ferroce_proto::{
-    Completion, Data, QpEvent, QpParams, QpState, RecvWqe, SendOp, Sge, TagFlags, TagInfo, WcOpcode, WcStatus,
-};
+use ferroce_proto::{Data, QpEvent, QpParams, SendOp, TagInfo};
+use ferroce_types::{Completion, QpState, RecvWqe, Sge, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::{Service, TagOperation, Tmh};
 
 const THERE: u64 = BASE + (1 << 20);

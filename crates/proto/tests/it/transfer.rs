@@ -2,7 +2,8 @@
 
 use crate::host::{ALL, BASE, THERE, pattern};
 use crate::net::{Pair, params, wr};
-use ferroce_proto::{Data, SendOp, WcOpcode, WcStatus};
+use ferroce_proto::{Data, SendOp};
+use ferroce_types::{WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 const SIZES: [u32; 10] = [0, 1, 255, 256, 257, 1024, 4096, 4097, 65_536, 300_001];

@@ -3,7 +3,8 @@
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{CLEAN, Faults, Pair, datagram, params, wr};
 use core::time::Duration;
-use ferroce_proto::{QpEvent, QpParams, QpState, SendOp, WcOpcode, WcStatus};
+use ferroce_proto::{QpEvent, QpParams, SendOp};
+use ferroce_types::{QpState, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 const QKEY: u32 = 0x1111_1111;

@@ -3,14 +3,15 @@
 use crate::host::{ALL, BASE, Region, THERE};
 use crate::net::{CLEAN, Faults, Pair, wr};
 use core::time::Duration;
-use ferroce_proto::{Access, BindMw, QpState, SendOp, WcOpcode, WcStatus};
+use ferroce_proto::SendOp;
+use ferroce_types::{Access, BindMw, QpState, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 const WRITE: Access = Access {
     remote_write: true,
     remote_read: false,
     remote_atomic: false,
-    flush: ferroce_proto::Placement { global: false, persistent: false },
+    flush: ferroce_types::Placement { global: false, persistent: false },
 };
 /// Bytes of a window; the address of the first is [`THERE`].
 const LENGTH: u64 = 4096;

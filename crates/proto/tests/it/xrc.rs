@@ -4,9 +4,8 @@ use crate::host::{ALL, BASE, Frame, Host, Region, THERE, pattern};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::cell::RefCell;
 use core::time::Duration;
-use ferroce_proto::{
-    Executed, Qp, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus,
-};
+use ferroce_proto::{Executed, Qp, QpEvent, QpParams, SendOp, SendWr};
+use ferroce_types::{QpState, RecvWqe, Sge, WcOpcode, WcStatus};
 use ferroce_wire::{Bth, Headers, NakCode, Opcode, Operation, Service};
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -1,7 +1,8 @@
 //! What a completion queue holds: completions, what is recorded with them, and when they raise an event.
 
-use ferroce_proto::{Completion, TagInfo, WcOpcode, WcStatus};
+use ferroce_proto::TagInfo;
 use ferroce_ring::EntryRing;
+use ferroce_types::{Completion, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 use std::time::Duration;
 

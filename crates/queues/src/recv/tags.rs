@@ -7,8 +7,8 @@ use super::{NewSrq, Srq, SrqAttr, SrqState};
 use crate::cq::{Cq, Wc, WcTags};
 use crate::limits::Limits;
 use ferroce_mem::Pd;
-use ferroce_proto::{Completion, RecvWqe, TagFlags, TagInfo, Taken, WcOpcode, WcStatus};
-use ferroce_types::{Error, Result, invalid};
+use ferroce_proto::{TagInfo, Taken};
+use ferroce_types::{Completion, Error, RecvWqe, Result, TagFlags, WcOpcode, WcStatus, invalid};
 use ferroce_wire::{TagOperation, Tmh};
 use std::sync::Arc;
 
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     fn entry(wr_id: u64, tag: u64, mask: u64) -> TagEntry {
-        TagEntry { tag, mask, receive: RecvWqe { wr_id, sges: ferroce_proto::SgeList::new() } }
+        TagEntry { tag, mask, receive: RecvWqe { wr_id, sges: ferroce_types::SgeList::new() } }
     }
 
     fn list(entries: &[(u64, u64, u64)]) -> TagList {

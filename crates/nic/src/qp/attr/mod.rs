@@ -5,7 +5,7 @@ mod rules;
 pub use rules::check_av;
 pub(crate) use rules::{Rules, check, check_rate};
 
-use ferroce_proto::{Access, QpState};
+use ferroce_types::{Access, QpState};
 
 /// Attribute bits of `enum ibv_qp_attr_mask`.
 #[allow(missing_docs)]

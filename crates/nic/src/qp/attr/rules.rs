@@ -6,9 +6,8 @@
 use super::{AddressVector, MAX_RATE, QpAttr, mask, names};
 use ferroce_netdev::LinkLayer;
 use ferroce_os::sys;
-use ferroce_proto::QpState;
 use ferroce_queues::Limits;
-use ferroce_types::{Error, Result, invalid};
+use ferroce_types::{Error, QpState, Result, invalid};
 use ferroce_wire::Service;
 
 /// Checks a limit of what a QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, bytes at once.

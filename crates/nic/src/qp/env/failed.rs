@@ -10,10 +10,9 @@ use ferroce_hostlink::{Link, Unserved};
 use ferroce_mem::KeyTable;
 use ferroce_netdev::PortState;
 use ferroce_proto::{
-    Asked, Buffer, Cause, Data, Failure, QpParams, QpState, Refusing, SendOp, SendWr, Sge, ack_timeout,
-    rnr_delay,
+    Asked, Buffer, Cause, Data, Failure, QpParams, Refusing, SendOp, SendWr, ack_timeout, rnr_delay,
 };
-use ferroce_types::{Unreachable, slot_of};
+use ferroce_types::{QpState, Sge, Unreachable, slot_of};
 use ferroce_wire::{Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -17,20 +17,23 @@ use super::xrc_target::XrcTarget;
 use super::{Path, Qp};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::fabric::{LocalPacket, grh_of, seen_of};
+use crate::fabric::{LocalPacket, seen_of};
 use crate::owner::OfContext as _;
 use crate::settings;
 use ferroce_access::atomic;
 use ferroce_engine::Inbox;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_netdev::LinkLayer;
+use ferroce_netdev::{Grh, grh_of};
 use ferroce_proto::{
-    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
-    PayloadSource, PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
-    SendWr, Sge, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation, WcOpcode, WcStatus,
+    Buffer, DelegateError, Env, Failure, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SendOp,
+    SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
-use ferroce_types::{AsyncEvent, Grh, PacketMeta};
+use ferroce_types::{
+    AsyncEvent, AtomicOp, BindMw, Completion, Instant, PacketMeta, Placement, QpState, RecvWqe, RemoteAccess,
+    RemoteError, Sge, WcOpcode, WcStatus,
+};
 use ferroce_wire::{Headers, Service, Tmh};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

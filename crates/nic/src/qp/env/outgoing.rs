@@ -103,7 +103,8 @@ impl QpEnv<'_> {
                 }
                 let mut payload = vec![0; len];
                 fill(by, source, &mut payload)?;
-                let packet = LocalPacket { headers: *headers, payload, meta: meta.of_packet(headers, len) };
+                let packet =
+                    LocalPacket { headers: *headers, payload, meta: meta.with_len(headers.packet_len(len)) };
                 self.qp.adapter.show_local(&packet);
                 peer.inbox.push(packet);
                 self.work.delivered_to.push(peer);
@@ -129,7 +130,7 @@ impl QpEnv<'_> {
         let sent = match compact.flatten() {
             Some(sent) => sent,
             None => {
-                let meta = &meta.of_packet(headers, len);
+                let meta = &meta.with_len(headers.packet_len(len));
                 link.send(headers, meta, len, |ring| {
                     fill_ring(by, source, ring)?;
                     if adapter.has_capture() {

@@ -1,52 +1,9 @@
-//! What the network layer says about a packet: addresses, TOS, TTL; and the GRH that a UD receiver sees of it.
+//! The GRH that a UD receiver sees of a packet.
 
-use super::gid_of;
-use ferroce_wire::{Headers, ICRC_LEN, checksum};
+use super::LinkLayer;
+use ferroce_types::{MAX_FLOW_LABEL, PacketMeta, gid_of};
+use ferroce_wire::checksum;
 use std::net::IpAddr;
-
-/// A flow label has 20 bits.
-pub const MAX_FLOW_LABEL: u32 = 0xf_ffff;
-
-/// Network-layer facts of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PacketMeta {
-    /// The sender's address.
-    pub src: IpAddr,
-    /// The receiver's address, or that of a multicast group.
-    pub dst: IpAddr,
-    /// Type of service or traffic class, with the two ECN bits.
-    pub tos: u8,
-    /// TTL or hop limit.
-    pub ttl: u8,
-    /// IPv6: 20 bits.
-    pub flow_label: u32,
-    /// Bytes of the UDP payload.
-    pub len: u16,
-    /// It has come from a UDP port that adapters and the kernel's soft RoCE don't send from: see [`is_adapter_port`].
-    pub of_no_adapter: bool,
-}
-
-/// Whether adapters or the kernel's soft RoCE send from this UDP port: annex A17 has them tell flows apart by 0xc000 to 0xffff, and `bnxt_re`
-/// in Linux sends from 0x8cd1. Ferroce sends from other ports, where the machine has some.
-#[must_use]
-pub const fn is_adapter_port(port: u16) -> bool {
-    matches!(port, 0xc000.. | 0x8cd1)
-}
-
-impl PacketMeta {
-    /// The longest UDP payload: with its UDP and IPv4 headers a longer payload couldn't be a packet.
-    pub const MAX_LEN: u16 = u16::MAX - 28;
-
-    /// The facts of a packet with these headers and `payload` bytes. What isn't cut to packets, because it never meets a
-    /// network, counts as the longest one.
-    #[must_use]
-    #[inline]
-    pub fn of_packet(&self, headers: &Headers, payload: usize) -> Self {
-        let on_wire = headers.len() + payload.next_multiple_of(4) + ICRC_LEN;
-        let len = u16::try_from(on_wire).map_or(Self::MAX_LEN, |len| len.min(Self::MAX_LEN));
-        Self { len, ..*self }
-    }
-}
 
 /// The 40 bytes before a UD receive's payload: the packet's IP header (annex A17.4.5.1: an IPv4 header fills the last 20 of
 /// them), or an InfiniBand GRH (IBTA 8.3).
@@ -108,6 +65,16 @@ impl Grh {
         grh[8..24].copy_from_slice(&source);
         grh[24..40].copy_from_slice(&destination);
         grh
+    }
+}
+
+/// The GRH of a packet, in the form of the process's link layer.
+#[inline]
+#[must_use]
+pub fn grh_of(meta: &PacketMeta) -> [u8; Grh::LEN] {
+    match LinkLayer::current() {
+        LinkLayer::Ethernet => Grh::of(meta),
+        layer @ LinkLayer::InfiniBand => Grh::between(meta, layer.gid_of(meta.src), layer.gid_of(meta.dst)),
     }
 }
 

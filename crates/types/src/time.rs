@@ -1,8 +1,8 @@
-//! Time as the transport sees it: a number that the caller hands in.
+//! Points in time.
 
 use core::time::Duration;
 
-/// A point in time, in nanoseconds since an origin of the caller's choice. Never read from a clock in this crate.
+/// A point in time, in nanoseconds since an origin of the caller's choice. Only `os` reads a clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Instant(pub u64);
 
