@@ -4,8 +4,8 @@
 #[path = "../src/fork/words.rs"]
 mod words;
 
-/// Stands for the crate's `sync`.
-mod sync {
+/// Stands for the crate's `atomics`.
+mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 }
 

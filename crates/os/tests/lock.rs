@@ -4,8 +4,8 @@
 #[path = "../src/sync/lock_words.rs"]
 mod lock_words;
 
-/// Stands for the crate's `sync`.
-mod sync {
+/// Stands for the crate's `atomics`.
+mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 }
 

@@ -4,8 +4,8 @@
 #[path = "../src/fork/reading_word.rs"]
 mod reading_word;
 
-/// Stands for the crate's `sync`.
-mod sync {
+/// Stands for the crate's `atomics`.
+mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 }
 

@@ -1,7 +1,7 @@
 //! The completer of RC and XRC: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
 
-use crate::requester::charge;
 use crate::rnr::rnr_delay;
+use crate::state::charge;
 use crate::{Cause, Data, Env, Payload, Qp, SendOp, psn};
 use core::time::Duration;
 use ferroce_types::{Instant, WcStatus};

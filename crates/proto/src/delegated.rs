@@ -4,83 +4,10 @@
 //! Requests that are given away after the last refusal are a *run*. The other process drops what is left of a run in which
 //! it has refused a request: the initiator sends those again.
 
-use crate::execute::{Message, ends};
-use crate::responder::Refusal;
-use crate::{Cause, Env, Payload, Qp};
+use crate::state::{DelegatedRequest, Message, Refusal, ends};
+use crate::{Cause, DelegateError, Env, Executed, Payload, Qp};
 use ferroce_types::QpState;
 use ferroce_wire::{Headers, NakCode};
-use std::collections::VecDeque;
-
-/// Whose an SRQ is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SrqPlace {
-    /// This process's: the environment executes what is asked for.
-    Here,
-    /// Another process's, to which requests are given ([`Env::delegate`]).
-    OtherProcess,
-    /// The target's domain has no such SRQ.
-    Nowhere,
-}
-
-/// What became of a request that another process has executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Executed {
-    /// It is done; the original value if it was an atomic.
-    Done {
-        /// In host byte order.
-        original: u64,
-    },
-    /// No receive is posted.
-    NotReady,
-    /// The other process refuses it.
-    Refused(NakCode),
-}
-
-/// Why a request couldn't be given to another process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DelegateError {
-    /// There is no room just now: the packet is as good as lost.
-    Full,
-    /// That process can't be reached any more.
-    Gone,
-}
-
-/// Requests that are being executed by another process, oldest first; each takes one PSN.
-#[derive(Debug, Default)]
-pub(crate) struct Delegated {
-    requests: VecDeque<Request>,
-    bytes: usize,
-    run: u32,
-    /// A packet was missing. The NAK says that everything before it is done, so it waits until that is true.
-    nak: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    ack_request: bool,
-    atomic: bool,
-    ends: bool,
-    bytes: usize,
-}
-
-impl Delegated {
-    fn len(&self) -> u64 {
-        self.requests.len() as u64
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
-    fn atomics(&self) -> usize {
-        self.requests.iter().filter(|request| request.atomic).count()
-    }
-
-    /// Forgets them all, and what they still bring.
-    pub(crate) fn end_run(&mut self) {
-        *self = Self { run: self.run.wrapping_add(1), ..Self::default() };
-    }
-}
 
 impl<A: Clone> Qp<A> {
     /// Requests are being executed by another process. Until [`Qp::executed`] was told of all of them the caller holds back what
@@ -138,8 +65,12 @@ impl<A: Clone> Qp<A> {
             Err(DelegateError::Gone) => return Refusal::Operational,
         }
         let bytes = payload.len();
-        let request =
-            Request { ack_request: headers.bth.ack_request, atomic, ends: atomic || ends(opcode), bytes };
+        let request = DelegatedRequest {
+            ack_request: headers.bth.ack_request,
+            atomic,
+            ends: atomic || ends(opcode),
+            bytes,
+        };
         self.resp.delegated.requests.push_back(request);
         self.resp.delegated.bytes += bytes;
         self.found_next();
@@ -233,7 +164,7 @@ impl<A: Clone> Qp<A> {
         payload: &E::Payload<'_>,
         env: &mut E,
     ) -> Executed {
-        if !matches!(self.state, QpState::Rtr | QpState::Rts) || !crate::qp::has_extensions(headers) {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts) || !crate::state::has_extensions(headers) {
             return Executed::Refused(NakCode::RemoteOperationalError);
         }
         match self.execute_request(headers, payload, env) {

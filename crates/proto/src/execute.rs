@@ -1,22 +1,9 @@
 //! Execution of SEND and RDMA WRITE packets, which RC and UC share; they differ in what a refusal means.
 
-use crate::responder::Refusal;
+use crate::state::{Message, Refusal, begins, ends};
 use crate::{Buffer, Env, MAX_MESSAGE, Payload, Qp};
 use ferroce_types::{RemoteAccess, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode};
-
-/// The message of several packets that is in progress.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Message {
-    #[default]
-    None,
-    /// A SEND; `done` bytes have been placed into the held receive.
-    Send { done: u64 },
-    /// A message that another process takes in.
-    Delegated,
-    /// An RDMA WRITE; `done` of `len` bytes have been written.
-    Write { va: u64, rkey: u32, len: u32, done: u32 },
-}
 
 impl<A: Clone> Qp<A> {
     /// Places a packet of a SEND.
@@ -152,14 +139,4 @@ impl<A: Clone> Qp<A> {
             self.complete_held(completion, env);
         }
     }
-}
-
-/// First or only packet of a message.
-pub(crate) const fn begins(opcode: Opcode) -> bool {
-    opcode.is_first() || opcode.is_only()
-}
-
-/// Last or only packet of a message.
-pub(crate) const fn ends(opcode: Opcode) -> bool {
-    opcode.is_last() || opcode.is_only()
 }

@@ -2,8 +2,8 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
-use crate::requester::charge;
 use crate::sendq::Issuer;
+use crate::state::charge;
 use crate::{Data, DataRef, MAX_MESSAGE, Qp, SendOp, SendRequest, SendWr, psn};
 use ferroce_types::{AtomicOp, Completion, Instant, QpState, Sge, WcStatus};
 use ferroce_wire::{Aeth, Operation, Service, Syndrome};

@@ -3,6 +3,8 @@
 //! In here: requester, responder, completer, PSN arithmetic, RNR, retransmission, the send window.
 //! Out of here: clocks, threads, sockets, memory, ABI. Time is a parameter, memory is a trait ([`Env`]),
 //! packets come in through [`Qp::handle_packet`] and go out through [`Env::transmit`].
+//! Order of the modules: `types`, `env` and `failure` are vocabulary; `state` contains all data of a queue pair; the modules with
+//! functions (`requester`, `responder`, `completer`, …) use both, and none of them imports another.
 //! The same core serves every fabric: on a lossless one packets carry as much as the fabric likes.
 #![forbid(unsafe_code)]
 
@@ -21,11 +23,13 @@ mod plain;
 mod psn;
 mod qp;
 mod rate;
+mod reasons;
 mod requester;
 mod responder;
 mod retransmit;
 mod rnr;
 mod sendq;
+mod state;
 mod tags;
 mod types;
 mod uc;
@@ -34,7 +38,6 @@ mod unreliable;
 mod window;
 
 pub use counters::Counters;
-pub use delegated::{DelegateError, Executed, SrqPlace};
 pub use env::{
     Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, TransmitError, Unanswered, Violation,
 };
@@ -43,10 +46,14 @@ pub use fetch::{FetchAnswer, FetchOp};
 pub use middles::{MiddlePlace, Middles};
 pub use pace::{Pace, Portion};
 pub use plain::PlainSend;
-pub use qp::{MAX_MESSAGE, Oldest, Qp};
+pub use qp::Oldest;
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
 pub use rnr::rnr_delay;
 pub use sendq::Wqe;
-pub use tags::{MAX_RENDEZVOUS_REQUEST, TagInfo, Taken};
-pub use types::{Data, DataRef, PostError, QpEvent, QpParams, SendOp, SendRequest, SendWr, UdTarget};
+pub use state::Qp;
+pub use tags::MAX_RENDEZVOUS_REQUEST;
+pub use types::{
+    Data, DataRef, DelegateError, Executed, MAX_MESSAGE, PostError, QpEvent, QpParams, SendOp, SendRequest,
+    SendWr, SrqPlace, TagInfo, Taken, UdTarget,
+};

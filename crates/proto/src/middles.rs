@@ -3,8 +3,7 @@
 //! Where their payloads go follows from the message in progress alone, so the caller may place a packet before it knows that the packet is
 //! intact: [`Qp::middles`] returns where and changes nothing. [`Qp::middles_taken`] does what the general way would do.
 
-use crate::execute::Message;
-use crate::requester::charge;
+use crate::state::{Message, charge};
 use crate::{Buffer, Data, MAX_MESSAGE, Qp, SendOp, psn};
 use ferroce_types::{Instant, QpState, Sge};
 use ferroce_wire::{Bth, Operation, Service};

@@ -3,8 +3,8 @@
 //! Each function either does all that the general way would do, or says that it hasn't: the caller then takes the general
 //! way, which ends as if nothing had been tried. So the rules are in one place; here is what remains of them for such messages.
 
-use crate::requester::SMALLEST_CHARGE;
 use crate::sendq::Issuer;
+use crate::state::SMALLEST_CHARGE;
 use crate::{Buffer, DataRef, Env, Payload, Qp, SendOp, SendRequest, SendWr, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcOpcode, WcStatus};
 use ferroce_wire::Service;

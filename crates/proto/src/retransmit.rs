@@ -1,7 +1,7 @@
 //! Sending again: the local ACK timer, the RNR timer, going back to a lost packet and probing for a lost tail.
 
 use crate::env::Unanswered;
-use crate::requester::Requester;
+use crate::state::Requester;
 use crate::{Cause, Env, Qp, QpParams};
 use core::time::Duration;
 use ferroce_types::Instant;

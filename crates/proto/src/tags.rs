@@ -1,64 +1,16 @@
 //! Tag matching at the receiver (ibv_post_srq_ops(3)): what the header of a message says, where the message goes, and the
 //! READ by which the adapter carries out a rendezvous.
 
-use crate::execute::{begins, ends};
-use crate::responder::Refusal;
 use crate::sendq::{Issuer, Wqe};
-use crate::{DataRef, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, SendOp, SendRequest};
+use crate::state::{Refusal, Tagged, begins, ends};
+use crate::{
+    DataRef, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, SendOp, SendRequest, TagInfo, Taken,
+};
 use ferroce_types::{Completion, RecvWqe, Sge, SgeList, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
 
 /// Bytes of the longest request of a rendezvous, headers included: it has to fit into any packet.
 pub const MAX_RENDEZVOUS_REQUEST: usize = 256;
-
-/// What a message to a tag-matching SRQ has got.
-#[derive(Clone, Debug)]
-pub struct Taken {
-    /// The tag's buffer, or a receive work request.
-    pub receive: RecvWqe,
-    /// It is a tag's.
-    pub matched: bool,
-    /// The program should tell how many unexpected messages it has handled.
-    pub sync_required: bool,
-}
-
-/// What a completion tells of the header of a message that has matched (`struct ibv_wc_tm_info`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TagInfo {
-    /// The message's tag.
-    pub tag: u64,
-    /// The sender's own number.
-    pub app_ctx: u32,
-}
-
-/// The message that has a receive.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tagged {
-    header: Tmh,
-    matched: bool,
-    sync_required: bool,
-    /// Where the data are, of a rendezvous that has matched.
-    pub(crate) rendezvous: Option<Rvh>,
-}
-
-impl Tagged {
-    /// Bytes of the header that aren't placed.
-    pub(crate) const fn header_len(&self) -> u64 {
-        if self.matched { Tmh::LEN as u64 } else { 0 }
-    }
-
-    /// Bytes that go to the receive when the message has `total`.
-    pub(crate) const fn data_len(&self, total: u64) -> u64 {
-        match self.rendezvous {
-            Some(rvh) => rvh.len as u64,
-            None => total - self.header_len(),
-        }
-    }
-
-    const fn is_unexpected(&self) -> bool {
-        !self.matched && matches!(self.header.operation, TagOperation::Eager | TagOperation::Rendezvous)
-    }
-}
 
 impl<A: Clone> Qp<A> {
     /// Reads the header of a message whose first packet this is, and takes what the message goes to.

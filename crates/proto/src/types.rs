@@ -1,8 +1,12 @@
 //! Work requests, events and parameters: what a caller hands to the transport.
 
 use crate::RateLimit;
-use ferroce_types::{Access, BindMw, Placement, QpState, Sge, SgeList, one_sge};
+use ferroce_types::{Access, BindMw, Placement, QpState, RecvWqe, Sge, SgeList, one_sge};
+use ferroce_wire::NakCode;
 use smallvec::SmallVec;
+
+/// Bytes of the longest message: 2^31 (IBTA 9.7).
+pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// What a send work request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +48,7 @@ pub enum SendOp {
         va: u64,
         rkey: u32,
     },
-    /// Has what was written before placed where `placement` says (annex A19): `len` bytes at `va`, or the whole region.
+    /// Has earlier writes reach `placement` (annex A19): those to `len` bytes at `va`, or to the whole region.
     Flush {
         va: u64,
         rkey: u32,
@@ -299,4 +303,58 @@ pub enum PostError {
         /// Bytes of the longest one.
         most: u64,
     },
+}
+
+/// Whose an SRQ is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SrqPlace {
+    /// This process's: the environment executes what is asked for.
+    Here,
+    /// Another process's, to which requests are given ([`Env::delegate`]).
+    OtherProcess,
+    /// The target's domain has no such SRQ.
+    Nowhere,
+}
+
+/// What became of a request that another process has executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Executed {
+    /// It is done; the original value if it was an atomic.
+    Done {
+        /// In host byte order.
+        original: u64,
+    },
+    /// No receive is posted.
+    NotReady,
+    /// The other process refuses it.
+    Refused(NakCode),
+}
+
+/// Why a request couldn't be given to another process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DelegateError {
+    /// There is no room just now: the packet is as good as lost.
+    Full,
+    /// That process can't be reached any more.
+    Gone,
+}
+
+/// What a message to a tag-matching SRQ has got.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// The tag's buffer, or a receive work request.
+    pub receive: RecvWqe,
+    /// It is a tag's.
+    pub matched: bool,
+    /// The program should report how many unexpected messages it has handled.
+    pub sync_required: bool,
+}
+
+/// The header of a message that has matched, as its completion reports it (`struct ibv_wc_tm_info`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TagInfo {
+    /// The message's tag.
+    pub tag: u64,
+    /// The sender's own number.
+    pub app_ctx: u32,
 }

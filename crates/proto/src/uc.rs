@@ -1,7 +1,6 @@
 //! Unreliable connections (IBTA 9.8.2): nothing is acknowledged, and a message that loses a packet is gone.
 
-use crate::execute::{Message, begins};
-use crate::responder::Refusal;
+use crate::state::{Message, Refusal, begins};
 use crate::{Asked, Env, Payload as _, Qp, psn};
 use ferroce_wire::Headers;
 

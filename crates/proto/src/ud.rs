@@ -1,6 +1,6 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet is one message, to and from anybody who knows the Q_Key.
 
-use crate::responder::Refusal;
+use crate::state::Refusal;
 use crate::{Asked, Buffer, Cause, Env, Failure, NoReceive, Payload, Qp, UdTarget, Violation, psn};
 use ferroce_types::WcStatus;
 use ferroce_wire::{Deth, Headers};

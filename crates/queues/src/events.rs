@@ -1,7 +1,7 @@
 //! Queues of events behind a file descriptor that is readable exactly while an event is unread.
 
+use ferroce_os::Readiness;
 use ferroce_os::sync::{Mutex, Ordering, class, sleep, wake};
-use ferroce_os::sys::Readiness;
 use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;

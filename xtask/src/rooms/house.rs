@@ -48,7 +48,7 @@ pub const HOUSE: &[Storey] = &[
         room("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
     ],
     &[
-        one(
+        room(
             "proto",
             "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
         ),
@@ -63,14 +63,10 @@ pub const HOUSE: &[Storey] = &[
             "watch",
             "The snapshot of a process for `ferroce ps`, `top` and `trace`, and its validation by the reader.",
         ),
-        Crate {
-            name: "os",
-            what: "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
-            together: &[Together {
-                rooms: &["fork", "sync", "sys"],
-                why: "A fork closes descriptors, and what a lock or a descriptor may do depends on forks.",
-            }],
-        },
+        room(
+            "os",
+            "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
+        ),
     ],
     &[room(
         "access",

@@ -105,7 +105,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     }
     fork::install();
     fork::register(ChildStep::Engine, forget_after_fork);
-    sys::protect_engine_fds();
+    fork::protect_engine_fds();
     copy::choose(settings::way_of_copies());
     let taps = Taps::from_env();
     let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);

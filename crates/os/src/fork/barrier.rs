@@ -1,7 +1,7 @@
 //! An asymmetric barrier: orders a thread's store before its later load. The frequent side ([`order`]) costs nothing. The rare side
 //! ([`order_all`]) runs membarrier(2) for all threads: a fork, the removal of an object that has readers, a sleep on a lock.
 
-use crate::sync::{AtomicBool, Ordering, fence};
+use crate::atomics::{AtomicBool, Ordering, fence};
 use crate::sys;
 use std::sync::atomic::compiler_fence;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What other crates do in the child of a fork.
 
-use crate::sync::Ordering;
+use crate::atomics::Ordering;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 

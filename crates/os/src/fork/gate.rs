@@ -8,10 +8,10 @@ use super::barrier::{self, order};
 use super::reading_word::Reading;
 use super::using_word::Using;
 use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
+use crate::atomics::{AtomicBool, AtomicU32, Ordering};
 use crate::per_thread;
 use crate::per_thread::Zeroed;
-use crate::sync::{AtomicBool, AtomicU32, Ordering, sleep, wake};
-use crate::sys;
+use crate::sys::{self, sleep, wake};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::null;
@@ -215,7 +215,7 @@ pub fn outside_library<R>(f: impl FnOnce() -> R) -> R {
         }
     }
 
-    crate::sync::check_none_held();
+    crate::rank::check_none_held();
     let place = own_place();
     let _back = place.map(|place| Back(place, place.presence.step_out()));
     f()

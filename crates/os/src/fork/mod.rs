@@ -21,8 +21,10 @@ pub use gate::{InLibrary, Unusable, enter_library, outside_library};
 pub use reading::{InUse, Reader, wait_for_readers, wait_for_users};
 pub use turn::{OwnTurn, Turn};
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::atomics::{AtomicU32, Ordering};
+use crate::sys;
 use gate::Found;
+use std::os::fd::RawFd;
 
 /// Counts forks on the child's side.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -46,11 +48,11 @@ pub fn install() {
 extern "C" fn before() {
     gate::freeze();
     // Where somebody takes too long over it, the child has a descriptor too many.
-    crate::sys::hold_openings();
+    sys::hold_openings();
 }
 
 extern "C" fn after_in_parent() {
-    crate::sys::resume_openings();
+    sys::resume_openings();
     gate::thaw();
 }
 
@@ -68,7 +70,22 @@ fn in_child() {
         return;
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    crate::sys::close_all_after_fork();
+    sys::close_all_after_fork();
     child::run_steps();
     gate::begin_child(found);
+}
+
+/// If `libferroce_preload.so` is loaded, has it refuse to close the adapter's descriptors.
+pub fn protect_engine_fds() {
+    /// A child that can't use verbs has the parent's descriptors (a UDP port among them) and no use for them.
+    extern "C" fn is_ours(fd: RawFd) -> bool {
+        sys::is_engine_fd(fd) && !is_unusable()
+    }
+    // SAFETY: a C string.
+    let protect = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ferroce_protect_descriptors".as_ptr()) };
+    if !protect.is_null() {
+        // SAFETY: the name is ours alone, and the function behind it has this type (`crates/preload/src/close.rs`).
+        let protect: extern "C" fn(extern "C" fn(RawFd) -> bool) = unsafe { std::mem::transmute(protect) };
+        protect(is_ours);
+    }
 }

@@ -1,6 +1,6 @@
 //! The word by which who takes something away sees who is reading it. `tests/reading.rs` runs it through loom.
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::atomics::{AtomicU32, Ordering};
 
 /// Whether one thread is reading what others may take away. Only that thread writes it; a handler of a signal that interrupts
 /// the thread may read too. The low bits count how deep the thread is in it, the others how often it has come out.

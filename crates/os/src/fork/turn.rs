@@ -1,7 +1,7 @@
 //! What one thread at a time does and may have to wait in the middle of: a lock isn't held through a wait, as a fork would wait for it.
 
+use crate::atomics::{AtomicU32, Ordering};
 use crate::fork;
-use crate::sync::{AtomicU32, Ordering};
 
 /// Something that one thread of the process does at a time. A child of fork finds that nobody does.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The word in which a thread names what it is using, for the thread that takes that away. `tests/using.rs` runs it through loom.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::atomics::{AtomicU64, Ordering};
 
 /// What one thread is using that other threads may take away, by name. Only that thread writes it; a handler of a signal that interrupts
 /// the thread may use something too.

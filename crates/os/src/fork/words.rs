@@ -1,6 +1,6 @@
 //! The words by which a fork and the threads inside the library see each other. `tests/gate.rs` runs them through loom.
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::atomics::{AtomicU32, Ordering};
 
 /// The process was made by a system call, past the C library's fork: the kernel has wiped the word (MADV_WIPEONFORK).
 pub(crate) const WIPED: u32 = 0;

@@ -1,8 +1,8 @@
 //! A lock that is held from one call to another, while the program's own code runs in between.
 
 use super::RawLock;
-use super::rank::Class;
 use crate::fork::{self, InChild};
+use crate::rank::Class;
 use lock_api::RawMutex;
 use std::cell::UnsafeCell;
 use std::fmt;

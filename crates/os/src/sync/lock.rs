@@ -5,9 +5,10 @@
 //! nothing but words, and these free (`fork`).
 
 use super::lock_words::LockWords;
-use super::rank::{self, Class};
 use crate::fork;
 use crate::patience::Patience;
+use crate::rank::{self, Class};
+use crate::sys::{sleep, wake};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -18,25 +19,6 @@ pub type Mutex<C, T> = lock_api::Mutex<RawLock<C>, T>;
 pub type MutexGuard<'a, C, T> = lock_api::MutexGuard<'a, RawLock<C>, T>;
 /// What many may read at once.
 pub type RwLock<C, T> = lock_api::RwLock<RawGate<C>, T>;
-
-/// Sleeps while `word` is `value`, until somebody wakes it, `limit` is over, or for no reason.
-pub fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
-    let limit = limit.map(|limit| libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: limit.subsec_nanos().into(),
-    });
-    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word and a timeout, or none, that outlive the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, limit) };
-}
-
-/// Wakes as many as sleep on `word`, at most `count`. Nothing is read there: the word may be gone already.
-#[expect(clippy::not_unsafe_ptr_arg_deref, reason = "nothing is read there")]
-pub fn wake(word: *const AtomicU32, count: i32) {
-    // SAFETY: the kernel takes the address as the name of a queue of sleepers.
-    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count) };
-}
 
 /// Tells those who wait that something has changed.
 #[derive(Debug, Default)]

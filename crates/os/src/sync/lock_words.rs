@@ -3,7 +3,7 @@
 //! Who frees the lock writes one word and reads the other, with plain instructions: who goes to sleep pays for the order between the
 //! two, for all threads at once (membarrier(2)).
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::atomics::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;

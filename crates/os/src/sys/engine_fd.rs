@@ -130,23 +130,8 @@ pub fn for_each_engine_fd(f: &mut dyn FnMut(RawFd)) {
 }
 
 /// Whether the number is one of the adapter's. Takes no lock.
-fn is_engine_fd(fd: RawFd) -> bool {
+pub(crate) fn is_engine_fd(fd: RawFd) -> bool {
     bit_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
-}
-
-/// Tells `libferroce_preload.so`, where it is loaded, which descriptors a program can't close.
-pub fn protect_engine_fds() {
-    /// A child that can't use verbs has the parent's descriptors (a UDP port among them) and no use for them.
-    extern "C" fn is_ours(fd: RawFd) -> bool {
-        is_engine_fd(fd) && !crate::fork::is_unusable()
-    }
-    // SAFETY: a C string.
-    let protect = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ferroce_protect_descriptors".as_ptr()) };
-    if !protect.is_null() {
-        // SAFETY: the name is ours alone, and the function behind it has this type (`crates/preload/src/close.rs`).
-        let protect: extern "C" fn(extern "C" fn(RawFd) -> bool) = unsafe { std::mem::transmute(protect) };
-        protect(is_ours);
-    }
 }
 
 /// What tells the file behind a descriptor from others, as long as that file is open; `None` where there is none. Files of
@@ -343,7 +328,7 @@ pub fn descriptor_limit() -> u64 {
 }
 
 /// Moves a descriptor to a high number if there is one to be had.
-pub(super) fn out_of_the_way(fd: RawFd) -> RawFd {
+pub(crate) fn out_of_the_way(fd: RawFd) -> RawFd {
     if fd >= BASE {
         return fd;
     }

@@ -3,7 +3,7 @@
 //! A thread of the host program that is cancelled inside one of ours would leave locks held; `libc::syscall` isn't a
 //! cancellation point, the C library's own `recvmsg`, `close`, `poll` … are. A descriptor that a
 //! forked child has no use for is owned by an [`EngineFd`], which enters it in a lock-free table, so that the child can
-//! close them all; one that a child keeps by a [`KeptFd`], and the pipe of events by its [`Readiness`].
+//! close them all; one that a child keeps by a [`KeptFd`], and the pipe of events by its [`Readiness`](crate::Readiness).
 //! Out of here: whose addresses and names they are, policy, retries.
 
 mod address;
@@ -11,10 +11,10 @@ mod buffer;
 pub mod control;
 mod ending;
 mod engine_fd;
+mod futex;
 mod interface;
 mod kept_fd;
 mod messages;
-mod readiness;
 mod rights;
 mod shared;
 mod socket;
@@ -31,9 +31,10 @@ pub use ending::{
 };
 pub use engine_fd::{
     EngineFd, abandon_all, close_all_after_fork, close_if, descriptor_limit, device_and_inode, find_lost,
-    for_each_engine_fd, identity, protect_engine_fds, with_forks_held,
+    for_each_engine_fd, identity, with_forks_held,
 };
-pub(crate) use engine_fd::{hold_openings, resume_openings};
+pub(crate) use engine_fd::{hold_openings, is_engine_fd, out_of_the_way, resume_openings};
+pub use futex::{sleep, wake};
 
 pub use interface::{interface_mtu, interface_speed};
 pub use kept_fd::KeptFd;
@@ -41,7 +42,6 @@ pub use messages::{
     BatchMessage, MessageInfo, Outgoing, ReceiveBatch, Returned, SendBatch, receive_message,
     receive_returned, send_message,
 };
-pub use readiness::Readiness;
 pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
     PAGE, add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_page_anywhere,
@@ -67,7 +67,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[inline]
-fn check(result: libc::c_long) -> io::Result<usize> {
+pub(crate) fn check(result: libc::c_long) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 

@@ -1,7 +1,7 @@
 //! How work requests end, and what becomes of the QP when one fails.
 
-use crate::answers::Answers;
 use crate::sendq::{Issuer, Wqe};
+use crate::state::Answers;
 use crate::{Cause, Env, Qp, QpEvent, SendOp};
 use ferroce_types::{Completion, QpState, TagFlags, WcOpcode, WcStatus};
 

@@ -3,38 +3,13 @@
 mod complete;
 mod post;
 
-use crate::answers::Answers;
-use crate::requester::Requester;
-use crate::responder::Responder;
 use crate::sendq::{SendQueue, Wqe};
-use crate::{Counters, Env, QpParams, RateLimit, SendWr, Violation};
+use crate::state::{Answers, Requester, Responder, has_extensions};
+use crate::{Counters, Env, Qp, QpParams, RateLimit, SendWr, Violation};
 use ferroce_ring::EntryRing;
 use ferroce_types::{Instant, QpState};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use post::packets;
-
-/// Bytes of the longest message: 2^31 (IBTA 9.7).
-pub const MAX_MESSAGE: u64 = 1 << 31;
-
-/// A queue pair of service RC, XRC, UC or UD. `A` is the environment's address handle.
-///
-/// The caller serialises all calls. After [`Qp::post_send`], [`Qp::handle_packet`], [`Qp::handle_timeout`] or a change
-/// of state it calls [`Qp::transmit`], and after a batch of packets [`Qp::flush_acks`].
-#[derive(Debug)]
-pub struct Qp<A> {
-    pub(crate) service: Service,
-    pub(crate) qpn: u32,
-    pub(crate) state: QpState,
-    pub(crate) params: QpParams,
-    pub(crate) counters: Counters,
-    pub(crate) sq: SendQueue<A>,
-    pub(crate) req: Requester,
-    pub(crate) resp: Responder,
-    pub(crate) answers: Answers,
-    /// Why it has failed ([`Qp::reason`]).
-    pub(crate) reason: u16,
-    pub(crate) told_posted_after: bool,
-}
 
 /// The oldest send request that hasn't ended.
 #[derive(Clone, Copy, Debug)]
@@ -395,20 +370,6 @@ impl<A: Clone> Qp<A> {
             ..Bth::new(Opcode { service: self.service, operation }, self.params.dest_qpn, psn)
         }
     }
-}
-
-/// Are the extension headers there that the opcode promises?
-pub(crate) fn has_extensions(h: &Headers) -> bool {
-    let op = h.bth.opcode;
-    (!op.carries_xrceth() || h.xrc_srqn.is_some())
-        && (!op.carries_reth() || h.reth.is_some())
-        && (!op.carries_feth() || h.flush.is_some())
-        && (!op.is_atomic() || h.atomic.is_some())
-        && (!op.carries_aeth() || h.aeth.is_some())
-        && (!op.carries_atomic_ack() || h.atomic_ack.is_some())
-        && (!op.carries_immediate() || h.immediate.is_some())
-        && (!op.carries_invalidate() || h.invalidate_rkey.is_some())
-        && (!op.carries_deth() || h.deth.is_some())
 }
 
 /// IBTA 10.9.3: the low 15 bits are equal and at least one side is a full member.

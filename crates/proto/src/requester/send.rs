@@ -1,11 +1,8 @@
 //! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
 
-use super::charge;
+use crate::state::{MAX_OUTSTANDING, charge};
 use crate::{Cause, Env, Qp, SendOp, TransmitError};
 use ferroce_types::{Instant, QpState, WcStatus};
-
-/// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
-pub(super) const MAX_OUTSTANDING: u64 = 1 << 22;
 
 /// Bytes that may be carried out without packets at once, however little of the budget is left: where the kernel copies, each copy
 /// begins with the same work.

@@ -5,8 +5,7 @@
 //! not, but the kernel refuses EPOLLEXCLUSIVE for epoll descriptors, and lets programs nest them five deep only. A
 //! timerfd becomes readable a moment after the call that asks for it, by an interrupt.
 
-use super::engine_fd::out_of_the_way;
-use super::{check, close, close_if, identity, with_forks_held};
+use crate::sys::{check, close, close_if, identity, out_of_the_way, with_forks_held};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -30,11 +29,11 @@ struct Pipe {
     /// A duplicate of the program's end, whose flags it shares, where there is no `/proc` by which to open the pipe once more;
     /// otherwise −1.
     reader: RawFd,
-    /// By which a file of the program's that has taken one of the numbers is told from the pipe.
+    /// Distinguishes the pipe from a file of the program that has taken one of the numbers.
     identity: u64,
 }
 
-/// The least that a pipe can have: a user's pipes have 64 MiB in all by default, and the bytes in here say nothing.
+/// The smallest capacity of a pipe: a user's pipes share 64 MiB by default, and the bytes in here mean nothing.
 const SIZE: libc::c_long = 4096;
 
 impl Readiness {
@@ -72,7 +71,7 @@ impl Readiness {
         }
     }
 
-    /// Closes the descriptors, and wakes whoever sleeps on the program's.
+    /// Closes the descriptors, and wakes the threads that sleep on the program's.
     pub fn close(self) {
         self.pipe.close();
         close_if(self.program, self.pipe.identity);
@@ -100,7 +99,7 @@ impl Readiness {
     /// one the parent's program sees. A daemon, whose parent has gone, keeps its pipe, and with it what epoll descriptors know
     /// of it. False when there is none.
     fn part_from_parent(&mut self) -> bool {
-        if super::process_exists(self.maker) {
+        if crate::sys::process_exists(self.maker) {
             if identity(self.program) != Some(self.pipe.identity) {
                 return false;
             }
@@ -170,7 +169,7 @@ impl Pipe {
         }
     }
 
-    /// Whether our descriptors are the pipe's still, and somebody reads it.
+    /// Whether our descriptors are still the pipe's, and the pipe has a reader.
     fn is_intact(&self, program: RawFd) -> bool {
         let is_ours = |fd| identity(fd) == Some(self.identity);
         is_ours(self.own) && (self.reader < 0 || is_ours(self.reader) || is_ours(program))
@@ -198,7 +197,7 @@ impl Pipe {
 }
 
 fn write_byte(own: RawFd) -> bool {
-    // SAFETY: one readable byte; a raw system call is no cancellation point.
+    // SAFETY: one readable byte; a raw system call isn't a cancellation point.
     unsafe { libc::syscall(libc::SYS_write, own, [0_u8].as_ptr(), 1) == 1 }
 }
 
@@ -207,7 +206,7 @@ fn read(fd: RawFd, mut count: usize) {
     let mut bytes = [0_u8; 64];
     while count > 0 {
         let length = count.min(bytes.len());
-        // SAFETY: `bytes` is writable for `length`; a raw system call is no cancellation point.
+        // SAFETY: `bytes` is writable for `length`; a raw system call isn't a cancellation point.
         let got =
             check(unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), length) }).unwrap_or(0);
         if got < bytes.len() {
@@ -228,8 +227,8 @@ fn reopen(fd: RawFd) -> io::Result<RawFd> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wait_for;
     use super::*;
+    use crate::sys::wait_for;
     use std::time::Duration;
 
     fn is_ready(fd: RawFd, events: libc::c_short) -> bool {
@@ -272,7 +271,7 @@ mod tests {
     #[test]
     fn an_end_that_the_program_has_closed_is_opened_again_and_its_file_there_left_alone() {
         let mut readiness = Readiness::new().unwrap();
-        let file = super::super::memfd(c"of the program", 0).unwrap();
+        let file = crate::sys::memfd(c"of the program", 0).unwrap();
         let taken = readiness.pipe.own;
         // SAFETY: no pointer; the number is that of our own descriptor.
         unsafe { libc::syscall(libc::SYS_dup3, file.raw(), taken, libc::O_CLOEXEC) };
@@ -280,7 +279,7 @@ mod tests {
         assert!(is_ready(readiness.fd(), libc::POLLIN));
         readiness.lower();
         assert!(!is_ready(readiness.fd(), libc::POLLIN));
-        // Without the program's end there is nobody to tell.
+        // Without the program's end, raising has no effect.
         let program = readiness.fd();
         close(readiness.pipe.own);
         // SAFETY: as above.
@@ -289,7 +288,7 @@ mod tests {
         readiness.lower();
         readiness.close();
         for number in [taken, program] {
-            assert_eq!(super::super::file_size(number).unwrap(), 0, "the program's is open and empty");
+            assert_eq!(crate::sys::file_size(number).unwrap(), 0, "the program's is open and empty");
             close(number);
         }
     }

@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// `preload` is no part of the adapter: it is in programs that the library isn't in.
+    /// `preload` isn't part of the adapter: it is loaded into programs without the library.
     #[test]
     fn no_lock_of_the_adapter_is_without_a_class() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

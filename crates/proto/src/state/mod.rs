@@ -1,0 +1,42 @@
+//! The state of a queue pair, as plain data. The modules above have the functions, one for each subject.
+
+mod answers;
+mod delegated;
+mod message;
+mod refusal;
+mod requester;
+mod responder;
+mod tagged;
+
+pub(crate) use answers::{Answer, Answers, Owed, Range, Read};
+pub(crate) use delegated::{Delegated, DelegatedRequest};
+pub(crate) use message::{Message, begins, ends, has_extensions};
+pub(crate) use refusal::Refusal;
+pub(crate) use requester::{MAX_OUTSTANDING, Requester, SMALLEST_CHARGE, charge};
+pub(crate) use responder::Responder;
+pub(crate) use tagged::Tagged;
+
+use crate::sendq::SendQueue;
+use crate::{Counters, QpParams};
+use ferroce_types::QpState;
+use ferroce_wire::Service;
+
+/// A queue pair of service RC, XRC, UC or UD. `A` is the environment's address handle.
+///
+/// The caller serialises all calls. After [`Qp::post_send`], [`Qp::handle_packet`], [`Qp::handle_timeout`] or a change
+/// of state it calls [`Qp::transmit`], and after a batch of packets [`Qp::flush_acks`].
+#[derive(Debug)]
+pub struct Qp<A> {
+    pub(crate) service: Service,
+    pub(crate) qpn: u32,
+    pub(crate) state: QpState,
+    pub(crate) params: QpParams,
+    pub(crate) counters: Counters,
+    pub(crate) sq: SendQueue<A>,
+    pub(crate) req: Requester,
+    pub(crate) resp: Responder,
+    pub(crate) answers: Answers,
+    /// Why it has failed ([`Qp::reason`]).
+    pub(crate) reason: u16,
+    pub(crate) told_posted_after: bool,
+}

@@ -1,0 +1,313 @@
+//! What a requester remembers, and what packets cost of the window.
+
+use crate::rate::Throttle;
+use crate::sendq::Wqe;
+use crate::window::Window;
+use crate::{Cause, QpParams, psn};
+use ferroce_types::Instant;
+use std::collections::VecDeque;
+
+/// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
+pub(crate) const MAX_OUTSTANDING: u64 = 1 << 22;
+/// What a small packet costs of a receiver's socket buffer.
+pub(crate) const SMALLEST_CHARGE: u64 = 512;
+
+/// Everything the requester and the completer remember besides the send queue.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// Oldest unacknowledged PSN (extended, like all here).
+    pub(crate) una: u64,
+    /// Next PSN to send; behind `max` while packets are sent again.
+    pub(crate) next: u64,
+    /// The PSN after the last one ever sent.
+    pub(crate) max: u64,
+    /// Number of the work request that the next packet belongs to, and that packet's index in it.
+    pub(crate) cursor: u64,
+    pub(crate) packet: u32,
+    /// Number of the first work request that was never started.
+    pub(crate) started: u64,
+    /// PSNs after the last of each READ request and atomic that was ever sent and is unanswered, in order.
+    pub(crate) reads: VecDeque<u64>,
+    /// READ and atomic work requests started and not ended: a fence waits for them.
+    pub(crate) unfinished_reads: u32,
+    /// Bytes sent and neither acknowledged nor given up.
+    pub(crate) in_flight: u64,
+    /// Bytes sent since the last packet with AckReq.
+    pub(crate) since_ack_request: u64,
+    pub(crate) window: Window,
+    /// A limit that the program has set.
+    pub(crate) throttle: Throttle,
+    /// Nothing may leave before then: the limit, or the pace of UC and UD.
+    pub(crate) paced_until: Option<Instant>,
+    /// Retries left after timeouts (sequence NAKs where there are none).
+    pub(crate) retries: u8,
+    /// Retries left after RNR NAKs.
+    pub(crate) rnr_retries: u8,
+    pub(crate) rnr_until: Option<Instant>,
+    /// When the first RNR NAK of the oldest packet came.
+    pub(crate) not_ready_since: Option<Instant>,
+    /// [`crate::Cause::StillNotReady`] has been reported.
+    pub(crate) told_not_ready: bool,
+    pub(crate) ack_deadline: Option<Instant>,
+    pub(crate) probe_at: Option<Instant>,
+    pub(crate) probe_backoff: u8,
+    pub(crate) probe_due: bool,
+    /// When a sequence NAK was last counted as a retry, without a local ACK timer.
+    pub(crate) nak_counted: Option<Instant>,
+    /// Where and when it last went back.
+    pub(crate) went_back: Option<(u64, Instant)>,
+    /// A work request that failed here or was refused; it is reported when all before it have ended.
+    pub(crate) error: Option<(u64, Cause)>,
+    /// A packet with AckReq whose round trip is being measured.
+    pub(crate) sample: Option<(u64, Instant)>,
+    /// In SQD, with the event not yet raised.
+    pub(crate) draining: bool,
+    /// Bytes of the oldest work request that were carried out without packets.
+    pub(crate) direct: u64,
+    /// The PSN after the last request that isn't an RDMA WRITE or READ.
+    pub(crate) two_sided: u64,
+    /// The peer, which has answered nothing, expects this PSN, which was never sent.
+    pub(crate) asked_for: Option<u32>,
+    /// The PSN of a NAK that the peer is about to send, and the number of its reason.
+    pub(crate) told_ahead: Option<(u64, u16)>,
+    /// The peer has answered a packet: it expects the PSNs that are sent.
+    pub(crate) answered: bool,
+}
+
+impl Default for Requester {
+    fn default() -> Self {
+        Self::at(0, 0, &QpParams::default())
+    }
+}
+
+impl Requester {
+    /// Ready to send work request number `head` with `first_psn`.
+    pub(crate) fn at(first_psn: u32, head: u64, params: &QpParams) -> Self {
+        let first = psn::first(first_psn);
+        Self {
+            una: first,
+            next: first,
+            max: first,
+            cursor: head,
+            packet: 0,
+            started: head,
+            reads: VecDeque::new(),
+            unfinished_reads: 0,
+            in_flight: 0,
+            since_ack_request: 0,
+            window: Window::new(),
+            throttle: Throttle::default(),
+            paced_until: None,
+            retries: params.retry_cnt,
+            rnr_retries: params.rnr_retry,
+            rnr_until: None,
+            not_ready_since: None,
+            told_not_ready: false,
+            ack_deadline: None,
+            probe_at: None,
+            probe_backoff: 0,
+            probe_due: false,
+            nak_counted: None,
+            went_back: None,
+            error: None,
+            sample: None,
+            draining: false,
+            direct: 0,
+            two_sided: first,
+            asked_for: None,
+            told_ahead: None,
+            answered: false,
+        }
+    }
+
+    pub(crate) const fn next_new_psn(&self) -> u32 {
+        psn::wire(self.max)
+    }
+
+    /// Nothing may leave before a timer has run out.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.rnr_until.is_some() || self.paced_until.is_some()
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        const NEVER: u64 = u64::MAX;
+        // Whether a timer runs is looked at before its time is compared. The compiler may do it the other way round, to no harm
+        // but that valgrind reports the comparison.
+        let at = |timer: Option<Instant>| core::hint::black_box(timer.map_or(NEVER, |at| at.0));
+        let [rnr, ack] = [at(self.rnr_until), at(self.ack_deadline)];
+        let next = rnr.min(ack).min(at(self.probe_at)).min(at(self.paced_until));
+        (next != NEVER).then_some(Instant(next))
+    }
+
+    /// All requests before the one with the number `tail` have left, none is to be sent again, and nothing keeps the next one
+    /// back.
+    #[inline]
+    pub(crate) fn has_sent_all(&self, tail: u64) -> bool {
+        self.cursor == tail
+            && self.started == tail
+            && self.next == self.max
+            && self.max - self.una < MAX_OUTSTANDING
+            && !self.is_waiting()
+            && !self.probe_due
+            && self.error.is_none()
+            && !self.draining
+    }
+
+    /// A request of one packet has left, after all others, and asks for an acknowledgement: the timers have to be armed.
+    #[inline]
+    pub(crate) fn sent_plain(&mut self, bytes: u64) {
+        self.next += 1;
+        self.max = self.next;
+        self.two_sided = self.next;
+        self.cursor += 1;
+        self.started = self.cursor;
+        self.in_flight += bytes.max(SMALLEST_CHARGE);
+        self.since_ack_request = 0;
+    }
+
+    /// A READ of one packet (`reads`) or an atomic, which costs so much of the window, has left after all others: the timers have to be
+    /// armed.
+    #[inline]
+    pub(crate) fn sent_fetch(&mut self, cost: u64, reads: bool) {
+        self.next += 1;
+        self.max = self.next;
+        if !reads {
+            self.two_sided = self.next;
+        }
+        self.reads.push_back(self.next);
+        self.unfinished_reads += 1;
+        self.cursor += 1;
+        self.started = self.cursor;
+        self.in_flight += cost;
+        self.since_ack_request = 0;
+    }
+
+    /// RDMA WRITEs and READs are under way, and nothing else.
+    #[inline]
+    pub(crate) const fn is_behind_one_sided(&self) -> bool {
+        self.two_sided <= self.una && self.una < self.next
+    }
+
+    /// READ requests and atomics that are with the peer: sent since the last return to `una`, and unanswered.
+    pub(crate) fn reads_out(&self) -> usize {
+        self.reads.partition_point(|end| *end <= self.next)
+    }
+
+    /// Work requests before `head` are gone.
+    pub(crate) fn forget_before(&mut self, head: u64) {
+        self.started = self.started.max(head);
+        if self.cursor < head {
+            self.cursor = head;
+            self.packet = 0;
+        }
+    }
+
+    /// Nothing started is unfinished.
+    pub(crate) const fn is_quiet(&self, head: u64) -> bool {
+        self.una == self.max && self.started == head && self.packet == 0
+    }
+
+    /// Stops all timers; the queue was flushed.
+    pub(crate) fn halt(&mut self, head: u64) {
+        self.forget_before(head);
+        self.una = self.max;
+        self.next = self.max;
+        self.reads.clear();
+        self.unfinished_reads = 0;
+        self.in_flight = 0;
+        self.rnr_until = None;
+        self.not_ready_since = None;
+        self.ack_deadline = None;
+        self.probe_at = None;
+        self.paced_until = None;
+        self.probe_due = false;
+        self.error = None;
+        self.sample = None;
+        self.draining = false;
+        self.direct = 0;
+    }
+
+    /// The peer asked for silence until `until`.
+    pub(crate) fn suspend(&mut self, until: Instant) {
+        self.rnr_until = Some(until);
+        self.ack_deadline = None;
+        self.probe_at = None;
+        self.probe_due = false;
+    }
+
+    /// Does the program's limit keep everything back? If it does, [`Self::next_timeout`] returns the end.
+    pub(crate) fn is_throttled(&mut self, now: Instant, params: &QpParams) -> bool {
+        self.paced_until = self.throttle.ask(now, params.rate).err();
+        self.paced_until.is_some()
+    }
+
+    /// Something has left that counts towards the program's limit.
+    pub(crate) fn note_sent(&mut self, now: Instant, bytes: u32, params: &QpParams) {
+        let packets = bytes.div_ceil(params.path_mtu.max(1)).max(1);
+        self.throttle.sent(now, bytes, packets, params.rate);
+    }
+
+    /// UC and UD: a packet has left and needs no answer. Returns whether it was the last of `packets`.
+    pub(crate) fn sent_unacknowledged(&mut self, packets: u32) -> bool {
+        self.paced_until = None;
+        self.next += 1;
+        self.max = self.next;
+        self.una = self.next;
+        self.packet += 1;
+        self.packet >= packets
+    }
+
+    /// The peer has answered a packet.
+    pub(crate) const fn has_been_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// The work request at `cursor` failed here.
+    pub(crate) fn fail_at_cursor(&mut self, cause: Cause) {
+        self.error = Some((self.cursor, cause));
+    }
+
+    /// The acknowledged part of the queue has grown: `una` has been moved by the caller.
+    pub(crate) fn progress(&mut self, now: Instant, bytes: u64, params: &QpParams) {
+        self.answered = true;
+        self.retries = params.retry_cnt;
+        self.rnr_retries = params.rnr_retry;
+        self.rnr_until = None;
+        self.not_ready_since = None;
+        self.probe_backoff = 0;
+        self.probe_due = false;
+        while self.reads.front().is_some_and(|end| *end <= self.una) {
+            self.reads.pop_front();
+        }
+        if let Some((sample, at)) = self.sample
+            && sample < self.una
+        {
+            self.sample = None;
+            self.window.sample(now.since(at));
+        }
+        if !params.lossless {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let in_flight = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
+            self.window.acknowledged(bytes, in_flight, params.path_mtu);
+        }
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        if self.next <= self.una {
+            self.in_flight = 0;
+        }
+        self.ack_deadline = None;
+        self.probe_at = None;
+        if self.una != self.max {
+            self.arm(now, params);
+        }
+    }
+}
+
+/// What packets `from..to` of a work request cost of the window.
+pub(crate) fn charge<A>(wqe: &Wqe<A>, from: u32, to: u32, mtu: u32) -> u64 {
+    let full = u64::from(to.saturating_sub(from));
+    if to < wqe.packets {
+        return full * u64::from(mtu).max(SMALLEST_CHARGE);
+    }
+    let (_, last) = wqe.slice(wqe.packets.saturating_sub(1), mtu);
+    full.saturating_sub(1) * u64::from(mtu).max(SMALLEST_CHARGE) + u64::from(last).max(SMALLEST_CHARGE)
+}

@@ -1,0 +1,94 @@
+//! What a responder remembers.
+
+use super::{Delegated, Message, Tagged};
+use crate::{Counters, psn};
+use ferroce_types::RecvWqe;
+
+/// Everything the responder remembers besides its answers.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// The extended PSN of the first request, which the program has set.
+    pub(crate) first: u64,
+    /// The extended PSN of the next request.
+    pub(crate) expected: u64,
+    /// Messages completed: those that have come the short way, and the others.
+    pub(crate) plain: u64,
+    pub(crate) messages: u64,
+    /// Bytes of all of them.
+    pub(crate) bytes: u64,
+    pub(crate) message: Message,
+    /// The receive taken for the message in progress (UC keeps it when the message is lost).
+    pub(crate) held: Option<RecvWqe>,
+    /// What a tag-matching SRQ makes of the message that has a receive.
+    pub(crate) tagged: Option<Tagged>,
+    /// The SRQ of the message in progress (XRC).
+    pub(crate) srqn: Option<u32>,
+    pub(crate) delegated: Delegated,
+    /// What executes another process's requests: the run that it has ended by a refusal.
+    pub(crate) ended_run: Option<u32>,
+    /// A NAK for the expected PSN has been sent: the highest PSN that has been seen beyond the gap since.
+    pub(crate) gap: Option<u64>,
+    /// [`QpEvent::CommunicationEstablished`] was raised.
+    pub(crate) established: bool,
+    /// Packets from before the first PSN, while none has been executed.
+    pub(crate) strangers: u8,
+    /// Dropped datagrams have been reported: for their Q_Key, for their length.
+    pub(crate) told_qkey: bool,
+    pub(crate) told_length: bool,
+}
+
+impl Responder {
+    pub(crate) fn at(psn: u32) -> Self {
+        let first = psn::first(psn);
+        Self { first, expected: first, ..Self::default() }
+    }
+
+    pub(crate) const fn expected_psn(&self) -> u32 {
+        psn::wire(self.expected)
+    }
+
+    /// No message is in progress, no request is missing, and none is with another process.
+    #[inline]
+    pub(crate) fn is_between_messages(&self) -> bool {
+        self.message == Message::None
+            && self.held.is_none()
+            && self.gap.is_none()
+            && self.delegated.is_empty()
+    }
+
+    /// The receive that a message in progress uses.
+    pub(crate) fn take_held(&mut self) -> Option<RecvWqe> {
+        self.message = Message::None;
+        self.held.take()
+    }
+
+    /// A message of this many bytes has been executed.
+    pub(crate) fn count_message(&mut self, bytes: u64) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+
+    /// A message has come the short way.
+    #[inline]
+    pub(crate) fn count_plain(&mut self, bytes: u64) {
+        self.plain += 1;
+        self.bytes += bytes;
+    }
+
+    /// Messages completed, 24 bits.
+    pub(crate) const fn msn(&self) -> u32 {
+        (self.plain + self.messages) as u32 & 0x00ff_ffff
+    }
+
+    /// What [`Self::msn`] will be after one more message.
+    pub(crate) const fn next_msn(&self) -> u32 {
+        (self.msn() + 1) & 0x00ff_ffff
+    }
+
+    /// Adds what it has counted.
+    pub(crate) fn add_to(&self, counters: &mut Counters) {
+        counters.packets_received += self.plain;
+        counters.messages_received += self.plain + self.messages;
+        counters.bytes_received += self.bytes;
+    }
+}
