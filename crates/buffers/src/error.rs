@@ -276,58 +276,56 @@ impl fmt::Display for Status {
 
 /// Why a request has failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct Fault(Arc<WhyFailed>);
+
+#[derive(PartialEq, Eq, Debug)]
+struct WhyFailed {
     status: Status,
     vendor: u32,
     reason: Option<Arc<str>>,
-    first: Option<Arc<Fault>>,
+    first: Option<Fault>,
 }
 
 impl Fault {
     /// A fault. `vendor` is the adapter's own number, `reason` an explanation, `first` the first failure of the queue pair if the
     /// request was flushed because of it.
     #[must_use]
-    pub const fn new(
-        status: Status,
-        vendor: u32,
-        reason: Option<Arc<str>>,
-        first: Option<Arc<Self>>,
-    ) -> Self {
-        Self { status, vendor, reason, first }
+    pub fn new(status: Status, vendor: u32, reason: Option<Arc<str>>, first: Option<Self>) -> Self {
+        Self(Arc::new(WhyFailed { status, vendor, reason, first }))
     }
 
     /// The status.
     #[must_use]
-    pub const fn status(&self) -> Status {
-        self.status
+    pub fn status(&self) -> Status {
+        self.0.status
     }
 
     /// The adapter's own number, as `vendor_err` contains it.
     #[must_use]
-    pub const fn vendor(&self) -> u32 {
-        self.vendor
+    pub fn vendor(&self) -> u32 {
+        self.0.vendor
     }
 
     /// The reason, if it is known: its identifier (`FC034`; `ferroce explain` describes it) and a sentence.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
-        self.reason.as_deref()
+        self.0.reason.as_deref()
     }
 
     /// Of a flushed request: the first failure of its queue pair.
     #[must_use]
     pub fn first(&self) -> Option<&Self> {
-        self.first.as_deref()
+        self.0.first.as_ref()
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.reason {
+        match self.reason() {
             Some(reason) => f.write_str(reason)?,
-            None => write!(f, "{}", self.status)?,
+            None => write!(f, "{}", self.status())?,
         }
-        match &self.first {
+        match self.first() {
             Some(first) => write!(f, " (first: {first})"),
             None => Ok(()),
         }

@@ -111,6 +111,11 @@ impl Mapping {
     /// Lends a range to the adapter until [`Mapping::settle`], and returns the number of the loan.
     #[inline]
     pub(crate) fn lend(&self, range: Range<usize>, loan: Loan) -> u32 {
+        if self.ledger.is_none() { 0 } else { self.lend_by_ledger(range, loan) }
+    }
+
+    #[inline(never)]
+    fn lend_by_ledger(&self, range: Range<usize>, loan: Loan) -> u32 {
         let Some(mut ledger) = self.ledger() else { return 0 };
         if let Some(number) = ledger.free.pop() {
             ledger.entries[number as usize] = Some((range, loan));
@@ -123,6 +128,13 @@ impl Mapping {
     /// Ends a loan. An access of the adapter that has begun is over when this returns.
     #[inline]
     pub(crate) fn settle(&self, number: u32) {
+        if self.ledger.is_some() {
+            self.settle_by_ledger(number);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_by_ledger(&self, number: u32) {
         let Some(mut ledger) = self.ledger() else { return };
         if ledger.entries.get_mut(number as usize).and_then(Option::take).is_some() {
             ledger.free.push(number);

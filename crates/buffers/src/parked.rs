@@ -34,10 +34,15 @@ impl<T: Reset> Parked<T> {
     pub fn lend(&mut self) -> ParkedGuard<T> {
         // Pairs with the store of the guard's `drop`.
         if self.0.lent.load(Ordering::Acquire) {
-            *self = Self::default();
+            self.renew();
         }
         self.0.lent.store(true, Ordering::Relaxed);
         ParkedGuard(self.0.clone(), PhantomData)
+    }
+
+    #[cold]
+    fn renew(&mut self) {
+        *self = Self::default();
     }
 }
 

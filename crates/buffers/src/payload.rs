@@ -4,6 +4,7 @@ use crate::mapping::Loan;
 use crate::{Buffer, Frozen, Segments};
 use smallvec::SmallVec;
 use std::fmt;
+use std::mem::ManuallyDrop;
 
 mod sealed {
     pub trait Sealed {}
@@ -65,39 +66,48 @@ impl Part {
 
 /// A piece of memory that is lent to the adapter.
 struct Lent {
-    /// `None` after the loan.
-    part: Option<Part>,
+    /// Until it is taken. It is read once, where it is.
+    part: ManuallyDrop<Part>,
     loan: u32,
+    /// The loan has ended, and the memory isn't here any more.
+    taken: bool,
     /// The memory is the program's by a borrow, and doesn't come back by value.
     borrowed: bool,
 }
 
 impl Lent {
-    #[inline]
+    #[inline(always)]
     fn new(part: Part, loan: Loan) -> Self {
         let loan = part.buffer().lend(loan);
-        Self { part: Some(part), loan, borrowed: false }
+        Self { part: ManuallyDrop::new(part), loan, taken: false, borrowed: false }
+    }
+
+    #[inline(always)]
+    fn end(&self) {
+        self.part.buffer().settle(self.loan);
     }
 
     /// Ends the loan, and takes the memory out, if that hasn't been done.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self) -> Option<Part> {
-        self.end();
-        self.part.take().filter(|_| !self.borrowed)
-    }
-
-    #[inline]
-    fn end(&mut self) {
-        if let Some(part) = &self.part {
-            part.buffer().settle(self.loan);
+        if self.taken || self.borrowed {
+            return None;
         }
+        self.end();
+        self.taken = true;
+        // SAFETY: it wasn't taken before, and isn't after this.
+        Some(unsafe { ManuallyDrop::take(&mut self.part) })
     }
 }
 
 impl Drop for Lent {
     #[inline]
     fn drop(&mut self) {
-        self.end();
+        if !self.taken {
+            self.end();
+            // SAFETY: it wasn't taken, and isn't used after this.
+            unsafe { ManuallyDrop::drop(&mut self.part) };
+        }
     }
 }
 
@@ -106,8 +116,7 @@ impl Drop for Lent {
 #[derive(Default)]
 pub struct Held(Pieces);
 
-/// Most requests name one piece of memory, or two. Variants instead of a vector with room for two: a request moves through the
-/// slots by a copy, without a call.
+/// Most requests name one piece of memory, or two, which need no vector.
 #[derive(Default)]
 enum Pieces {
     #[default]
@@ -121,7 +130,7 @@ enum Pieces {
 impl Pieces {
     /// Those that weren't taken.
     fn len(&self) -> usize {
-        let is_here = |lent: &Lent| usize::from(lent.part.is_some());
+        let is_here = |lent: &Lent| usize::from(!lent.taken);
         match self {
             Self::None => 0,
             Self::One(only) => is_here(only),
@@ -131,11 +140,19 @@ impl Pieces {
     }
 
     /// Takes the first one.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self) -> Option<Part> {
         match self {
             Self::None => None,
             Self::One(only) => only.take(),
+            Self::Two(..) | Self::More(_) => self.take_of_several(),
+        }
+    }
+
+    #[inline(never)]
+    fn take_of_several(&mut self) -> Option<Part> {
+        match self {
+            Self::None | Self::One(_) => None,
             Self::Two(first, second) => first.take().or_else(|| second.take()),
             Self::More(pieces) => loop {
                 if let Some(part) = pieces.pop()?.take() {
@@ -190,14 +207,40 @@ impl Held {
 
     /// Takes the first piece of memory, whose loan ends. `written` is how many bytes were written to the pieces that are left: it
     /// sets the lengths of buffers.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, written: &mut Option<usize>) -> Option<Part> {
-        let mut part = self.0.take();
-        if let (Some(Part::Buffer(buffer)), Some(left)) = (&mut part, written) {
+        let mut part = self.0.take()?;
+        if let (Part::Buffer(buffer), Some(left)) = (&mut part, written) {
             buffer.set_len((*left).min(buffer.capacity()));
             *left -= buffer.length();
         }
-        part
+        Some(part)
+    }
+
+    /// Puts memory here. What was here before is dropped.
+    #[inline(always)]
+    pub fn put(&mut self, held: Self) {
+        self.clear();
+        match held.0 {
+            Pieces::None => {}
+            // Nothing is dropped by this.
+            Pieces::One(lent) => std::mem::forget(std::mem::replace(&mut self.0, Pieces::One(lent))),
+            several => self.0 = several,
+        }
+    }
+
+    /// Ends the loans, and drops the memory.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        match &self.0 {
+            Pieces::None | Pieces::One(Lent { taken: true, .. }) => {}
+            _ => self.drop_pieces(),
+        }
+    }
+
+    #[inline(never)]
+    fn drop_pieces(&mut self) {
+        self.0 = Pieces::None;
     }
 
     /// All of it, as the program gets it.
@@ -274,6 +317,7 @@ impl<const N: usize> From<&[u8; N]> for Inline {
 impl Sealed for () {}
 
 impl Payload for () {
+    #[inline]
     fn segments(&self, _: &mut Segments) {}
 
     #[inline]
@@ -283,8 +327,10 @@ impl Payload for () {
 }
 
 impl PayloadMut for () {
+    #[inline]
     fn room(&self, _: &mut Segments) {}
 
+    #[inline]
     fn hold_for_writing(self) -> Held {
         Held::default()
     }
@@ -293,8 +339,10 @@ impl PayloadMut for () {
 impl Sealed for Inline {}
 
 impl Payload for Inline {
+    #[inline]
     fn segments(&self, _: &mut Segments) {}
 
+    #[inline]
     fn inline(&self) -> Option<&[u8]> {
         Some(&self.0)
     }
@@ -310,7 +358,7 @@ impl Sealed for Buffer {}
 impl Payload for Buffer {
     #[inline]
     fn segments(&self, into: &mut Segments) {
-        into.push(self.segment(self.len()));
+        into.push(self.segment(self.length()));
     }
 
     #[inline]
@@ -344,6 +392,7 @@ impl Lendable for Buffer {
 impl Sealed for Frozen {}
 
 impl Payload for Frozen {
+    #[inline]
     fn segments(&self, into: &mut Segments) {
         into.push(self.segment());
     }

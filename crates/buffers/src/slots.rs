@@ -4,7 +4,6 @@
 //! in which they were posted, so the entries of unsignalled requests retire with the next completion (rule S5).
 
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
-use std::mem::MaybeUninit;
 
 /// The longest ring. Numbers of entries wrap at 2^32, and must stay distinct within a ring.
 pub const MAX_DEPTH: u32 = 1 << 20;
@@ -15,7 +14,8 @@ struct Ring<T> {
     /// The number of the oldest entry. Only the retirer stores it.
     tail: AtomicU32,
     depth: u32,
-    places: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    /// Those without an entry have what the retirer has left there.
+    places: Box<[UnsafeCell<T>]>,
 }
 
 // SAFETY: entries move from the poster to the retirer, which may be another thread. Places between tail and head belong to
@@ -26,20 +26,9 @@ unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T> Ring<T> {
     #[inline]
-    fn place(&self, number: u32) -> &UnsafeCell<MaybeUninit<T>> {
+    fn place(&self, number: u32) -> &UnsafeCell<T> {
         // The count of places is a power of two: numbers lead to the same places after they wrap.
         &self.places[number as usize & (self.places.len() - 1)]
-    }
-}
-
-impl<T> Drop for Ring<T> {
-    fn drop(&mut self) {
-        let (mut number, head) = (self.tail.load(Ordering::Relaxed), self.head.load(Ordering::Relaxed));
-        while number != head {
-            // SAFETY: places from tail to head contain entries, and each is dropped once.
-            self.place(number).with_mut(|place| unsafe { (*place).assume_init_drop() });
-            number = number.wrapping_add(1);
-        }
     }
 }
 
@@ -49,14 +38,14 @@ pub struct Poster<T>(Arc<Ring<T>>);
 /// The end of a ring that takes entries out, the oldest first.
 pub struct Retirer<T>(Arc<Ring<T>>);
 
-/// A ring for `depth` entries.
+/// A ring for `depth` entries. Its places stay where they are, and are written and read there.
 ///
 /// # Panics
 /// `depth` is more than [`MAX_DEPTH`].
 #[must_use]
-pub fn ring<T>(depth: u32) -> (Poster<T>, Retirer<T>) {
+pub fn ring<T: Default>(depth: u32) -> (Poster<T>, Retirer<T>) {
     assert!(depth <= MAX_DEPTH, "a ring of {depth} entries");
-    let places = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let places = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(T::default())).collect();
     let ring = Arc::new(Ring { head: AtomicU32::new(0), tail: AtomicU32::new(0), depth, places });
     (Poster(ring.clone()), Retirer(ring))
 }
@@ -77,10 +66,25 @@ impl<T> Poster<T> {
         self.0.head.load(Ordering::Relaxed)
     }
 
-    /// The place of the next entry, unless the ring is full.
+    /// The place of the next entry, with what the retirer has left there, unless the ring is full.
     #[inline]
-    pub fn free(&mut self) -> Option<Free<'_, T>> {
-        (self.room() > 0).then_some(Free(self))
+    pub fn place(&mut self) -> Option<&mut T> {
+        if self.room() == 0 {
+            return None;
+        }
+        // SAFETY: the place is free, so it belongs to the poster, of which there is one. The poster is borrowed for as long as the place.
+        Some(self.0.place(self.next()).with_mut(|place| unsafe { &mut *place }))
+    }
+
+    /// Adds what is in the [place](Poster::place) of the next entry, and returns its number, unless the ring is full.
+    #[inline]
+    pub fn publish(&mut self) -> Option<u32> {
+        let (number, ring) = (self.next(), &*self.0);
+        if self.room() == 0 {
+            return None;
+        }
+        ring.head.store(number.wrapping_add(1), Ordering::Release);
+        Some(number)
     }
 
     /// Adds an entry, and returns its number.
@@ -88,26 +92,9 @@ impl<T> Poster<T> {
     /// # Errors
     /// The ring is full: the entry comes back.
     pub fn push(&mut self, entry: T) -> Result<u32, T> {
-        match self.free() {
-            Some(free) => Ok(free.fill(entry)),
-            None => Err(entry),
-        }
-    }
-}
-
-/// A free place of a ring. No other place is taken while it is borrowed.
-pub struct Free<'p, T>(&'p mut Poster<T>);
-
-impl<T> Free<'_, T> {
-    /// Adds the entry, and returns its number.
-    #[inline]
-    pub fn fill(self, entry: T) -> u32 {
-        let number = self.0.next();
-        let ring = &*self.0.0;
-        // SAFETY: the place is free, so it belongs to the poster, of which there is one.
-        ring.place(number).with_mut(|place| unsafe { (*place).write(entry) });
-        ring.head.store(number.wrapping_add(1), Ordering::Release);
-        number
+        let Some(place) = self.place() else { return Err(entry) };
+        *place = entry;
+        Ok(self.publish().expect("there is a place"))
     }
 }
 
@@ -120,14 +107,6 @@ impl<T> Retirer<T> {
         number.wrapping_sub(tail) < head.wrapping_sub(tail)
     }
 
-    /// The number of the oldest entry, if there is one.
-    #[must_use]
-    #[inline]
-    pub fn oldest(&self) -> Option<u32> {
-        let tail = self.ends().0;
-        self.is_outstanding(tail).then_some(tail)
-    }
-
     /// The numbers of the oldest entry and of the next one to be added.
     #[must_use]
     #[inline]
@@ -135,13 +114,27 @@ impl<T> Retirer<T> {
         (self.0.tail.load(Ordering::Relaxed), self.0.head.load(Ordering::Acquire))
     }
 
-    /// Takes the oldest entry out.
+    /// If the entry with this number is in the ring: gives the oldest entry to `take`, after which its place is free. Whether that is the
+    /// entry with this number.
     #[inline]
-    pub fn pop(&mut self) -> Option<T> {
-        let tail = self.oldest()?;
+    pub fn retire(&mut self, number: u32, take: impl FnOnce(&mut T)) -> Option<bool> {
+        let (tail, head) = self.ends();
+        let after = number.wrapping_sub(tail);
+        if after >= head.wrapping_sub(tail) {
+            return None;
+        }
         // SAFETY: the place contains an entry, which belongs to the retirer, of which there is one.
-        let entry = self.0.place(tail).with_mut(|place| unsafe { (*place).assume_init_read() });
+        self.0.place(tail).with_mut(|place| take(unsafe { &mut *place }));
         self.0.tail.store(tail.wrapping_add(1), Ordering::Release);
+        Some(after == 0)
+    }
+}
+
+impl<T: Default> Retirer<T> {
+    /// Takes the oldest entry out.
+    pub fn pop(&mut self) -> Option<T> {
+        let mut entry = T::default();
+        self.retire(self.ends().0, |place| std::mem::swap(place, &mut entry))?;
         Some(entry)
     }
 }

@@ -25,8 +25,8 @@ const MUTATIONS: [Mutation; 8] = [
     Mutation {
         rule: "S1: a buffer isn't lent for longer",
         file: "payload.rs",
-        from: "part.buffer().settle(self.loan);",
-        to: "let _ = part;",
+        from: "self.part.buffer().settle(self.loan);",
+        to: "",
         test: ["it", "loans::memory_of_a_request_returns_to_its_pool_after_the_loan"],
     },
     Mutation {

@@ -5,7 +5,6 @@ use crate::{failures, library};
 use ferroce_buffers::{Ended, Error, Stamp, Stamped};
 use ferroce_nic::{self as nic, CqInit, Poll as _, WcOpcode, WcStatus, sys};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -67,21 +66,22 @@ impl NativeCq {
     ///
     /// # Errors
     /// The adapter can't be used in this process.
-    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         let inside = library::enter("poll")?;
         self.take(&inside, into, most)
     }
 
-    fn take(&self, _inside: &nic::InLibrary, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
+    #[inline]
+    fn take(&self, _inside: &nic::InLibrary, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
-        let mut failed = SmallVec::<[_; 32]>::new();
+        let mut failed = SmallVec::<[(usize, WcStatus, u16); 32]>::new();
         let mut add = |wc: &nic::Wc, stamp: Stamp| {
             let done = &wc.completion;
             if done.status != WcStatus::Success {
-                failed.push((into.len(), wc.completion));
+                failed.push((into.len(), done.status, done.reason));
             }
-            into.push_back(Ended {
+            into.push(Ended {
                 wr_id: done.wr_id,
                 qpn: wc.qp_num,
                 is_write: done.opcode == WcOpcode::RecvRdmaWithImm,
@@ -101,8 +101,8 @@ impl NativeCq {
         } else {
             self.0.cq.poll(most, |wc| add(wc, Stamp::default()))
         };
-        for (at, completion) in &failed {
-            into[*at].fault = Some(failures::fault(into[*at].qpn, completion));
+        for &(at, status, reason) in &failed {
+            into[at].fault = Some(failures::fault(into[at].qpn, status, reason));
         }
         polled.map(drop).map_err(|error| library::error("poll", &error))
     }
@@ -111,12 +111,7 @@ impl NativeCq {
     ///
     /// # Errors
     /// The adapter can't be used in this process.
-    pub fn wait(
-        &self,
-        into: &mut VecDeque<Ended>,
-        most: usize,
-        limit: Option<Duration>,
-    ) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Vec<Ended>, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
         // A limit beyond what the clock can express is none.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {

@@ -2,12 +2,12 @@
 
 use ferroce_buffers::{Fault, Status};
 use ferroce_explain::{Report, RequestOutcome, Subject, sentence, title, vendor_err};
-use ferroce_nic::{Completion, WcStatus, voice};
+use ferroce_nic::{WcStatus, voice};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// By QPN: the number of the reason, and the fault.
-type Failures = BTreeMap<u32, Option<(u16, Arc<Fault>)>>;
+type Failures = BTreeMap<u32, Option<(u16, Fault)>>;
 
 static FAILURES: Mutex<Failures> = Mutex::new(BTreeMap::new());
 
@@ -37,7 +37,7 @@ fn note(report: &Report) {
     let number = report.reason.number();
     if let Some(first @ None) = failures().get_mut(&report.qpn) {
         let fault = Fault::new(of(status), vendor_err(number), Some(sentence(&report.reason).into()), None);
-        *first = Some((number, Arc::new(fault)));
+        *first = Some((number, fault));
     }
 }
 
@@ -47,9 +47,9 @@ fn of(status: WcStatus) -> Status {
 
 /// Why a request has failed.
 #[cold]
-pub(crate) fn fault(qpn: u32, completion: &Completion) -> Fault {
+pub(crate) fn fault(qpn: u32, status: WcStatus, number: u16) -> Fault {
     let first = failures().get(&qpn).cloned().flatten();
-    let (status, number) = (of(completion.status), completion.reason);
+    let status = of(status);
     if status == Status::Flushed {
         return Fault::new(status, vendor_err(number), None, first.map(|(_, first)| first));
     }

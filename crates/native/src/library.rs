@@ -8,6 +8,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The process was made in a way in which the adapter doesn't work (a raw `clone`).
+#[inline]
 pub(crate) fn enter(verb: &'static str) -> Result<nic::InLibrary, Error> {
     nic::enter_library().map_err(|nic::Unusable(why)| Error::new(Kind::Dead, verb, why))
 }

@@ -220,19 +220,27 @@ impl NativeQp {
 
     /// Posts a request for which the queue has room. False: the adapter has refused it, and the queue pair has failed.
     #[inline]
-    pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&NativeAddress>) -> bool {
-        let &SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
+    pub fn post(&self, request: SendRequest<'_, ()>, to: Option<&NativeAddress>) -> bool {
+        let SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
         let ud = to.map(|to| &to.target);
         let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
-        let posted = library::enter("post").map(|_inside| self.qp.post_send(request));
-        matches!(posted, Ok(Ok(()))) || self.refused()
+        if let Ok(_inside) = library::enter("post")
+            && let Ok(()) = self.qp.post_send(request)
+        {
+            return true;
+        }
+        self.refused()
     }
 
     /// Posts a receive. False: as [`NativeQp::post`].
     #[inline]
     pub fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
-        let posted = library::enter("recv").map(|_inside| self.qp.post_recv(RecvWqe { wr_id, sges }));
-        matches!(posted, Ok(Ok(()))) || self.refused()
+        if let Ok(_inside) = library::enter("recv")
+            && let Ok(()) = self.qp.post_recv(RecvWqe { wr_id, sges })
+        {
+            return true;
+        }
+        self.refused()
     }
 
     /// The adapter has refused a request for another reason than what it asks for: a bug has stopped the queue pair, or the process

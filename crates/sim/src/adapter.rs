@@ -10,7 +10,6 @@ use ferroce_proto::Qp;
 use ferroce_types::{Completion, Instant, RecvWqe};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
 /// A key, and the memory that it permits access to.
 #[derive(Debug)]
@@ -107,7 +106,7 @@ pub(crate) struct Side {
     pub(crate) unpublished: Vec<Completion>,
     pub(crate) out: Vec<Frame>,
     /// The first failure.
-    pub(crate) first: Option<(u16, Arc<Fault>)>,
+    pub(crate) first: Option<(u16, Fault)>,
     /// Bytes that were received and wait to be placed.
     pub(crate) placing: Vec<Unplaced>,
     /// The world has an event for `placing`.
@@ -194,7 +193,10 @@ pub(crate) struct HostState {
 }
 
 impl HostState {
-    pub(crate) fn new(name: String, ip: Ipv4Addr) -> Self {
+    /// The first host has the index 0.
+    pub(crate) fn new(name: String, ip: Ipv4Addr, index: usize) -> Self {
+        // Each host has keys of its own, so a program that uses the key of another host doesn't reach memory by chance.
+        let next_key = (index as u32).wrapping_mul(0x10_0000).wrapping_add(0x1000);
         Self {
             name,
             ip,
@@ -210,7 +212,7 @@ impl HostState {
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
             manager: HostManager::new(),
-            next_key: 0x1000,
+            next_key,
             next_address: 1 << 32,
             next_object: 0x11,
         }
@@ -238,7 +240,7 @@ impl HostState {
     /// A number for a key. Keys look like an adapter's: they aren't consecutive. They differ in more than the low 8 bits, which
     /// those of a window change.
     pub(crate) const fn new_key(&mut self) -> u32 {
-        self.next_key += 0x101;
+        self.next_key = self.next_key.wrapping_add(0x101);
         self.next_key
     }
 

@@ -19,7 +19,7 @@ impl World {
     #[must_use]
     pub fn driven(seed: u64, clock: impl Fn() -> Duration + Send + 'static) -> Self {
         let clock = Clock(Box::new(clock));
-        let driven = Driven { clock, driver: None, waiting: Vec::new(), completions: 0 };
+        let driven = Driven { clock, driver: None, waiting: Vec::new(), woken: Vec::new(), completions: 0 };
         Self::with(State { driven: Some(driven), ..State::new(seed, Allowed::All) })
     }
 
@@ -81,10 +81,10 @@ impl<F: Fn(Duration) -> S + Unpin, S: Future<Output = ()>> Future for Drive<F, S
             let now = state.now;
             state.advance(now);
             let next = state.next_event();
-            if let Some(driven) = &mut state.driven {
-                driven.driver = Some(context.waker().clone());
-            }
+            let before =
+                state.driven.as_mut().and_then(|driven| driven.driver.replace(context.waker().clone()));
             drop(state);
+            drop(before);
             let Some(next) = next else {
                 this.sleeping = None;
                 return Poll::Pending;

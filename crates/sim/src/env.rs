@@ -304,7 +304,7 @@ impl Env for QpEnv<'_> {
                 Some(ferroce_explain::sentence(&reason).into()),
                 None,
             );
-            self.side.first = Some((number, fault.into()));
+            self.side.first = Some((number, fault));
         }
         number
     }

@@ -135,7 +135,7 @@ impl State {
         if let Some(QpState { side, .. }) = self.hosts[host].qps.get_mut(&qpn) {
             let why = "the peer has ended the connection";
             let fault = reasons::fault(WcStatus::WrFlushErr, 0, Some(why.into()), None);
-            side.first.get_or_insert((0, fault.into()));
+            side.first.get_or_insert((0, fault));
         }
         self.with_qp(host, qpn, |qp, env| qp.set_state(TransportState::Err, env));
     }

@@ -405,7 +405,7 @@ impl SimCq {
     ///
     /// # Errors
     /// The host has crashed.
-    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         if self.take("poll", into, most)? {
             return Ok(());
         }
@@ -426,7 +426,7 @@ impl SimCq {
         self.take("poll", into, most).map(drop)
     }
 
-    fn take(&self, verb: &'static str, into: &mut VecDeque<Ended>, most: usize) -> Result<bool, Error> {
+    fn take(&self, verb: &'static str, into: &mut Vec<Ended>, most: usize) -> Result<bool, Error> {
         let mut state = self.0.host.world.lock();
         let cq = state.hosts[self.0.host.index].cqs.get_mut(&self.0.number);
         let cq = cq.ok_or_else(|| dead(verb))?;
@@ -447,12 +447,7 @@ impl SimCq {
     ///
     /// # Panics
     /// Without a limit: nothing will ever happen again.
-    pub fn wait(
-        &self,
-        into: &mut VecDeque<Ended>,
-        most: usize,
-        limit: Option<Duration>,
-    ) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Vec<Ended>, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
         let until = limit.map(|limit| self.0.host.world.lock().now.after(limit));
         self.block(until, limit.is_some_and(|limit| limit >= LONG));
         self.take("wait", into, most)

@@ -95,12 +95,7 @@ fn of_sges(keys: &BTreeMap<u32, Key>, user: User, sges: &[Sge]) -> Reason {
 }
 
 /// A fault for the program.
-pub(crate) fn fault(
-    status: WcStatus,
-    number: u16,
-    reason: Option<Arc<str>>,
-    first: Option<Arc<Fault>>,
-) -> Fault {
+pub(crate) fn fault(status: WcStatus, number: u16, reason: Option<Arc<str>>, first: Option<Fault>) -> Fault {
     let status = Status::from_number(status as u32).unwrap_or(Status::Other(0));
     Fault::new(status, vendor_err(number), reason, first)
 }

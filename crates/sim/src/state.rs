@@ -64,6 +64,8 @@ pub(crate) struct Driven {
     pub(crate) driver: Option<Waker>,
     /// Tasks that wait for a completion.
     pub(crate) waiting: Vec<Waker>,
+    /// Tasks that go on. They are woken when the world is unlocked.
+    pub(crate) woken: Vec<Waker>,
     /// Completions so far.
     pub(crate) completions: u64,
 }
@@ -299,8 +301,8 @@ impl State {
         out.into_iter().for_each(|frame| self.send(host, frame));
         sends.into_iter().for_each(|completion| self.publish(host, qpn, (0, send_cq), completion));
         receives.into_iter().for_each(|completion| self.publish(host, qpn, (1, recv_cq), completion));
-        if let Some(driver) = self.driven.as_mut().and_then(|driven| driven.driver.take()) {
-            driver.wake();
+        if let Some(driven) = &mut self.driven {
+            driven.woken.extend(driven.driver.take());
         }
     }
 
@@ -372,7 +374,7 @@ impl State {
         }
         if let Some(driven) = &mut self.driven {
             driven.completions += 1;
-            driven.waiting.drain(..).for_each(Waker::wake);
+            driven.woken.append(&mut driven.waiting);
         }
     }
 

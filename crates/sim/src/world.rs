@@ -16,8 +16,10 @@ use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
 use std::ops::Range;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
 use std::time::Duration;
 
 pub(crate) struct Shared {
@@ -48,7 +50,7 @@ impl World {
         let index = known.unwrap_or(state.hosts.len());
         let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + index as u32);
         if known.is_none() {
-            state.hosts.push(HostState::new(name.into(), ip));
+            state.hosts.push(HostState::new(name.into(), ip, index));
         }
         drop(state);
         Host { world: self.clone(), index, ip }
@@ -146,21 +148,23 @@ impl World {
         state.trace.clone()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driven) = &state.driven {
             let time = Instant(0).after((driven.clock.0)());
             state.now = state.now.max(time);
         }
-        state
+        Locked(Some(state))
     }
 
     pub(crate) fn notify(&self) {
         self.0.turns.notify_all();
     }
 
-    pub(crate) fn wait_for_turn<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        self.0.turns.wait(state).unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn wait_for_turn<'s>(&self, mut state: Locked<'s>) -> Locked<'s> {
+        let turn =
+            state.0.take().map(|state| self.0.turns.wait(state).unwrap_or_else(PoisonError::into_inner));
+        Locked(turn)
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -174,6 +178,32 @@ impl World {
         let _ = state.capture.as_mut().map(Capture::flush);
         drop(state);
         self.notify();
+    }
+}
+
+/// The state, for one thread. Tasks that are to go on are woken when it is unlocked: a waker may run code that uses the world.
+pub(crate) struct Locked<'w>(Option<MutexGuard<'w, State>>);
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().expect("it is locked until the guard is dropped")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().expect("it is locked until the guard is dropped")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(mut state) = self.0.take() else { return };
+        let woken = state.driven.as_mut().map(|driven| std::mem::take(&mut driven.woken));
+        drop(state);
+        woken.into_iter().flatten().for_each(Waker::wake);
     }
 }
 

@@ -4,7 +4,6 @@ use crate::device::{SystemContext, SystemDomain};
 use crate::library;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{Ended, Error, Kind, Stamp, Stamped, Status};
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::fmt;
 use std::mem::offset_of;
@@ -137,7 +136,7 @@ impl SystemCq {
     }
 
     /// As [`SystemCq::poll`], of a queue whose completions have the time.
-    fn poll_extended(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
+    fn poll_extended(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         let SystemQueue { cq, stamped, .. } = &*self.0;
         let cq = cq.as_ptr().cast::<ibv_cq_ex>();
         let dead = |call: &str| Error::new(Kind::Dead, "poll", format!("{call} of an extended queue failed"));
@@ -157,7 +156,7 @@ impl SystemCq {
             let mut found = 0;
             let polled = loop {
                 match self.read(cq, *stamped) {
-                    Some(ended) => into.push_back(ended),
+                    Some(ended) => into.push(ended),
                     None => break Err(missing("poll", "read_byte_len")),
                 }
                 found += 1;
@@ -219,7 +218,7 @@ impl SystemCq {
     ///
     /// # Errors
     /// The device is gone, or the queue is the parent's of a fork.
-    pub fn poll(&self, into: &mut VecDeque<Ended>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         let SystemQueue { context, .. } = &*self.0;
         context.maker.check("poll")?;
         if self.0.stamped != Stamped::default() {
@@ -261,12 +260,7 @@ impl SystemCq {
     ///
     /// # Errors
     /// As [`SystemCq::poll`].
-    pub fn wait(
-        &self,
-        into: &mut VecDeque<Ended>,
-        most: usize,
-        limit: Option<Duration>,
-    ) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Vec<Ended>, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
         // A limit beyond what the clock can express is none.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {

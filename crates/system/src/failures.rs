@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// By QPN.
 #[derive(Default)]
-pub(crate) struct Failures(Mutex<BTreeMap<u32, Option<Arc<Fault>>>>);
+pub(crate) struct Failures(Mutex<BTreeMap<u32, Option<Fault>>>);
 
 impl Failures {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<u32, Option<Arc<Fault>>>> {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<u32, Option<Fault>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -33,7 +33,7 @@ impl Failures {
         }
         let fault = Fault::new(status, vendor_err, reason(vendor_err), None);
         if let Some(first @ None) = first {
-            *first = Some(Arc::new(fault.clone()));
+            *first = Some(fault.clone());
         }
         fault
     }

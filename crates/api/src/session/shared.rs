@@ -362,7 +362,7 @@ impl Shared {
         let Some(qp) = qp else { return };
         // The peer is notified at the end, when nothing is outstanding any more.
         let link = self.link().take();
-        let first = Arc::new(self.lock().fault.clone().unwrap_or(fault));
+        let first = self.lock().fault.clone().unwrap_or(fault);
         for (tag, parts) in qp.destroy() {
             let fault = Fault::new(Status::Flushed, 0, None, Some(first.clone()));
             let slot = tag as u32;

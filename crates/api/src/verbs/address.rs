@@ -18,7 +18,7 @@ impl Address {
         Self { raw: Arc::new(raw), endpoint }
     }
 
-    pub(crate) fn raw(&self) -> &RawAddress {
+    pub(crate) const fn raw(&self) -> &Arc<RawAddress> {
         &self.raw
     }
 

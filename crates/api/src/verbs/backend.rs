@@ -7,7 +7,6 @@ use ferroce_buffers::{
 };
 use ferroce_proto::SendRequest;
 use ferroce_types::SgeList;
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -414,7 +413,7 @@ const BLOCK: usize = 32;
 
 impl RawCq {
     /// Takes completions.
-    pub(crate) fn poll(&self, into: &mut VecDeque<Ended>) -> Result<()> {
+    pub(crate) fn poll(&self, into: &mut Vec<Ended>) -> Result<()> {
         match self {
             #[cfg(feature = "native")]
             Self::Native(cq) => cq.poll(into, BLOCK),
@@ -448,7 +447,7 @@ impl RawCq {
     }
 
     /// Waits for a completion. It may take completions.
-    pub(crate) fn wait(&self, into: &mut VecDeque<Ended>, limit: Option<Duration>) -> Result<bool> {
+    pub(crate) fn wait(&self, into: &mut Vec<Ended>, limit: Option<Duration>) -> Result<bool> {
         match self {
             #[cfg(feature = "native")]
             Self::Native(cq) => cq.wait(into, BLOCK, limit),
@@ -533,7 +532,7 @@ impl RawQp {
 
     /// Posts a request to this address, or one that binds a window to this region. False: the device has refused it.
     #[inline]
-    pub(crate) fn post(&self, request: &SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) -> bool {
+    pub(crate) fn post(&self, request: SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) -> bool {
         // The region's key is enough for the others.
         let _ = region;
         match self {
@@ -541,11 +540,11 @@ impl RawQp {
             Self::Native(qp) => qp.post(request, to.and_then(RawAddress::native)),
             #[cfg(feature = "sim")]
             Self::Sim(qp) => {
-                qp.post(request, to.and_then(RawAddress::sim));
+                qp.post(&request, to.and_then(RawAddress::sim));
                 true
             }
             #[cfg(feature = "system")]
-            Self::System(qp) => qp.post(request, to.and_then(RawAddress::system), region),
+            Self::System(qp) => qp.post(&request, to.and_then(RawAddress::system), region),
         }
     }
 

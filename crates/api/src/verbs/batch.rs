@@ -53,7 +53,7 @@ impl<'q, T: Transport> Batch<'q, T> {
                 self.prepared.push(prepared);
                 Ok(self)
             }
-            Err((error, back)) => Err(Failed { error, back }),
+            Err(failed) => Err(failed),
         }
     }
 

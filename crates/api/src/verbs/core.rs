@@ -6,7 +6,7 @@ use crate::verbs::builder::Parameters;
 use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
 use crate::verbs::endpoint::{Endpoint, GRH};
-use crate::verbs::loans::{Lent, Loaned, Windows};
+use crate::verbs::loans::{Loaned, Windows};
 use crate::verbs::ops::sealed::{Described, Flags};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use crate::verbs::srq::Srq;
@@ -28,7 +28,7 @@ const RESULT: usize = 8;
 
 /// One direction of a queue pair: the slots, and where its completions go.
 struct Half {
-    poster: Poster<Entry>,
+    poster: Poster<Box<Entry>>,
     queue: Arc<Queue>,
     cq: Arc<Shared>,
     depth: u32,
@@ -41,16 +41,16 @@ impl Half {
         Ok(Self { poster, queue, cq: cq.clone(), depth })
     }
 
-    /// The number of the next request.
-    #[inline]
-    fn next(&self) -> u64 {
-        self.queue.wr_id(self.poster.next())
+    /// The slot of the next request, in which there is nothing. The caller has seen that there is room, and only it adds requests.
+    #[inline(always)]
+    fn slot(&mut self) -> &mut Entry {
+        self.poster.place().expect("a slot for a request")
     }
 
-    #[inline]
-    fn push(&mut self, entry: Entry) {
-        // The caller has seen that there is room, and only it adds entries.
-        self.poster.free().expect("a slot for a request").fill(entry);
+    /// Adds what is in the slot, and returns the number of the request.
+    #[inline(always)]
+    fn publish(&mut self) -> u64 {
+        self.queue.wr_id(self.poster.publish().expect("a slot for a request"))
     }
 
     #[cold]
@@ -102,17 +102,41 @@ impl Drop for Receives {
     }
 }
 
-/// A request that can be posted. It owns its memory.
-pub(crate) struct Prepared {
-    tag: u64,
+/// A request that can be posted, without its memory.
+struct Plan {
     op: SendOp,
     flags: Flags,
     what: Operated,
     inline: Option<SmallVec<[u8; 64]>>,
     sges: SgeList,
-    held: Held,
+    /// Memory for the result of an atomic.
+    result: Option<Buffer>,
     kept: Option<Kept>,
     region: u64,
+}
+
+impl Plan {
+    /// One that isn't written yet.
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            op: SendOp::Send,
+            flags: Flags { quiet: false, fence: false, solicited: false },
+            what: Operated::Sent,
+            inline: None,
+            sges: SgeList::new(),
+            result: None,
+            kept: None,
+            region: 0,
+        }
+    }
+}
+
+/// A request that can be posted. It owns its memory.
+pub(crate) struct Prepared {
+    tag: u64,
+    plan: Plan,
+    held: Held,
 }
 
 pub(crate) struct Core {
@@ -251,77 +275,73 @@ impl Core {
         self.inner.as_ref().is_none_or(RawQp::is_dead)
     }
 
-    /// The segments that a request names, without empty ones.
-    #[inline]
-    fn segments(&self, verb: &'static str, describe: impl FnOnce(&mut Segments)) -> Result<Segments> {
-        let mut segments = Segments::new();
-        describe(&mut segments);
-        within(&segments, self.attributes.parts, verb)?;
-        Ok(segments)
-    }
-
     pub(crate) fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
-        match self.try_recv(tag, memory) {
-            Ok(()) => Ok(()),
-            Err((error, back)) => Err(Failed { error, back }),
+        let (mut segments, mut header) = (Segments::new(), None);
+        if let Err(error) = self.plan_recv(&memory, &mut segments, &mut header) {
+            return Err(Failed { error, back: memory });
         }
-    }
-
-    fn try_recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), (Error, P)> {
-        if let Err(error) = self.check("recv") {
-            return Err((error, memory));
-        }
-        let Receives::Own(half) = &self.receives else {
-            let why = "the queue pair takes its receives from a shared receive queue: post there";
-            return Err((Error::invalid("recv", why), memory));
-        };
-        if half.poster.room() == 0 {
-            return Err((half.full("recv"), memory));
-        }
-        let header = match &self.headers {
-            Some(pool) => match pool.try_take() {
-                // A completion that is being taken has one.
-                None => return Err((half.full("recv"), memory)),
-                some => some,
-            },
-            None => None,
-        };
-        let segments = self.segments("recv", |into| {
-            if let Some(header) = &header {
-                header.room(into);
+        let Receives::Own(half) = &mut self.receives else { unreachable!("the plan has seen it") };
+        let slot = half.slot();
+        match header {
+            None => slot.held.put(memory.hold_for_writing()),
+            Some(header) => {
+                slot.held.put(header.hold_for_writing().then(memory.hold_for_writing()));
+                slot.kept = Some(Kept::Grh(self.qkey.clone()));
             }
-            memory.room(into);
-        });
-        let segments = match segments {
-            Ok(segments) => segments,
-            Err(error) => return Err((error, memory)),
-        };
-        let held = memory.hold_for_writing();
-        let (held, kept) = match header {
-            Some(header) => (header.hold_for_writing().then(held), Some(Kept::Grh(self.qkey.clone()))),
-            None => (held, None),
-        };
-        self.receive(tag, &segments, held, kept);
+        }
+        self.receive(tag, &segments);
         Ok(())
     }
 
-    /// Posts a receive, for which there is room.
-    fn receive(&mut self, tag: u64, segments: &[Segment], held: Held, kept: Option<Kept>) {
+    /// Checks a receive: the memory that it names, and that of a datagram's GRH.
+    #[inline(always)]
+    fn plan_recv(
+        &self,
+        memory: &impl PayloadMut,
+        segments: &mut Segments,
+        header: &mut Option<Buffer>,
+    ) -> Result<()> {
+        self.check("recv")?;
+        let Receives::Own(half) = &self.receives else {
+            let why = "the queue pair takes its receives from a shared receive queue: post there";
+            return Err(Error::invalid("recv", why));
+        };
+        if half.poster.room() == 0 {
+            return Err(half.full("recv"));
+        }
+        if let Some(pool) = &self.headers {
+            // A completion that is being taken has one.
+            let taken = pool.try_take().ok_or_else(|| half.full("recv"))?;
+            taken.room(segments);
+            *header = Some(taken);
+        }
+        memory.room(segments);
+        within(segments, self.attributes.parts, "recv")
+    }
+
+    /// Posts a receive, whose memory is in the slot.
+    #[inline(always)]
+    fn receive(&mut self, tag: u64, segments: &[Segment]) {
         let Receives::Own(half) = &mut self.receives else { unreachable!("the caller has looked") };
-        let wr_id = half.next();
-        half.push(Entry { tag, what: Operated::Received, len: 0, held, kept });
+        let slot = half.slot();
+        (slot.tag, slot.what, slot.len) = (tag, Operated::Received, 0);
+        let wr_id = half.publish();
         self.refused |= !self.inner().receive(wr_id, sges(segments));
     }
 
     /// Posts a receive of borrowed memory.
     pub(crate) fn recv_borrowed(&mut self, segments: &[Segment], held: Held, kept: Kept) -> Result<()> {
         self.check("recv")?;
-        match &self.receives {
-            Receives::Own(half) if half.poster.room() == 0 => return Err(half.full("recv")),
-            Receives::Own(_) => {}
-            Receives::Shared(..) => return Err(Error::invalid("recv", "a scope has no shared receives")),
+        let Receives::Own(half) = &mut self.receives else {
+            return Err(Error::invalid("recv", "a scope has no shared receives"));
+        };
+        if half.poster.room() == 0 {
+            return Err(half.full("recv"));
         }
-        self.receive(0, segments, held, Some(kept));
+        let slot = half.slot();
+        slot.held.put(held);
+        slot.kept = Some(kept);
+        self.receive(0, segments);
         Ok(())
     }
 
@@ -339,9 +359,10 @@ impl Core {
         if self.sends.poster.room() == 0 {
             return Err(self.sends.full("post"));
         }
-        let (inline, sges) = (None, sges(segments));
+        let sges = sges(segments);
         self.check_length(DataRef::Sges(&sges).len())?;
-        Ok(Prepared { tag: 0, op, flags, what, inline, sges, held, kept: Some(kept), region: 0 })
+        let plan = Plan { op, flags, what, sges, kept: Some(kept), ..Plan::new() };
+        Ok(Prepared { tag: 0, plan, held })
     }
 
     #[inline]
@@ -359,112 +380,116 @@ impl Core {
         tag: u64,
         operation: O,
     ) -> Result<(), Failed<O>> {
-        match self.prepare(tag, operation, 0) {
-            Ok(prepared) => {
-                self.commit(prepared);
-                Ok(())
-            }
-            Err((error, back)) => Err(Failed { error, back }),
+        let mut plan = Plan::new();
+        if let Err(error) = self.plan(&operation, 0, &mut plan) {
+            return Err(Failed { error, back: operation });
         }
+        let slot = self.sends.slot();
+        match plan.result.take() {
+            Some(result) => slot.held.put(result.hold_for_writing()),
+            None => slot.held.put(operation.hold()),
+        }
+        self.carry_out(tag, &mut plan);
+        Ok(())
     }
 
     /// Checks a request that comes after `before` others which aren't posted yet.
-    #[inline]
     pub(crate) fn prepare<T: Transport, O: Operation<T>>(
         &self,
         tag: u64,
         operation: O,
         before: u32,
-    ) -> Result<Prepared, (Error, O)> {
-        if let Err(error) = self.check("post") {
-            return Err((error, operation));
+    ) -> Result<Prepared, Failed<O>> {
+        let mut plan = Plan::new();
+        if let Err(error) = self.plan(&operation, before, &mut plan) {
+            return Err(Failed { error, back: operation });
         }
+        let held = plan.result.take().map_or_else(|| operation.hold(), Buffer::hold_for_writing);
+        Ok(Prepared { tag, plan, held })
+    }
+
+    /// Checks a request, and writes the plan for it, which was new.
+    #[inline(always)]
+    fn plan<T: Transport, O: Operation<T>>(&self, operation: &O, before: u32, plan: &mut Plan) -> Result<()> {
+        self.check("post")?;
         if self.sends.poster.room() <= before {
-            return Err((self.sends.full("post"), operation));
+            return Err(self.sends.full("post"));
         }
-        let described = operation.describe();
-        let Described { mut op, flags, what, inline, to, region, error } = described;
-        let inline: Option<SmallVec<[u8; 64]>> = inline.map(Into::into);
-        let to = to.cloned();
-        if let Some(error) = error.or_else(|| self.refuse(inline.as_deref(), to.as_ref())) {
-            return Err((error, operation));
+        let Described { op, flags, what, inline, to, region, error } = operation.describe();
+        (plan.op, plan.flags, plan.what, plan.region) = (op, flags, what, region);
+        if let Some(error) = error.or_else(|| self.refuse(inline, to)) {
+            return Err(error);
         }
         if matches!(op, SendOp::SendWithInvalidate { .. }) && self.attributes.service != QpService::Reliable {
             let why = "only a reliable connection returns loans";
-            return Err((Error::new(Kind::Unsupported, "post", why), operation));
+            return Err(Error::new(Kind::Unsupported, "post", why));
         }
-        let mut segments = match self.segments("post", |into| operation.segments(into)) {
-            Ok(segments) => segments,
-            Err(error) => return Err((error, operation)),
-        };
-        let result = if what == Operated::Atomic {
-            let Some(result) = self.results.as_ref().and_then(Pool::try_take) else {
-                // A completion that is being taken has one.
-                return Err((self.sends.full("post"), operation));
-            };
+        let mut segments = Segments::new();
+        operation.segments(&mut segments);
+        within(&segments, self.attributes.parts, "post")?;
+        if what == Operated::Atomic {
+            // A completion that is being taken has one.
+            let result = self.results.as_ref().and_then(Pool::try_take);
+            let result = result.ok_or_else(|| self.sends.full("post"))?;
             result.room(&mut segments);
-            Some(result)
-        } else {
-            None
-        };
-        let sges = sges(&segments);
-        let len = inline.as_deref().map_or(DataRef::Sges(&sges), DataRef::Inline).len();
-        if let Err(error) = self.check_length(len) {
-            return Err((error, operation));
+            plan.result = Some(result);
         }
-        if matches!(op, SendOp::BindMw(_)) && !self.inner().lends(region) {
-            let why = "the buffer was registered in another domain";
-            return Err((Error::invalid("post", why), operation));
+        plan.sges = sges(&segments);
+        self.check_length(inline.map_or(DataRef::Sges(&plan.sges), DataRef::Inline).len())?;
+        if let Some(inline) = inline {
+            plan.inline = Some(inline.into());
         }
-        let kept = match &mut op {
-            SendOp::BindMw(bind) => match self.lend(bind) {
-                Ok(lent) => Some(Kept::Window(lent, self.receives.queue().clone())),
-                Err(error) => return Err((error, operation)),
-            },
-            _ => to.map(Kept::Address),
-        };
-        let held = match result {
-            Some(result) => Buffer::hold_for_writing(result),
-            None => operation.hold(),
-        };
-        Ok(Prepared { tag, op, flags, what, inline, sges, held, kept, region })
+        if let SendOp::BindMw(bind) = &mut plan.op {
+            plan.kept = Some(self.lend(bind, region)?);
+        } else if let Some(to) = to {
+            plan.kept = Some(Kept::Address(to.raw().clone()));
+        }
+        Ok(())
     }
 
     /// A window for memory that is lent, whose number and key the request gets.
     #[cold]
-    fn lend(&self, bind: &mut BindMw) -> Result<Arc<Lent>> {
+    fn lend(&self, bind: &mut BindMw, region: u64) -> Result<Kept> {
+        if !self.inner().lends(region) {
+            return Err(Error::invalid("post", "the buffer was registered in another domain"));
+        }
         let Access { remote_read: read, remote_write: write, remote_atomic: atomic, .. } = bind.access;
         let rights = Rights { read, write, atomic };
         let what = Loaned { address: bind.va, len: bind.length, rights };
         let lent = self.windows.lend(self.receives.queue(), what)?;
         (bind.window, bind.rkey) = lent.named();
-        Ok(lent)
+        Ok(Kept::Window(lent, self.receives.queue().clone()))
     }
 
     /// Posts a request. There is room for it.
-    #[inline]
-    pub(crate) fn commit(&mut self, prepared: Prepared) {
-        let Prepared { tag, op, flags, what, inline, sges, held, kept, region } = prepared;
+    pub(crate) fn commit(&mut self, Prepared { tag, mut plan, held }: Prepared) {
+        self.sends.slot().held.put(held);
+        self.carry_out(tag, &mut plan);
+    }
+
+    /// Posts a request, whose memory is in the slot.
+    #[inline(always)]
+    fn carry_out(&mut self, tag: u64, plan: &mut Plan) {
+        let Flags { quiet, fence, solicited } = plan.flags;
         // A queue of quiet requests alone would never drain.
-        let signaled = !flags.quiet || self.quiet + 1 >= self.sends.depth.div_ceil(2);
-        let request = SendRequest {
-            wr_id: self.sends.next(),
-            op,
-            data: inline.as_deref().map_or(DataRef::Sges(&sges), DataRef::Inline),
-            signaled,
-            solicited: flags.solicited,
-            fence: flags.fence,
-            ud: None,
-            remote_srqn: 0,
-        };
+        let signaled = !quiet || self.quiet + 1 >= self.sends.depth.div_ceil(2);
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
-        let len = if what == Operated::Read { sges.iter().map(|sge| sge.length).sum() } else { 0 };
-        let to = match &kept {
-            Some(Kept::Address(to)) => Some(to.clone()),
-            _ => None,
-        };
-        self.sends.push(Entry { tag, what, len, held, kept });
-        self.refused |= !self.inner().post(&request, to.as_ref().map(Address::raw), region);
+        let is_read = plan.what == Operated::Read;
+        let slot = self.sends.slot();
+        (slot.tag, slot.what) = (tag, plan.what);
+        slot.len = if is_read { plan.sges.iter().map(|sge| sge.length).sum() } else { 0 };
+        let mut to = None;
+        if let Some(kept) = plan.kept.take() {
+            if let Kept::Address(address) = &kept {
+                to = Some(address.clone());
+            }
+            slot.kept = Some(kept);
+        }
+        let wr_id = self.sends.publish();
+        let data = plan.inline.as_deref().map_or(DataRef::Sges(&plan.sges), DataRef::Inline);
+        let (op, ud, remote_srqn) = (plan.op, None, 0);
+        let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
+        self.refused |= !self.inner().post(request, to.as_deref(), plan.region);
     }
 
     /// Why a request can't be posted.

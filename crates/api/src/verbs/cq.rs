@@ -50,10 +50,11 @@ pub(crate) struct CqCore {
     shared: Arc<Shared>,
     /// Requests that have ended while a scope waited for its own.
     kept: VecDeque<ParkedGuard<Done>>,
-    /// Completions that were taken from the adapter.
-    entries: VecDeque<Ended>,
-    /// A completion whose quiet predecessors are reported first. It is of the queue that was found last.
-    retiring: Option<Ended>,
+    /// Completions that were taken from the adapter together.
+    entries: Vec<Ended>,
+    /// The first of them that isn't reported: its quiet predecessors may be.
+    next: usize,
+    /// The queue that was found last.
     found: Option<Arc<Queue>>,
     /// The request that was retired last, until its [`Completion`] is dropped.
     done: Parked<Done>,
@@ -65,8 +66,8 @@ impl CqCore {
     }
 
     fn with(inner: RawCq, shared: Arc<Shared>) -> Self {
-        let (kept, entries) = (VecDeque::new(), VecDeque::new());
-        Self { inner, shared, kept, entries, retiring: None, found: None, done: Parked::default() }
+        let (kept, entries) = (VecDeque::new(), Vec::new());
+        Self { inner, shared, kept, entries, next: 0, found: None, done: Parked::default() }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -77,21 +78,55 @@ impl CqCore {
         &self.inner
     }
 
-    fn has_entries(&self) -> bool {
-        !self.kept.is_empty() || self.retiring.is_some() || !self.entries.is_empty()
+    #[inline]
+    fn poll(&mut self) -> Result<()> {
+        if self.next < self.entries.len() || !self.kept.is_empty() {
+            return Ok(());
+        }
+        self.take_entries()
     }
 
-    fn poll(&mut self) -> Result<()> {
-        if self.has_entries() { Ok(()) } else { self.inner.poll(&mut self.entries) }
+    /// Takes completions from the adapter. Those that were taken before are reported.
+    #[inline]
+    fn take_entries(&mut self) -> Result<()> {
+        self.entries.clear();
+        self.next = 0;
+        self.inner.poll(&mut self.entries)?;
+        self.note_returned();
+        Ok(())
+    }
+
+    /// As [`CqCore::take_entries`], and waits for a completion. False: the limit was reached.
+    fn await_entries(&mut self, limit: Option<Duration>) -> Result<bool> {
+        self.entries.clear();
+        self.next = 0;
+        if !self.inner.wait(&mut self.entries, limit)? {
+            return Ok(false);
+        }
+        if self.entries.is_empty() {
+            self.inner.poll(&mut self.entries)?;
+        }
+        self.note_returned();
+        Ok(true)
+    }
+
+    /// Notes the keys that messages have invalidated. This is done when the completions are taken: later, the QPN may be that of another
+    /// queue pair, and the receive has retired, so that the key is another loan's.
+    #[inline]
+    fn note_returned(&self) {
+        for completion in &self.entries {
+            let Some(key) = completion.invalidated else { continue };
+            let queue = self.shared.find(number_of(completion));
+            if queue.is_some_and(|queue| queue.is_outstanding(completion.wr_id as u32)) {
+                self.shared.note_returned(completion.qpn, key);
+            }
+        }
     }
 
     fn wait(&mut self, limit: Option<Duration>) -> Result<bool> {
         while !self.is_ready() {
-            if !self.inner.wait(&mut self.entries, limit)? {
+            if !self.await_entries(limit)? {
                 return Ok(false);
-            }
-            if self.entries.is_empty() {
-                self.inner.poll(&mut self.entries)?;
             }
         }
         Ok(true)
@@ -107,19 +142,14 @@ impl CqCore {
 
     /// As [`CqCore::is_ready`], without those that were kept.
     fn is_outstanding(&mut self) -> bool {
-        loop {
-            if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
-                if queue.is_outstanding(completion.wr_id as u32) {
-                    return true;
-                }
-                self.retiring = None;
+        while let Some(completion) = self.entries.get(self.next) {
+            let queue = find(&mut self.found, &self.shared, number_of(completion));
+            if queue.is_some_and(|queue| queue.is_outstanding(completion.wr_id as u32)) {
+                return true;
             }
-            self.retiring = self.entries.pop_front();
-            let Some(completion) = &self.retiring else { return false };
-            if self.found.as_ref().is_none_or(|queue| queue.number() != number_of(completion)) {
-                self.found = self.shared.find(number_of(completion));
-            }
+            self.next += 1;
         }
+        false
     }
 
     fn arm(&mut self) -> Result<bool> {
@@ -128,7 +158,7 @@ impl CqCore {
         }
         self.inner.arm()?;
         // One that has come before is seen here, one that comes later is announced.
-        self.inner.poll(&mut self.entries)?;
+        self.take_entries()?;
         Ok(!self.is_ready())
     }
 
@@ -146,10 +176,7 @@ impl CqCore {
     /// Waits for a completion, and keeps what has ended for [`CqCore::retire`], but for requests on borrowed memory.
     pub(crate) fn keep_completions(&mut self) -> Result<()> {
         while !self.is_outstanding() {
-            self.inner.wait(&mut self.entries, None)?;
-            if self.entries.is_empty() {
-                self.inner.poll(&mut self.entries)?;
-            }
+            self.await_entries(None)?;
         }
         while let Some(done) = self.retire_taken() {
             self.kept.push_back(done);
@@ -159,9 +186,11 @@ impl CqCore {
 
     #[inline]
     fn retire(&mut self) -> Option<ParkedGuard<Done>> {
-        if self.kept.is_empty() {
-            return self.retire_taken();
-        }
+        if self.kept.is_empty() { self.retire_taken() } else { self.next_kept() }
+    }
+
+    #[cold]
+    fn next_kept(&mut self) -> Option<ParkedGuard<Done>> {
         self.kept.pop_front()
     }
 
@@ -169,34 +198,32 @@ impl CqCore {
     /// (rules S4, S11).
     #[inline]
     fn retire_taken(&mut self) -> Option<ParkedGuard<Done>> {
-        loop {
-            if let (Some(completion), Some(queue)) = (&self.retiring, &self.found) {
-                let slot = completion.wr_id as u32;
-                // Before the receive retires: its key may be used again after that.
-                if let Some(key) = completion.invalidated.filter(|_| queue.is_outstanding(slot)) {
-                    self.shared.note_returned(completion.qpn, key);
-                }
-                let mut done = self.done.lend();
-                let retired = queue.retire(slot, &mut done.entry);
-                let is_reported = retired.is_some_and(|last| done.set(completion, last));
-                if retired != Some(false) {
-                    self.retiring = None;
-                }
-                if is_reported {
-                    return Some(done);
-                }
-                // A scope's request has no completion. There may be more behind it.
-                if retired == Some(false) {
-                    continue;
-                }
+        while let Some(completion) = self.entries.get(self.next) {
+            let Some(queue) = find(&mut self.found, &self.shared, number_of(completion)) else {
+                self.next += 1;
+                continue;
+            };
+            let mut done = self.done.lend();
+            let retired = queue.retire(completion.wr_id as u32, &mut done.entry);
+            if retired != Some(false) {
+                self.next += 1;
             }
-            self.retiring = self.entries.pop_front();
-            let number = number_of(self.retiring.as_ref()?);
-            if self.found.as_ref().is_none_or(|queue| queue.number() != number) {
-                self.found = self.shared.find(number);
+            // A scope's request has no completion. There may be more behind it.
+            if retired.is_some_and(|last| done.set(completion, last)) {
+                return Some(done);
             }
         }
+        None
     }
+}
+
+/// The queue with this number, which `found` is from here on.
+#[inline]
+fn find<'f>(found: &'f mut Option<Arc<Queue>>, shared: &Shared, number: u32) -> Option<&'f Queue> {
+    if found.as_ref().is_none_or(|queue| queue.number() != number) {
+        *found = shared.find(number);
+    }
+    found.as_deref()
 }
 
 impl fmt::Debug for CqCore {
@@ -333,7 +360,8 @@ impl<X: Extra> Completions<'_, X> {
 /// A request that has ended.
 #[derive(Default)]
 struct Done {
-    entry: Entry,
+    /// In exchange for it, the slot has got that of the request before.
+    entry: Box<Entry>,
     qp: u32,
     len: u32,
     immediate: Option<u32>,
@@ -352,7 +380,11 @@ impl Done {
     /// completion is of. False for a request of a scope, which gets no completion.
     #[inline]
     fn set(&mut self, completion: &Ended, last: bool) -> bool {
-        self.fault = if last { completion.fault.clone() } else { None };
+        if let Some(fault) = &completion.fault
+            && last
+        {
+            self.fault = Some(fault.clone());
+        }
         let done = self.fault.is_none();
         (self.qp, self.stamp) = (completion.qpn, completion.stamp);
         (self.len, self.immediate, self.value, self.returned) = (0, None, None, None);
@@ -424,17 +456,24 @@ impl Done {
     /// The first buffer that is left.
     #[inline]
     fn buffer(&mut self) -> Option<Buffer> {
-        while !self.has_loan() {
-            if let Part::Buffer(buffer) = self.entry.held.take(&mut self.written)? {
-                return Some(buffer);
-            }
+        if self.has_loan() {
+            return None;
         }
-        None
+        match self.entry.held.take(&mut self.written)? {
+            Part::Buffer(buffer) => Some(buffer),
+            _ => self.next_buffer(),
+        }
+    }
+
+    /// After a piece of memory of another kind.
+    #[cold]
+    fn next_buffer(&mut self) -> Option<Buffer> {
+        self.buffer()
     }
 
     /// The memory is lent to the peer: it doesn't come back by itself.
     #[inline]
-    const fn has_loan(&self) -> bool {
+    fn has_loan(&self) -> bool {
         matches!(self.entry.kept, Some(Kept::Window(..))) && self.fault.is_none()
     }
 
@@ -462,7 +501,8 @@ impl Reset for Done {
         if let Some(kept) = self.entry.kept.take() {
             Self::release_kept(&kept);
         }
-        while self.entry.held.take(&mut None).is_some() {}
+        self.entry.held.clear();
+        self.fault = None;
     }
 }
 
@@ -514,7 +554,10 @@ impl<X: Extra> Completion<'_, X> {
     /// Why it has failed.
     #[inline]
     pub fn result(&self) -> Result<(), Fault> {
-        self.done.fault.clone().map_or(Ok(()), Err)
+        match &self.done.fault {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(()),
+        }
     }
 
     /// Bytes that were received, or read, or (`ReceivedWrite`) written by the peer.
@@ -591,7 +634,8 @@ impl<X: Extra> Completion<'_, X> {
 
 impl<X> fmt::Debug for Completion<'_, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Done { entry: Entry { tag, what, .. }, qp, fault, len, .. } = &*self.done;
+        let Done { entry, qp, fault, len, .. } = &*self.done;
+        let Entry { tag, what, .. } = &**entry;
         let mut text = f.debug_struct("Completion");
         text.field("tag", tag).field("qp", qp).field("what", what).field("len", len);
         text.field("fault", fault).finish()

@@ -1,6 +1,6 @@
 //! The slots of the queues that use a completion queue, which both sides share.
 
-use crate::verbs::address::Address;
+use crate::verbs::backend::RawAddress;
 use crate::verbs::cq::Operated;
 use crate::verbs::loans::{Lent, Windows};
 use crate::verbs::scope::Scoped;
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 /// What a request needs besides its memory.
 pub(crate) enum Kept {
     /// The address handle of a datagram.
-    Address(Address),
+    Address(Arc<RawAddress>),
     /// The memory of a datagram's receive begins with a GRH. The Q_Key is that of the queue pair.
     Grh(Arc<AtomicU32>),
     /// The window that a request binds, and the receives of its queue pair.
@@ -62,7 +62,7 @@ pub(crate) struct Queue {
 
 enum Slots {
     /// In the order in which they were posted.
-    Ring(Mutex<Retirer<Entry>>),
+    Ring(Mutex<Retirer<Box<Entry>>>),
     /// In any order.
     Shelf(Mutex<Shelf<Entry>>),
 }
@@ -109,24 +109,20 @@ impl Queue {
         }
     }
 
-    /// Moves out what ends with the request in this slot, if that is outstanding: an earlier one first. Whether it is the last.
+    /// Takes what ends with the request in this slot, if that is outstanding: an earlier one first. Whether it is the last. The slot gets
+    /// what `into` was, an entry of nothing.
     #[inline]
-    pub(crate) fn retire(&self, slot: u32, into: &mut Entry) -> Option<bool> {
+    pub(crate) fn retire(&self, slot: u32, into: &mut Box<Entry>) -> Option<bool> {
         match &self.slots {
-            Slots::Ring(ring) => {
-                let mut ring = lock(ring);
-                let last = ring.oldest() == Some(slot);
-                if !ring.is_outstanding(slot) {
-                    return None;
-                }
-                *into = ring.pop()?;
-                Some(last)
-            }
-            Slots::Shelf(shelf) => {
-                *into = lock(shelf).take(slot)?;
-                Some(true)
-            }
+            Slots::Ring(ring) => lock(ring).retire(slot, |entry| std::mem::swap(entry, into)),
+            Slots::Shelf(shelf) => Self::retire_of_shelf(shelf, slot, into),
         }
+    }
+
+    #[inline(never)]
+    fn retire_of_shelf(shelf: &Mutex<Shelf<Entry>>, slot: u32, into: &mut Entry) -> Option<bool> {
+        *into = lock(shelf).take(slot)?;
+        Some(true)
     }
 
     /// The numbers of the oldest receive and of the next one to be posted, if they retire in order.
@@ -139,7 +135,7 @@ impl Queue {
 
     fn pop(&self) -> Option<Entry> {
         match &self.slots {
-            Slots::Ring(ring) => lock(ring).pop(),
+            Slots::Ring(ring) => lock(ring).pop().map(|entry| *entry),
             Slots::Shelf(shelf) => lock(shelf).pop(),
         }
     }
@@ -200,7 +196,7 @@ impl Shared {
     }
 
     /// Adds the slots of a queue pair, and reserves entries for them: a completion queue never overruns (rule S10).
-    pub(crate) fn join(&self, retirer: Retirer<Entry>, depth: u32) -> Result<Arc<Queue>> {
+    pub(crate) fn join(&self, retirer: Retirer<Box<Entry>>, depth: u32) -> Result<Arc<Queue>> {
         let mut queues = lock(&self.queues);
         queues.reserve(depth, self.capacity)?;
         // A number comes again after 2^31 queues.
@@ -263,6 +259,7 @@ impl Shared {
     }
 
     /// The queue with this number.
+    #[cold]
     pub(crate) fn find(&self, number: u32) -> Option<Arc<Queue>> {
         lock(&self.queues).joined.get(&number).map(|joined| joined.queue.clone())
     }

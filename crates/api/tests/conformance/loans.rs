@@ -54,6 +54,8 @@ pub fn returned(fixture: &impl Fixture) {
     bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
     carry_out!(b, Write::new(bytes, token)).unwrap();
     carry_out!(b, Send::new(Inline::from(b"yours")).returning(token)).unwrap();
+    // The loan returns when the completion is taken from the adapter: later, the number of the queue pair may be another one's.
+    assert!(a.cq.wait(None).unwrap() && loan.is_returned());
     let mut received = a.cq.next(None).unwrap().unwrap();
     received.result().unwrap();
     assert_eq!((received.what(), received.imm()), (Operated::Received, None));

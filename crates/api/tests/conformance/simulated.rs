@@ -3,7 +3,7 @@
 use crate::fixture::connected_with;
 use crate::fixture::{Fixture, connected};
 use ferroce::sim::{Faults, Licences, Trace, World, explore};
-use ferroce::verbs::{Device, Read, Send, Write};
+use ferroce::verbs::{Device, Domain, Read, Send, Write};
 use ferroce::{Kind, Status, rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -341,4 +341,20 @@ fn a_capture_has_each_packet_that_was_sent() {
     assert!(packets.iter().all(|packet| packet[0] == 0x45 && packet[22..24] == 4791_u16.to_be_bytes()));
     assert_eq!(packets[0].len(), 20 + 8 + 12 + 16 + 1024 + 4);
     assert!(packets[0][56..56 + 1024].iter().all(|byte| *byte == 0xab));
+}
+
+#[test]
+fn a_token_of_another_host_leads_nowhere() {
+    let world = World::new(1);
+    let fixture = two_hosts(&world);
+    let other = Device::simulated(&world.host("other")).open().unwrap();
+    let [mut a, b] = connected(&fixture);
+    let expose = |domain: &Domain| domain.alloc(64).unwrap().expose(rights::Write).unwrap();
+    let (here, there): (Vec<_>, Vec<_>) = (0..8).map(|_| (expose(&b.domain), expose(&other))).unzip();
+    for token in there.iter().map(|exposed| exposed.token()) {
+        assert!(here.iter().all(|exposed| exposed.token().key() != token.key()));
+    }
+    a.qp.post(1, Write::new(a.domain.alloc(8).unwrap(), there[0].token())).unwrap();
+    let ended = a.cq.next(None).unwrap().unwrap();
+    assert_eq!(ended.result().unwrap_err().status(), Status::RemoteAccess);
 }

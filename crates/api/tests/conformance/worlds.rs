@@ -6,7 +6,10 @@ use ferroce::sim::{Disturbance, Faults, Host, Licences, Receiver, Sender, Trace,
 use ferroce::verbs::{Cq, Device, Domain, Endpoint, RcQp, Read, Reliable, Send, Setup, Write};
 use ferroce::{Kind, Status, rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 const fn micros(micros: u64) -> Duration {
@@ -396,4 +399,33 @@ fn a_world_may_have_another_clock() {
     // Waits are the other clock's.
     let panic = catch_unwind(AssertUnwindSafe(|| a.cq.wait(None))).unwrap_err();
     assert!(panic.downcast_ref::<&str>().unwrap().contains("another clock's"));
+}
+
+/// The waker of a task that looks at its world as soon as it is woken.
+struct Looks(World, AtomicBool);
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        self.1.store(self.0.next_event().is_none_or(|next| next >= self.0.now()), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_task_that_is_woken_may_use_its_world() {
+    let world = World::driven(1, || Duration::ZERO);
+    let fixture = two_hosts(&world);
+    let [mut a, b] = connected(&fixture);
+    let exposed = b.domain.alloc(64).unwrap().expose(rights::Read).unwrap();
+    let mut changed = pin!(world.changed());
+    let waker = Arc::new(Looks(world.clone(), AtomicBool::new(false)));
+    assert!(changed.as_mut().poll(&mut Context::from_waker(&waker.clone().into())).is_pending());
+    a.qp.post(1, Read::new(a.domain.alloc(64).unwrap(), exposed.token())).unwrap();
+    // In a thread of its own: a world that is locked meanwhile would be locked for ever.
+    let (advanced, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        world.advance(micros(10));
+        advanced.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(60)).expect("the world is locked while a task is woken");
+    assert!(waker.1.load(Ordering::Relaxed));
 }

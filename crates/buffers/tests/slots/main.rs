@@ -51,6 +51,7 @@ fn entries_retire_once_and_in_order_while_the_poster_posts() {
             }
         }
         posting.join().unwrap();
+        assert!(!retirer.is_outstanding(2) && !retirer.is_outstanding(3));
         assert!(retirer.pop().is_none());
     });
 }
