@@ -7,7 +7,7 @@
 //! longer leases, so that the background thread disturbs it less; who breaks them, shorter ones and less trust.
 
 use super::wait_watch::WaitWatch;
-use super::{Handler, Loop};
+use super::{Handler, Loop, Source as _};
 use ferroce_os::sync::fence;
 use ferroce_os::{clock, sys};
 use ferroce_types::Instant;
@@ -28,15 +28,15 @@ const LONGEST_DISTRUST: Duration = Duration::from_millis(100);
 const FORGIVEN: Duration = Duration::from_secs(1);
 /// A poller that finds completions looks at the sockets this often all the same.
 const BUSY_INTERVAL: Duration = Duration::from_micros(20);
-/// A poller that has found nothing for this long offers its processor to others at every poll: where there are more
+/// A poller that has found nothing for this long offers its processor to others at every round: where there are more
 /// pollers than processors, one of them is the peer.
 const SPIN: Duration = Duration::from_micros(50);
 /// … after so many rounds in a row for polls in vain. A program that drains a queue ends with one such poll, and offers nothing.
 const IN_VAIN: u32 = 16;
 
-/// Polls that look at memory only, after one that has found something there.
+/// Polls that look at memory only, after one that has found something there, where something may come from elsewhere too.
 const QUICK_POLLS: u32 = 32;
-/// Among so many polls, at least one looks at everything.
+/// Among so many polls, at least one looks at everything. Where all comes through memory, no more than one does.
 const ROUND_EVERY: u32 = 64;
 /// … and at least one looks how long ago that was. Who polls less often than a quarter of the shortest lease leaves packets to the
 /// background thread now and then.
@@ -254,6 +254,7 @@ impl Lease {
 impl<H: Handler> Loop<H> {
     /// Makes progress on behalf of a thread that polls a queue. `empty`: it found nothing. `sleeper`: it has asked for an event.
     /// `poll_memory` is [`Source::poll_memory`](crate::Source::poll_memory) of all sources, on this thread's behalf.
+    #[inline(always)]
     pub fn progress_of_poller(
         handler: &'static H,
         empty: bool,
@@ -261,16 +262,24 @@ impl<H: Handler> Loop<H> {
         poll_memory: impl FnOnce() -> bool,
     ) {
         let lease = &handler.engine().lease;
-        if !empty {
+        // First of all, even if it is time to look at everything: what is there is for this thread.
+        let found = empty && poll_memory();
+        if found {
+            lease.found_in_memory();
+            lease.found_since_round.store(true, Ordering::Relaxed);
+        } else if !empty {
             lease.polls_pay();
         }
-        if !sleeper && handler.engine().run_queue.is_empty() && lease.is_quick(empty) {
-            if empty && poll_memory() {
-                lease.found_in_memory();
-                lease.found_since_round.store(true, Ordering::Relaxed);
-            }
-            return;
+        let in_vain = empty && !found;
+        if sleeper || !handler.engine().run_queue.is_empty() || !lease.is_quick(in_vain) {
+            Self::round_of_poller(handler, in_vain, sleeper);
         }
+    }
+
+    /// As [`Loop::progress_of_poller`], when it is time to look at everything.
+    #[inline(never)]
+    fn round_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
+        let lease = &handler.engine().lease;
         // In this order: a thread that is held up in between makes the round seem older than it is, not younger.
         let (ticks, now) = (clock::ticks(), clock::now());
         let last = Instant(lease.last_progress.load(Ordering::Relaxed));
@@ -294,6 +303,9 @@ impl<H: Handler> Loop<H> {
             lease.polls_pay();
         } else if empty && lease.polls_in_vain(now) {
             sys::yield_processor();
+        }
+        if !handler.sources().is_beyond_memory() {
+            lease.quick_polls.store(ROUND_EVERY, Ordering::Relaxed);
         }
     }
 

@@ -20,7 +20,13 @@ pub trait Source {
         false
     }
 
-    /// As [`Source::poll`], of what lies in memory: what a poller looks at that has found something there lately.
+    /// Something may come that [`Source::poll_memory`] doesn't find and a poller is to find at once.
+    fn is_beyond_memory(&self) -> bool {
+        false
+    }
+
+    /// As [`Source::poll`], of what lies in memory: what a poller looks at that has found something there lately, and a poller for
+    /// which nothing comes from elsewhere.
     fn poll_memory(&self) -> bool {
         false
     }
@@ -93,6 +99,11 @@ macro_rules! tuple {
             #[inline]
             fn has_impatient(&self) -> bool {
                 false $(|| self.$at.has_impatient())*
+            }
+
+            #[inline]
+            fn is_beyond_memory(&self) -> bool {
+                false $(|| self.$at.is_beyond_memory())*
             }
 
             #[inline]

@@ -43,7 +43,7 @@ pub use link::{
     CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Unserved,
     Wanted,
 };
-pub use links::{Links, RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub use links::{LinkWithWork, Links, RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
 pub use record::{CompactRecord, MAX_PAYLOAD, Record};

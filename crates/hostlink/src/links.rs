@@ -57,6 +57,23 @@ pub struct Links {
     rung: AtomicBool,
 }
 
+/// A link in which there may be something to do for a poller.
+#[derive(Debug)]
+pub struct LinkWithWork {
+    /// The link.
+    pub link: Arc<Link>,
+    /// Where the list goes on; `None`: it is the last.
+    pub next: Option<usize>,
+}
+
+impl LinkWithWork {
+    #[inline(always)]
+    fn find(links: &[Arc<Link>], from: usize) -> Option<Self> {
+        let at = from + links.get(from..)?.iter().position(|link| link.may_have_work())?;
+        Some(Self { link: links[at].clone(), next: Some(at + 1).filter(|&next| next < links.len()) })
+    }
+}
+
 impl Links {
     /// No link yet. Without `wanted` there will never be one. `captured`: all payloads are wanted in packets. `copied`: peers may
     /// copy from and to this process's memory, also where the Yama module asks for leave (PR_SET_PTRACER).
@@ -121,24 +138,21 @@ impl Links {
         self.links.read().iter().filter(|other| other.peer().is(&link.peer())).cloned().collect()
     }
 
-    /// The first link, from number `from` of the list on, in which there may be something to do for a poller, and the number after
-    /// it if more follow. A link that comes or goes meanwhile may be seen twice, or only the next time.
-    #[inline]
-    pub fn next_with_work(&self, from: usize) -> Option<(Arc<Link>, Option<usize>)> {
+    /// The first link, from number `from` of the list on, in which there may be something to do for a poller. A link that comes or goes meanwhile may be seen twice, or only the next time.
+    #[inline(always)]
+    pub fn next_with_work(&self, from: usize) -> Option<LinkWithWork> {
         if self.listed.is_empty() {
             return None;
         }
-        let reader = Reader::enter();
-        let locked;
-        let links: &[Arc<Link>] = match &reader {
-            Some(reader) => self.listed.get(reader)?,
-            None => {
-                locked = self.links.read();
-                &locked
-            }
-        };
-        let next = from + links.get(from..)?.iter().position(|link| link.may_have_work())?;
-        Some((links[next].clone(), Some(next + 1).filter(|&next| next < links.len())))
+        match Reader::enter() {
+            Some(reader) => LinkWithWork::find(self.listed.get(&reader)?, from),
+            None => self.next_with_work_of_locked(from),
+        }
+    }
+
+    #[cold]
+    fn next_with_work_of_locked(&self, from: usize) -> Option<LinkWithWork> {
+        LinkWithWork::find(&self.links.read(), from)
     }
 
     /// The link to the process that holds `slot`. `dial` makes a connection to that process: what a peer says of its slots

@@ -31,11 +31,17 @@ impl Poll for Cq {
         if max == 0 {
             return Ok(0);
         }
-        let found = self.take(max, &mut f);
-        let mut poller = Poller::new(self, max - found, &mut f);
-        adapter::progress_of_poller(found == 0, self.has_sleeper(), Some(&mut poller));
-        let mut n = max - poller.room();
-        if found == 0 && n < max {
+        let mut n = self.take(max, &mut f);
+        let empty = n == 0;
+        adapter::progress_of_poller(empty, self.has_sleeper(), |adapter, first| {
+            // Nothing is recorded with what goes past the queue.
+            let mut give = |wc: &Wc| f(wc, Stamp::default());
+            let mut poller = Poller::new(self, max, &mut give);
+            let found = adapter.read_rings(first, Some(&mut poller));
+            n = max - poller.room();
+            found
+        });
+        if empty && n < max {
             n += self.take(max - n, &mut f);
             if n == 0 && self.has_overrun() {
                 return Err(Error::Dead("the completion queue has overrun".into()));
@@ -49,6 +55,6 @@ impl Poll for Cq {
 /// progress, as polling does.
 #[must_use]
 pub fn read_comp_cntr(counter: &CompCntr, which: CntrValue) -> u64 {
-    adapter::progress_of_poller(true, false, None);
+    adapter::progress_of_poller(true, false, |adapter, first| adapter.read_rings(first, None));
     counter.value(which)
 }

@@ -1,18 +1,18 @@
 //! A thread that polls, as those see it who bring completions about.
 
-use ferroce_queues::{Cq, Stamp, Wc};
+use ferroce_queues::{Cq, Wc};
 
 /// A thread that polls a queue, while it makes progress: what completes into the queue meanwhile may go past it, straight to the thread.
 pub(crate) struct Poller<'a> {
     cq: &'a Cq,
     /// For how many more completions the thread has room.
     room: usize,
-    give: &'a mut dyn FnMut(&Wc, Stamp),
+    give: &'a mut dyn FnMut(&Wc),
 }
 
 impl<'a> Poller<'a> {
     /// A thread that polls `cq`, has room for so many completions, and takes each by `give`.
-    pub(crate) fn new(cq: &'a Cq, room: usize, give: &'a mut dyn FnMut(&Wc, Stamp)) -> Self {
+    pub(crate) fn new(cq: &'a Cq, room: usize, give: &'a mut dyn FnMut(&Wc)) -> Self {
         Self { cq, room, give }
     }
 
@@ -38,7 +38,7 @@ impl<'a> Poller<'a> {
     #[inline]
     pub(crate) fn take(&mut self, wc: &Wc) {
         self.room -= 1;
-        (self.give)(wc, Stamp::default());
+        (self.give)(wc);
     }
 
     /// Takes a completion for `cq` if it may. False: the completion has to be pushed. Caller holds the QP lock, which keeps

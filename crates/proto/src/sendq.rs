@@ -79,7 +79,7 @@ impl<A: Clone> Wqe<A> {
         let SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn } = *request;
         self.wr.wr_id = wr_id;
         self.wr.op = op;
-        self.wr.data = data.to_data();
+        self.wr.data.set(data);
         self.wr.signaled = signaled;
         self.wr.solicited = solicited;
         self.wr.fence = fence;

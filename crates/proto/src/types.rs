@@ -81,6 +81,18 @@ pub enum Data {
 }
 
 impl Data {
+    /// Becomes a copy of `data`. A list of one element, as most are, is written where the last one lay.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, data: DataRef<'_>) {
+        match (self, data) {
+            (Self::Sges(list), DataRef::Sges(&[sge])) => {
+                list.clear();
+                list.push(sge);
+            }
+            (place, data) => *place = data.to_data(),
+        }
+    }
+
     /// Bytes in all.
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -53,7 +53,7 @@ fn wc_of(wc: &nic::Wc) -> ibv_wc {
 }
 
 /// Completions that are taken at once, at most: as many as a page has room for.
-const AT_ONCE: usize = 4096 / size_of::<ibv_wc>();
+const AT_ONCE: c_int = (4096 / size_of::<ibv_wc>()) as c_int;
 
 /// Touches an array of up to [`AT_ONCE`] entries, if it has any. Where it isn't there, the fault comes while no lock is held: the program's
 /// handler may leave by siglongjmp(3).
@@ -76,38 +76,50 @@ unsafe fn touch(array: *mut ibv_wc, entries: usize) {
 
 /// The slot behind ibv_poll_cq(3): the number of completions, or −1.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    let (mut place, mut taken) = (wc, 0);
+    let mut taken = 0;
     loop {
-        let left = usize::try_from(num_entries).map(|max| max - taken);
-        let room = left.unwrap_or(0).min(AT_ONCE);
-        // Before the call comes into the library, of which nothing is left on the stack then.
-        // SAFETY: by the man page an array of `num_entries`.
-        unsafe { touch(place, room) };
-        let polled = call::to_minus_one(call::contain("ibv_poll_cq", || {
-            if left.is_err() {
-                return Err(Refusal::invalid(format!("room for {num_entries} completions")));
-            }
-            // SAFETY: by the man page a completion queue, and an array of `num_entries`; the adapter gives at most so many.
-            let polled = unsafe {
-                CqBlock::of(cq)?.nic().poll(room, |wc| {
-                    place.write(wc_of(wc));
-                    place = place.add(1);
-                })
-            };
-            match polled {
-                Ok(n) => Ok(n as c_int),
-                // The completions before are reported, and the next call fails.
-                Err(_) if taken > 0 => Ok(0),
-                Err(error) => Err(error.into()),
-            }
-        }));
-        let Ok(n) = usize::try_from(polled) else { return polled };
+        let room = (num_entries - taken).min(AT_ONCE);
+        // SAFETY: by the man page a completion queue, and an array of `num_entries`.
+        let n = unsafe { poll_into(cq, room, wc.wrapping_add(taken as usize), taken > 0) };
+        if n < 0 {
+            return n;
+        }
         taken += n;
         // Less than there is room for: the queue is empty.
-        if n < room || left == Ok(n) {
-            return taken as c_int;
+        if n < room || taken == num_entries {
+            return taken;
         }
     }
+}
+
+/// As [`poll_cq`], for at most [`AT_ONCE`] completions. `goes_on`: there were completions before.
+///
+/// # Safety
+/// `cq` is a completion queue, `place` an array of `room` entries.
+#[inline(always)]
+unsafe fn poll_into(cq: *mut ibv_cq, room: c_int, mut place: *mut ibv_wc, goes_on: bool) -> c_int {
+    let max = usize::try_from(room);
+    // Before the call comes into the library, of which nothing is left on the stack then.
+    // SAFETY: the caller's promise.
+    unsafe { touch(place, max.unwrap_or(0)) };
+    call::to_minus_one(call::contain("ibv_poll_cq", || {
+        let Ok(max) = max else {
+            return Err(Refusal::invalid(format!("room for {room} completions")));
+        };
+        // SAFETY: the caller's promise; the adapter gives at most so many.
+        let polled = unsafe {
+            CqBlock::of(cq)?.nic().poll(max, |wc| {
+                place.write(wc_of(wc));
+                place = place.add(1);
+            })
+        };
+        match polled {
+            Ok(n) => Ok(n as c_int),
+            // The completions before are reported, and the next call fails.
+            Err(_) if goes_on => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }))
 }
 
 /// Moves the iterator to the next completion.

@@ -22,6 +22,7 @@ pub(crate) type SendWr = nic::SendWr<Arc<nic::Ah>>;
 ///
 /// # Safety
 /// `list` is valid for `count` elements if that is from 1 to `max`.
+#[inline(always)]
 pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int, max: u32) -> Outcome<&'a [ibv_sge]> {
     match u32::try_from(count) {
         Ok(0) => Ok(&[]),
@@ -29,8 +30,16 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int, max: u32) 
             // SAFETY: the caller's promise.
             Ok(unsafe { slice::from_raw_parts(list, n as usize) })
         }
-        Ok(_) if list.is_null() => Err(Refusal::invalid("sg_list is NULL")),
-        _ => Err(Refusal::invalid(format!("{count} scatter/gather elements, the queue takes {max}"))),
+        _ => Err(no_elements(list, count, max)),
+    }
+}
+
+/// Why there are no [`elements`].
+#[cold]
+fn no_elements(list: *const ibv_sge, count: c_int, max: u32) -> Refusal {
+    match count {
+        1.. if list.is_null() => Refusal::invalid("sg_list is NULL"),
+        _ => Refusal::invalid(format!("{count} scatter/gather elements, the queue takes {max}")),
     }
 }
 
@@ -187,6 +196,7 @@ impl Copied {
 ///
 /// # Safety
 /// `wr` is as ibv_post_send(3) asks for a UD queue pair.
+#[inline(never)]
 unsafe fn target(wr: &ibv_send_wr) -> Outcome<nic::UdTarget<Arc<nic::Ah>>> {
     // The union holds no address otherwise.
     if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
@@ -265,6 +275,7 @@ unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut 
 ///
 /// # Safety
 /// As [`post_sends`].
+#[inline(never)]
 unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
     let (mut copied, mut ud) = (Copied::new(), None);
     // The element at hand; after an error, the bad one.
@@ -351,6 +362,7 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
 ///
 /// # Safety
 /// `wr` is as ibv_post_send(3) asks for `qp`, `bad_wr` null or the caller's variable.
+#[inline(never)]
 unsafe fn post_frames(qp: &Arc<RawQp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
     let mut next = wr;
     // The element at hand; after an error, the bad one.

@@ -153,9 +153,8 @@ impl Link {
     ) -> Result<(), Broken> {
         let lines = self.rx_lines();
         // What is disowned and waits for room isn't tried again before there is some.
-        if rx.disowned.is_waiting() && self.has_room_for_disowned() {
-            self.acknowledge(&mut rx.disowned, rx.consumer.head());
-            self.ring_bell();
+        if rx.disowned.is_waiting() {
+            self.tell_disowned(rx);
         }
         let mut taken = 0;
         loop {
@@ -183,6 +182,14 @@ impl Link {
         }
     }
 
+    #[cold]
+    fn tell_disowned(&self, rx: &mut Receiver) {
+        if self.has_room_for_disowned() {
+            self.acknowledge(&mut rx.disowned, rx.consumer.head());
+            self.ring_bell();
+        }
+    }
+
     /// Tells what the peer has executed, all of it. Returns whether it was anything.
     #[inline]
     fn receive_positions(&self, rx: &mut Receiver, to: &mut dyn Receive) -> Result<bool, Broken> {
@@ -199,6 +206,7 @@ impl Link {
     }
 
     /// As [`Link::receive_positions`], with what the peer says.
+    #[inline(never)]
     fn receive_many_positions(
         &self,
         rx: &mut Receiver,
@@ -278,6 +286,7 @@ impl Link {
     }
 
     /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring.
+    #[inline(never)]
     fn receive_run(
         &self,
         rx: &mut Receiver,

@@ -22,7 +22,6 @@ use crate::import;
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::path_mtu;
-use crate::poller::Poller;
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::settings;
@@ -32,7 +31,7 @@ use crate::xrc::{self, Connections};
 use ferroce_access::copy;
 use ferroce_engine::{Loop, Pool, Thread, WaitPlan};
 use ferroce_host::Host;
-use ferroce_hostlink::Links;
+use ferroce_hostlink::{LinkWithWork, Links};
 use ferroce_mem::KeyTable;
 use ferroce_os::{
     fork::{self, ChildStep, InChild},
@@ -164,12 +163,20 @@ fn wake_background_thread() {
     }
 }
 
-/// Progress on behalf of a thread in ibv_poll_cq(3). `empty`: it found nothing. `sleeper`: it has asked for an event.
-#[inline]
-pub(crate) fn progress_of_poller(empty: bool, sleeper: bool, poller: Option<&mut Poller<'_>>) {
+/// Progress on behalf of a thread in ibv_poll_cq(3). `empty`: it found nothing. `sleeper`: it has asked for an event. `read_rings` is
+/// [`Adapter::read_rings`], for this thread.
+#[inline(always)]
+pub(crate) fn progress_of_poller(
+    empty: bool,
+    sleeper: bool,
+    read_rings: impl FnOnce(&'static Adapter, LinkWithWork) -> bool,
+) {
     if let Some(adapter) = current() {
         // Of all sources, the links alone lie in memory.
-        Loop::progress_of_poller(adapter, empty, sleeper, || adapter.read_rings(poller));
+        Loop::progress_of_poller(adapter, empty, sleeper, || {
+            let work = adapter.links.next_with_work(0);
+            work.is_some_and(|first| read_rings(adapter, first))
+        });
     }
 }
 

@@ -10,6 +10,9 @@ use ferroce_udp::{OutgoingTap, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
+/// So many payloads' rooms are kept.
+const PAYLOADS: usize = 4;
+
 /// One thread's buffers, for as long as it is at work.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
@@ -24,6 +27,8 @@ pub(crate) struct Work {
     pub(crate) falling_back: Vec<Arc<Qp>>,
     /// QPs of this process that have got something.
     pub(crate) delivered_to: Vec<Arc<Qp>>,
+    /// Room for the payloads of packets to QPs of this process.
+    payloads: Vec<Vec<u8>>,
     /// What is told of failures when no QP is locked.
     pub(crate) said: Vec<Untold>,
     /// A completion found no room in its queue.
@@ -42,6 +47,24 @@ impl Work {
         let mut work = Self::default();
         work.batch.set_tap(taps.map(|taps| taps as &dyn OutgoingTap));
         work
+    }
+
+    /// Room for a payload of `len` bytes, which are zeros.
+    #[inline]
+    pub(crate) fn take_payload(&mut self, len: usize) -> Vec<u8> {
+        // An acknowledgement has none.
+        let mut payload = if len > 0 { self.payloads.pop().unwrap_or_default() } else { Vec::new() };
+        payload.resize(len, 0);
+        payload
+    }
+
+    /// Keeps the room of a payload for the next one.
+    #[inline]
+    pub(crate) fn put_payload(&mut self, mut payload: Vec<u8>) {
+        if payload.capacity() > 0 && self.payloads.len() < PAYLOADS {
+            payload.clear();
+            self.payloads.push(payload);
+        }
     }
 
     /// Sends what has been gathered.

@@ -6,7 +6,7 @@ use crate::poller::Poller;
 use crate::qp::{Budget, Origin, Qp, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_hostlink::{
-    CompactRun, Link, Receive, ReceivedRecord, SentPacket, Single, SinglePacket, Unserved,
+    CompactRun, Link, LinkWithWork, Receive, ReceivedRecord, SentPacket, Single, SinglePacket, Unserved,
 };
 use ferroce_os::{
     clock,
@@ -25,7 +25,7 @@ pub(crate) struct LinkSource(pub(crate) &'static Adapter);
 impl Source for LinkSource {
     #[inline]
     fn poll(&self, _now: Instant) -> bool {
-        let found = self.0.read_rings(None);
+        let found = self.poll_memory();
         if found {
             self.0.engine.found_in_memory();
         }
@@ -34,7 +34,8 @@ impl Source for LinkSource {
 
     #[inline]
     fn poll_memory(&self) -> bool {
-        self.0.read_rings(None)
+        let work = self.0.links.next_with_work(0);
+        work.is_some_and(|first| self.0.read_rings(first, None))
     }
 
     fn has_memory(&self) -> bool {
@@ -50,7 +51,7 @@ impl Source for LinkSource {
         own.attention().looks(clock::ticks());
         self.0.links.has_work() && {
             own.attention().works(clock::ticks());
-            self.0.read_rings(None)
+            self.poll_memory()
         }
     }
 
@@ -180,15 +181,20 @@ impl Adapter {
         opened
     }
 
-    /// Takes what other processes have left in their rings.
-    pub(crate) fn read_rings(&'static self, mut poller: Option<&mut Poller<'_>>) -> bool {
-        let (mut done, mut from) = (false, Some(0));
-        while let Some((link, next)) = from.and_then(|from| self.links.next_with_work(from)) {
-            from = next;
+    /// Takes what other processes have left in their rings, of which `first` is the first with anything.
+    #[inline(never)]
+    pub(crate) fn read_rings(
+        &'static self,
+        first: LinkWithWork,
+        mut poller: Option<&mut Poller<'_>>,
+    ) -> bool {
+        let (mut done, mut found) = (false, Some(first));
+        while let Some(LinkWithWork { link, next }) = found {
             done |= link.receive(TURN, &mut Dispatch { adapter: self, poller: poller.as_deref_mut() });
             if link.has_room_for_blocked() {
                 self.enqueue_all(&link.take_blocked());
             }
+            found = next.and_then(|next| self.links.next_with_work(next));
         }
         done
     }

@@ -71,5 +71,6 @@ fn take_batch(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>, now: 
         if env.accepts(&packet.meta, Origin::Here) {
             env.handle(proto, now, &packet.headers, packet.payload.as_slice().into(), &packet.meta);
         }
+        env.work.put_payload(packet.payload);
     }
 }

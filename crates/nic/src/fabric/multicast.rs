@@ -63,7 +63,12 @@ pub(crate) struct GroupSource(pub(crate) &'static Adapter);
 impl Source for GroupSource {
     #[inline]
     fn poll(&self, now: Instant) -> bool {
-        self.0.read_groups(now)
+        self.0.has_groups() && self.0.read_groups(now)
+    }
+
+    #[inline]
+    fn is_beyond_memory(&self) -> bool {
+        self.0.has_groups()
     }
 
     fn poll_all(&self, now: Instant) {
@@ -143,13 +148,14 @@ impl Adapter {
         Ok(group)
     }
 
+    #[inline]
     fn has_groups(&self) -> bool {
         self.multicast.count.load(Ordering::Acquire) > 0
     }
 
     /// Reads the sockets of groups.
     fn read_groups(&'static self, now: Instant) -> bool {
-        let Some(epoll) = self.multicast.epoll.get().filter(|_| self.has_groups()) else { return false };
+        let Some(epoll) = self.multicast.epoll.get() else { return false };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
         let ready = sys::epoll_wait(epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
         let mut done = false;

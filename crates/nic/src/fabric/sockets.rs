@@ -42,6 +42,11 @@ impl Source for SocketSource {
     fn has_impatient(&self) -> bool {
         self.0.addresses.have_users()
     }
+
+    #[inline]
+    fn is_beyond_memory(&self) -> bool {
+        self.0.addresses.have_users()
+    }
 }
 
 /// When other processes have passed packets on.

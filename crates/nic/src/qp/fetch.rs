@@ -41,7 +41,7 @@ impl Budget {
 
 impl Qp {
     /// Sends a fetch, without a bell.
-    #[inline]
+    #[inline(never)]
     pub(super) fn send_fetch(self: &Arc<Self>, inner: &mut Inner, fetch: &SendRequest<'_, Arc<Ah>>) -> bool {
         let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let usable = self.peer_uses_shm()

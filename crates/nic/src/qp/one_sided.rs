@@ -77,7 +77,7 @@ impl Qp {
     }
 
     /// Carries out a WRITE or READ. `overrun`: its completion had no room. False, and nothing has happened.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn reach(
         &self,
         inner: &mut Inner,

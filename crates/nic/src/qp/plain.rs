@@ -272,14 +272,20 @@ impl Qp {
         std::mem::forget(unwinding);
         drop(inner);
         if goes_on {
-            let now = clock::now();
-            self.adapter.with_work(|work| {
-                self.work(work, now, |proto, env| proto.plain_executed(now, psn, env));
-            });
+            self.go_on_after(psn);
         }
         if overrun {
             self.end_overrun();
         }
+    }
+
+    /// The rest of [`Qp::executed`], the general way.
+    #[inline(never)]
+    fn go_on_after(self: &Arc<Self>, psn: u32) {
+        let now = clock::now();
+        self.adapter.with_work(|work| {
+            self.work(work, now, |proto, env| proto.plain_executed(now, psn, env));
+        });
     }
 
     /// Gives the completion of a send request to `poller`, or to its queue. False: the queue has no room. The queue pair is locked.

@@ -27,7 +27,12 @@ pub(crate) struct RawSource(pub(crate) &'static Adapter);
 impl Source for RawSource {
     #[inline]
     fn poll(&self, _now: Instant) -> bool {
-        self.0.read_raw()
+        self.is_beyond_memory() && self.0.read_raw()
+    }
+
+    #[inline]
+    fn is_beyond_memory(&self) -> bool {
+        self.0.raw.any.load(Ordering::Acquire)
     }
 
     fn poll_all(&self, _now: Instant) {
@@ -79,9 +84,6 @@ impl Adapter {
 
     /// Takes what has arrived at packet sockets.
     fn read_raw(&self) -> bool {
-        if !self.raw.any.load(Ordering::Acquire) {
-            return false;
-        }
         let mut done = false;
         let mut gone = false;
         for port in self.raw.ports.read().iter() {

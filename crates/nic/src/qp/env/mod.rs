@@ -42,7 +42,7 @@ use std::sync::atomic::{Ordering, fence};
 pub(crate) struct QpEnv<'a> {
     pub(super) qp: &'a Arc<Qp>,
     pub(super) path: Option<&'a Path>,
-    pub(super) work: &'a mut Work,
+    pub(crate) work: &'a mut Work,
     /// Of the packet at hand.
     pub(super) meta: Option<PacketMeta>,
     /// The peer's process may find the QP in this one's directory.

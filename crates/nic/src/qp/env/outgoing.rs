@@ -101,7 +101,7 @@ impl QpEnv<'_> {
                 if self.qp.service == Service::Ud {
                     self.unacked_pace.ask_own(self.now, len)?;
                 }
-                let mut payload = vec![0; len];
+                let mut payload = self.work.take_payload(len);
                 fill(by, source, &mut payload)?;
                 let packet =
                     LocalPacket { headers: *headers, payload, meta: meta.with_len(headers.packet_len(len)) };
