@@ -11,7 +11,7 @@ use super::names::Name;
 use super::user::User;
 use ferroce_os::clock;
 use ferroce_os::room;
-use ferroce_os::sys::{self, EngineFd, Outgoing, control};
+use ferroce_os::sys::{self, Outgoing, control};
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_types::{Datagram, SLOTS};
 use std::io;
@@ -138,8 +138,8 @@ impl Forwarder {
 }
 
 /// Has the kernel attach the sender's user to what comes to a socket: anybody may send to an abstract name.
-pub(super) fn expect_credentials(socket: &EngineFd) -> io::Result<()> {
-    sys::set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
+pub(super) fn expect_credentials(socket: RawFd) -> io::Result<()> {
+    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
 }
 
 /// Sends a datagram to a name by way of a socket of this process.
@@ -175,8 +175,12 @@ impl ForwardReceiver {
         Self { buffer: vec![0; BLOB], batch: Vec::new() }
     }
 
-    /// Takes one datagram or message from `fd`, if there is one. One that is too long is taken for empty.
+    /// Takes one datagram or message from `fd`, if there is one. One that is too long, or has descriptors with it, is taken for empty.
     pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<Option<ReceivedBatch>> {
+        if sys::brings_descriptors(fd) {
+            sys::discard_message(fd);
+            return Ok(Some(ReceivedBatch { sender: None, length: 0 }));
+        }
         let mut credentials = Credentials::new();
         let received = match sys::receive_message(fd, &mut self.buffer, &mut credentials) {
             Ok(received) => received,

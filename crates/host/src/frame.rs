@@ -21,8 +21,8 @@ pub const REFUSED: u8 = 2;
 /// Status of an answer: the process is about to have what was asked for.
 pub const COMING: u8 = 3;
 
-/// The descriptors of a message.
-type Rights = control::Control<{ control::space(4 * GROUP_SIZE) }>;
+/// The descriptors of a message: as many as it can have with it (SCM_MAX_FD), so that the kernel closes none of them.
+type Rights = control::Control<{ control::space(4 * 253) }>;
 
 /// The header of a request of this kind, or of an answer with this status.
 pub fn header(kind: u8) -> [u8; HEADER] {
@@ -55,6 +55,21 @@ pub fn send(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()> {
 /// That of `recvmsg(2)`; EMFILE when there is no room for the descriptors.
 pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
     sys::with_forks_held(|| receive_and_adopt(fd, bytes))
+}
+
+/// Closes what came with a message, without a wait for the last close of a file that isn't memory ([`sys::leave`]).
+pub(super) fn discard(fds: Vec<EngineFd>) {
+    for fd in fds {
+        if is_memory(&fd) {
+            drop(fd);
+        } else {
+            sys::leave(fd);
+        }
+    }
+}
+
+pub(super) fn is_memory(fd: &EngineFd) -> bool {
+    sys::seals(fd.raw()).is_ok()
 }
 
 fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {

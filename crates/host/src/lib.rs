@@ -36,6 +36,7 @@ mod attendance;
 mod encoding;
 mod epoll;
 mod error;
+mod exposed;
 mod foreign_holders;
 mod forward;
 pub mod frame;

@@ -7,8 +7,9 @@
 //!
 //! [`User::check_peer`]: super::user::User::check_peer
 
+use super::exposed::ExposedSocket;
 use ferroce_netdev::named_sockets;
-use ferroce_os::sys::{self, AbstractName, EngineFd};
+use ferroce_os::sys::{self, AbstractName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -64,24 +65,24 @@ impl Name {
     }
 
     /// Binds a new socket of this type to the name; `Ok(None)` when it is taken.
-    pub(super) fn bind(&self, kind: i32) -> io::Result<Option<EngineFd>> {
+    pub(super) fn bind(&self, kind: i32) -> io::Result<Option<ExposedSocket>> {
         let socket = sys::socket(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK)?;
         match sys::bind(socket.raw(), &self.0) {
-            Ok(()) => Ok(Some(socket)),
+            Ok(()) => Ok(Some(ExposedSocket::new(socket))),
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
     /// A connection to its holder, of whichever user.
-    pub(super) fn connect(&self) -> io::Result<EngineFd> {
+    pub(super) fn connect(&self) -> io::Result<ExposedSocket> {
         let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
         sys::connect(socket.raw(), self.address())?;
-        Ok(socket)
+        Ok(ExposedSocket::new(socket))
     }
 
     /// Binds a SEQPACKET listener to the name; `Ok(None)` when it is taken.
-    pub(super) fn listen(&self) -> io::Result<Option<EngineFd>> {
+    pub(super) fn listen(&self) -> io::Result<Option<ExposedSocket>> {
         let Some(socket) = self.bind(libc::SOCK_SEQPACKET)? else { return Ok(None) };
         sys::listen(socket.raw(), 64)?;
         Ok(Some(socket))

@@ -1,9 +1,10 @@
 //! The ports of this process, and the listeners at which requests and messages for them arrive.
 
+use super::exposed::ExposedSocket;
 use super::names::USABLE;
 use super::port_address::{PortAddress, PortError};
 use ferroce_os::sync::{Mutex, RwLock, class};
-use ferroce_os::sys::{self, EngineFd};
+use ferroce_os::sys;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
@@ -49,7 +50,7 @@ impl KnownPorts {
 
 /// A connection to a port over which nothing has come yet.
 pub(super) struct Client {
-    pub(super) connection: EngineFd,
+    pub(super) connection: ExposedSocket,
     pub(super) uid: u32,
     /// It is a process of this user.
     pub(super) is_own: bool,
@@ -61,7 +62,7 @@ pub(super) struct NumberListener {
     pub(super) id: u16,
     /// The port space and the port, of a number's listener.
     pub(super) number: Option<(u16, u16)>,
-    pub(super) listener: EngineFd,
+    pub(super) listener: ExposedSocket,
     pub(super) epoll: RawFd,
 }
 
@@ -77,5 +78,5 @@ impl Drop for NumberListener {
 pub(super) struct OwnPort {
     pub(super) id: u16,
     pub(super) address: PortAddress,
-    pub(super) listener: EngineFd,
+    pub(super) listener: ExposedSocket,
 }

@@ -2,6 +2,7 @@
 
 use super::attendance::Attendance;
 use super::epoll::Epoll;
+use super::exposed::ExposedSocket;
 use super::forward::{ForwardReceiver, ForwardStats, Forwarder};
 use super::group::{OpenSocket, SocketGroup};
 use super::names::{self, Name, USABLE};
@@ -29,7 +30,7 @@ pub struct Host {
     pub(super) slots: RwLock<class::HostSlots, Vec<Arc<OwnSlot>>>,
     /// A bit per slot, for the receive path.
     pub(super) owned: [AtomicU64; SLOTS as usize / 64],
-    pub(super) leader: RwLock<class::Leader, Option<Arc<EngineFd>>>,
+    pub(super) leader: RwLock<class::Leader, Option<Arc<ExposedSocket>>>,
     pub(super) groups: RwLock<class::SocketGroups, BTreeMap<HostAddr, Arc<SocketGroup>>>,
     /// Held while an address is being joined. Never needed to answer others.
     pub(super) joining: Mutex<class::Joining, ()>,
@@ -172,7 +173,10 @@ impl Host {
     pub fn dial_trusted(&self, slot: u16) -> Option<EngineFd> {
         let connection = Name::slot(slot).connect().ok().filter(|_| USABLE.contains(&slot))?;
         let fd = connection.raw();
-        (self.user.check_peer(fd).is_ok() || self.trust.includes(fd)).then_some(connection)
+        let is_trusted = self.trust.includes(fd);
+        let proof =
+            self.user.check_peer(fd).or_else(|refused| if is_trusted { Ok(()) } else { Err(refused) });
+        connection.proven(proof).ok()
     }
 
     /// A connection to another process of this user.

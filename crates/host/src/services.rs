@@ -6,6 +6,7 @@
 //! asking, and is served when its request arrives. The client that has been silent for longest is cut off when too many connect after it.
 
 use super::epoll::Epoll;
+use super::exposed::ExposedSocket;
 use super::frame;
 use super::trust::Trust;
 use super::user::{self, User};
@@ -102,9 +103,7 @@ impl Services {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => return self.serve_with_spare(listener, reception),
             };
-            if !reception.lets_in(&connection) {
-                continue;
-            }
+            let Ok(connection) = reception.let_in(connection) else { continue };
             if has_spoken(&connection) {
                 self.answer(connection, reception);
             } else {
@@ -126,12 +125,13 @@ impl Services {
         drop(silent);
         self.give_up_spare();
         match sys::accept(listener) {
-            Ok(connection) if reception.lets_in(&connection) => {
-                if sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE) {
+            Ok(connection) => {
+                if let Ok(connection) = reception.let_in(connection)
+                    && sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE)
+                {
                     self.answer(connection, reception);
                 }
             }
-            Ok(_) => {}
             // The listener stays readable, and the caller would spin on it.
             Err(_) => sys::pause(Duration::from_millis(1)),
         }
@@ -187,6 +187,11 @@ impl Services {
     fn try_answer(&self, connection: EngineFd, reception: &Reception<'_>) -> io::Result<()> {
         let mut bytes = [0; LONGEST];
         let (length, received) = frame::receive(connection.raw(), &mut bytes)?;
+        // No request has anything else with it, and the process may be of another user.
+        if !received.iter().all(frame::is_memory) {
+            frame::discard(received);
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let message = &bytes[..length];
         let service = frame::kind_of(message).and_then(|kind| self.of_kind(kind));
         reception.permits(&connection, service.as_deref())?;
@@ -219,10 +224,13 @@ impl Drop for Answering<'_> {
 }
 
 impl Reception<'_> {
-    /// Whether there is anything that the process at the other end may ask for.
-    fn lets_in(&self, connection: &EngineFd) -> bool {
+    /// A connection, if there is anything that the process at its other end may ask for.
+    fn let_in(&self, connection: EngineFd) -> io::Result<EngineFd> {
         let fd = connection.raw();
-        self.user.check_peer(fd).is_ok() || user::is_root(fd) || self.trust.includes(fd)
+        let proof = self.user.check_peer(fd).or_else(|refused| {
+            if user::is_root(fd) || self.trust.includes(fd) { Ok(()) } else { Err(refused) }
+        });
+        ExposedSocket::new(connection).proven(proof)
     }
 
     /// Whether a service, or what answers the rest, answers the process at the other end.

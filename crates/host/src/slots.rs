@@ -1,10 +1,11 @@
 //! A slot of the QPN space: its sockets, and which to take.
 
 use super::error::Error;
+use super::exposed::ExposedSocket;
 use super::foreign_holders::foreign_holders;
 use super::forward::expect_credentials;
 use super::names::{Name, USABLE, taken_slots};
-use ferroce_os::sys::{self, EngineFd};
+use ferroce_os::sys;
 use ferroce_types::{GROUP_SIZE, SLOTS, slot_of};
 use ferroce_wire::cm::GSI_QPN;
 
@@ -12,12 +13,12 @@ use ferroce_wire::cm::GSI_QPN;
 pub(super) struct OwnSlot {
     pub(super) number: u16,
     /// DGRAM: packets that other processes pass on.
-    pub(super) inbox: EngineFd,
+    pub(super) inbox: ExposedSocket,
     /// SEQPACKET: requests.
-    pub(super) listener: EngineFd,
+    pub(super) listener: ExposedSocket,
     /// Names the user in the table of names. Nothing comes to it. `None`: another process has the name.
     #[expect(dead_code, reason = "it holds the name")]
-    listed: Option<EngineFd>,
+    listed: Option<ExposedSocket>,
 }
 
 /// The steering class of QP 1, whose socket all processes read that make connections: what they read of this process's packets they have to
@@ -117,7 +118,9 @@ fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     };
     let listed = Name::listed_slot(uid, number).bind(libc::SOCK_DGRAM);
     let listed = listed.map_err(Error::system("bind of a name that lists a slot"))?;
-    expect_credentials(&inbox).map_err(Error::system("SO_PASSCRED"))?;
+    // Nothing is sent to it.
+    listed.iter().for_each(|listed| sys::shutdown(listed.raw()));
+    expect_credentials(inbox.raw()).map_err(Error::system("SO_PASSCRED"))?;
     sys::large_buffer(inbox.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     Ok(Some(OwnSlot { number, inbox, listener, listed }))
 }

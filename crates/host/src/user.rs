@@ -65,8 +65,8 @@ impl User {
     /// A connection to the holder of a name, if it is a process of this user.
     pub(super) fn dial(self, name: &Name) -> io::Result<EngineFd> {
         let socket = name.connect()?;
-        self.check_peer(socket.raw())?;
-        Ok(socket)
+        let proof = self.check_peer(socket.raw());
+        socket.proven(proof)
     }
 
     /// Whether a datagram's sender is this user, by the number that the kernel attached: false for an ambiguous one.

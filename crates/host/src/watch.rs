@@ -55,7 +55,7 @@ pub enum Told<T = Vec<u8>> {
 /// A connection to the holder of a slot, if this process's user may watch it, and the holder's user and process.
 pub(super) fn reach(slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
     let (name, user) = (Name::slot(slot), User::current());
-    let connection = if user.uid() == 0 { name.connect()? } else { user.dial(&name)? };
+    let connection = if user.uid() == 0 { name.connect()?.proven(Ok(()))? } else { user.dial(&name)? };
     let peer = sys::peer_credentials(connection.raw())?;
     Ok((connection, peer))
 }
@@ -209,6 +209,7 @@ pub(super) fn receive(connection: i32, longest: usize) -> Told {
         (true, [memory]) => read(memory, longest),
         _ => None,
     };
+    frame::discard(fds);
     account.map_or(Told::Nonsense, Told::Account)
 }
 

@@ -320,6 +320,48 @@ print('refused')"
     });
 }
 
+/// Gives each name a TCP connection whose last close waits for an hour, and keeps no descriptor of it.
+const LINGERING: &str = "
+import array, threading
+gate = socket.socket(); gate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+gate.bind(('10.77.0.1', 0)); gate.listen(64)
+kept = []
+def lingering():
+    c = socket.create_connection(gate.getsockname()); kept.append(gate.accept()[0]); c.setblocking(False)
+    try:
+        while True: c.send(bytes(65536))
+    except OSError: pass
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 3600))
+    return c
+def give(name, kind):
+    s, c = socket.socket(socket.AF_UNIX, kind), lingering()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [c.fileno()]))]
+    try: s.connect('\\0' + name); s.sendmsg([b'x'], rights)
+    except OSError: pass
+    kept.append(s); threading.Thread(target=c.close, daemon=True).start()
+rows = [line.split() for line in open('/proc/net/unix') if '@ferroce-2-' in line]
+names = {(row[7][1:], int(row[4], 16)) for row in rows if row[4] == '0002' or row[5] == '01'}
+for name in sorted(names) * 6: give(*name)
+print('at it')
+time.sleep(600)";
+
+/// An idle process answers by its background thread: one that joins gets the sockets of the port from it, and one that connects is accepted.
+#[test]
+fn descriptors_that_a_third_user_sends_to_every_name_hold_up_no_process() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let _holder = holder(&world, FIRST);
+    let waits = Pair { users: [FIRST, FIRST], line: "ibv_rc_pingpong -g 1 -n 100 -e -p 19001", port: 19001 };
+    for fabric in super::FABRICS {
+        let server = waits.start_server(&world, fabric);
+        let attacker = connect_at_wildcard(&world, [FIRST, FIRST], || at_it(&world, LINGERING));
+        for outcome in Pair::finish(waits.start_client(&world, fabric), server) {
+            expect_no_complaint(outcome.expect_success());
+        }
+        expect_nothing_stolen(attacker);
+    }
+}
+
 #[test]
 fn a_third_users_notices_lead_no_guest_away_from_its_attendant() {
     let notices = "home = bytes(10) + b'\\xff\\xff' + HOME\nprint('at it')\nwhile True:\n  for s in slots():\n    for kind in (1, 2): send(inbox(s), b'FRCN' + bytes([kind, 0, 0, 0]) + home + bytes(4) + struct.pack('=HHQ', random.choice([7, s]), 0, 2**64 - 1))\n  time.sleep(0.01)";

@@ -2,13 +2,13 @@
 
 use super::{name_of, uid_of};
 use crate::encoding::{RECORD_HEADER, encode};
+use crate::exposed::ExposedSocket;
 use crate::names::{Name, USABLE};
 use crate::port_address::PortAddress;
 use crate::port_table::OwnPort;
 use crate::process::Host;
 use crate::{forward, frame};
 use ferroce_os::clock;
-use ferroce_os::sys::EngineFd;
 use ferroce_types::{Datagram, HostAddr, first_qpn};
 use std::io;
 use std::os::fd::RawFd;
@@ -50,9 +50,9 @@ pub enum Delivery {
 /// The user whom a sender of MADs found at a port.
 enum ReachedPort {
     /// A process of this user.
-    Own(EngineFd),
+    Own(ExposedSocket),
     /// A process of the other user who has the port's number.
-    Others(EngineFd),
+    Others(ExposedSocket),
     /// Too many connections wait there.
     Busy,
     /// No process is there whose user has the port.
@@ -111,9 +111,9 @@ impl Host {
             return ReachedPort::Own(connection);
         }
         // Where several users have one number here, it proves nothing.
-        let uid = uid_of(&connection).filter(|&uid| self.trust.knows(uid));
+        let uid = uid_of(connection.raw()).filter(|&uid| self.trust.knows(uid));
         match Name::port_number(address.space, address.port).connect() {
-            Ok(number) if uid.is_some() && uid_of(&number) == uid => ReachedPort::Others(connection),
+            Ok(number) if uid.is_some() && uid_of(number.raw()) == uid => ReachedPort::Others(connection),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReachedPort::Busy,
             Ok(_) | Err(_) => ReachedPort::Nobody,
         }

@@ -13,6 +13,7 @@ mod delivery;
 pub use delivery::{Delivery, Destination};
 
 use super::epoll::{PORT, PORT_CLIENT, PORT_REQUESTS};
+use super::exposed::ExposedSocket;
 use super::forward::{ForwardReceiver, INBOX_BURST};
 use super::names::{self, Name};
 use super::port_address::{PortAddress, PortError};
@@ -209,7 +210,7 @@ impl Host {
     }
 
     /// A listener with the name of a port.
-    fn listen_at(&self, address: PortAddress, share: Option<&str>) -> Result<EngineFd, PortError> {
+    fn listen_at(&self, address: PortAddress, share: Option<&str>) -> Result<ExposedSocket, PortError> {
         let name = name_of(address, share);
         if let Some(listener) = name.listen().map_err(PortError::System)? {
             return Ok(listener);
@@ -217,7 +218,7 @@ impl Host {
         // Only processes of this user have the number, so any other user's process has nothing but this name.
         Err(match name.connect() {
             Ok(connection) if self.user.check_peer(connection.raw()).is_ok() => PortError::Taken,
-            Ok(connection) => PortError::OtherUsers(uid_of(&connection)),
+            Ok(connection) => PortError::OtherUsers(uid_of(connection.raw())),
             // Full queue of connections, or a holder between two calls.
             Err(_) => match self.other_user_of(&name) {
                 Some(uid) => PortError::OtherUsers(Some(uid)),
@@ -246,9 +247,10 @@ impl Host {
     /// Answers requests at a listener.
     fn take_requests(
         &self,
-        listener: EngineFd,
+        listener: ExposedSocket,
         number: Option<(u16, u16)>,
     ) -> Result<Arc<NumberListener>, PortError> {
+        let listener = if number.is_some() { listener.share() } else { listener };
         let fd = listener.raw();
         let mut known = self.ports.all.write();
         let id = known.free_id()?;
@@ -278,7 +280,9 @@ impl Host {
                 return self.take_requests(listener, Some((space, port)));
             }
             match self.ask_for_number(&name, space, port)? {
-                NumberSearch::Listener(listener) => return self.take_requests(listener, Some((space, port))),
+                NumberSearch::Listener(listener) => {
+                    return self.take_requests(ExposedSocket::new(listener), Some((space, port)));
+                }
                 NumberSearch::OtherUsers(None) if begun.elapsed() < PATIENCE_WITH_SILENT => {}
                 NumberSearch::Nobody if begun.elapsed() < PATIENCE => {}
                 NumberSearch::OtherUsers(uid) => return Err(PortError::OtherUsers(uid)),
@@ -320,7 +324,7 @@ impl Host {
         };
         let fd = connection.raw();
         if self.user.check_peer(fd).is_err() {
-            return Ok(NumberSearch::OtherUsers(uid_of(&connection)));
+            return Ok(NumberSearch::OtherUsers(uid_of(fd)));
         }
         let mut request = [0; REQUEST];
         request[..frame::HEADER].copy_from_slice(&frame::header(KIND));
@@ -404,8 +408,9 @@ impl Host {
         let (Some(port), Some(mut inbox)) = (port, self.inbox.try_lock()) else { return };
         for _ in 0..INBOX_BURST {
             let Ok(connection) = sys::accept(port.listener.checked()) else { break };
+            let connection = ExposedSocket::new(connection);
             let is_own = self.user.check_peer(connection.raw()).is_ok();
-            let Some(uid) = uid_of(&connection).filter(|_| is_own || self.guests.are_some()) else {
+            let Some(uid) = uid_of(connection.raw()).filter(|_| is_own || self.guests.are_some()) else {
                 continue;
             };
             let client = Client { connection, uid, is_own };
@@ -458,6 +463,6 @@ impl Host {
 }
 
 /// The user of the process at the other end of a connection.
-fn uid_of(connection: &EngineFd) -> Option<u32> {
-    sys::peer_credentials(connection.raw()).ok().map(|peer| peer.uid)
+fn uid_of(connection: RawFd) -> Option<u32> {
+    sys::peer_credentials(connection).ok().map(|peer| peer.uid)
 }

@@ -145,6 +145,23 @@ pub fn receive_message<const CONTROL: usize>(
     bytes: &mut [u8],
     control: &mut Control<CONTROL>,
 ) -> io::Result<MessageInfo> {
+    receive_with(fd, bytes, control, RECEIVING)
+}
+
+/// The control messages of the next message, which stays where it is.
+pub(super) fn peek_message<const CONTROL: usize>(
+    fd: RawFd,
+    control: &mut Control<CONTROL>,
+) -> io::Result<MessageInfo> {
+    receive_with(fd, &mut [], control, RECEIVING | libc::MSG_PEEK)
+}
+
+fn receive_with<const CONTROL: usize>(
+    fd: RawFd,
+    bytes: &mut [u8],
+    control: &mut Control<CONTROL>,
+    flags: libc::c_int,
+) -> io::Result<MessageInfo> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all-zero bytes are a valid msghdr: null pointers, lengths of 0.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -152,7 +169,7 @@ pub fn receive_message<const CONTROL: usize>(
     header.msg_iovlen = 1;
     (header.msg_control, header.msg_controllen) = control.for_receiving();
     // SAFETY: the header points to a local, and to what `bytes` and `control` borrow for writing.
-    let length = check(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, RECEIVING) })?;
+    let length = check(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) })?;
     Ok(MessageInfo {
         length,
         truncated: header.msg_flags & libc::MSG_TRUNC != 0,
