@@ -42,6 +42,11 @@ impl Source for SocketSource {
     fn has_impatient(&self) -> bool {
         self.0.addresses.have_users()
     }
+
+    /// Of all packets that come from the kernel, forwarded ones too.
+    fn has_arrived(&self) -> bool {
+        self.0.has_arrived.load(Ordering::Relaxed) && self.0.has_arrived.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// When other processes have passed packets on.
