@@ -36,6 +36,11 @@ pub trait Source {
         false
     }
 
+    /// Whether packets have come from the kernel since this was asked last: what comes next is seen by [`Source::poll`] only.
+    fn has_arrived(&self) -> bool {
+        false
+    }
+
     /// Whether others have said, since this was asked last, that something is there or will come.
     fn is_invited(&self) -> bool {
         false
@@ -114,6 +119,11 @@ macro_rules! tuple {
             #[inline]
             fn has_memory(&self) -> bool {
                 false $(|| self.$at.has_memory())*
+            }
+
+            #[inline]
+            fn has_arrived(&self) -> bool {
+                false $(| self.$at.has_arrived())*
             }
 
             #[inline]

@@ -131,8 +131,12 @@ fn run<H: Handler>(handler: &'static H) {
             watch.end(&sources);
         } else {
             let ended = engine.lease.was_ended();
-            if std::mem::take(&mut napped) && sources.poll_neglected(now) && !ended {
-                engine.lease.broken(now);
+            if std::mem::take(&mut napped) {
+                // What pollers have taken doesn't begin a watch.
+                sources.has_arrived();
+                if sources.poll_neglected(now) && !ended {
+                    engine.lease.broken(now);
+                }
             }
             watches = watch.work(handler, &sources, now.after(SHIFT));
         }

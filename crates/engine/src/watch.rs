@@ -1,5 +1,9 @@
-//! The background thread watches memory for a while after something has come through it: what comes next is then dealt with
-//! at once, and nobody has to wake the thread. A thread that sleeps is woken in ten times the time of a small message.
+//! The background thread watches memory and sockets for a while after something has come: what comes next is then dealt with
+//! at once, and neither a peer nor the kernel has to wake the thread. A thread that sleeps is woken in ten times the time of a small
+//! message.
+//!
+//! Memory is looked at all the time, and everything else now and then. Sockets are looked at all the time while what comes is
+//! packets of theirs: a look is a system call.
 //!
 //! A watch ends when nothing has come for [`WATCH`], or when others want the processor. Watches in which nothing has come, or that others
 //! have cut short, are made more seldom, so that a process that is spoken to now and then doesn't spin.
@@ -36,6 +40,8 @@ pub(super) struct Watch {
     was_cut: bool,
     /// It has begun without anything there.
     was_invited: bool,
+    /// The last find was in a socket.
+    finds_packets: bool,
     last_find: Instant,
     last_round: Instant,
     /// Watches in a row that were in vain.
@@ -55,33 +61,43 @@ impl Watch {
     ) -> bool {
         let engine = handler.engine();
         let mut looks = 0u32;
-        if !self.is_open {
+        let mut may_begin = !self.is_open;
+        if may_begin {
             let is_invited = sources.is_invited();
             let has_memory = sources.has_memory();
-            if is_invited || has_memory {
-                self.begin(!has_memory);
+            let has_arrived = sources.has_arrived();
+            if is_invited || has_memory || has_arrived {
+                self.begin(!has_memory && !has_arrived);
+                self.finds_packets = has_arrived && !has_memory;
+                may_begin = false;
             }
         }
         loop {
-            let found = self.is_open && sources.watch_memory();
+            let found_in_memory = self.is_open && sources.watch_memory();
             looks += 1;
             let now = clock::now();
             let quick = self.is_open
+                && !self.finds_packets
                 && !looks.is_multiple_of(ROUND_EVERY)
                 && now.since(self.last_round) < ROUND
                 && engine.run_queue.is_empty();
             // A job with more to do, such as an answer of several turns, was begun by something that had come. A program that polls works on
             // the job itself.
             let goes_on = !engine.run_queue.is_empty() && engine.lease.ended_before(now, ALONE);
-            let done = found | (!quick && Loop::progress(handler, now));
+            let done = found_in_memory | (!quick && Loop::progress(handler, now));
+            let has_arrived = !quick && sources.has_arrived();
             if !quick {
                 self.last_round = now;
             }
-            if found || goes_on && done {
-                self.last_find = now;
+            if has_arrived && std::mem::take(&mut may_begin) {
+                self.begin(false);
             }
-            if found {
+            if found_in_memory || has_arrived {
+                self.last_find = now;
                 self.finds = self.finds.saturating_add(1);
+                self.finds_packets = !found_in_memory;
+            } else if goes_on && done {
+                self.last_find = now;
             }
             if engine.lease.is_fresh(now) {
                 self.end(sources);
@@ -101,7 +117,7 @@ impl Watch {
         }
     }
 
-    /// Something has come through memory: it is time for a watch, or for one to be left out. Who only `invites` makes itself rare.
+    /// Something has come: it is time for a watch, or for one to be left out. Who only `invites` makes itself rare.
     fn begin(&mut self, invites: bool) {
         if self.skipped > 0 && !invites {
             self.skipped -= 1;

@@ -43,6 +43,7 @@ use ferroce_types::{Instant, Result};
 use network::Network;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use work::HandsOn;
 
@@ -61,6 +62,8 @@ pub(crate) struct Adapter {
     /// Shared memory with the host's other processes.
     pub(crate) links: Arc<Links>,
     pub(crate) forwarding: Forwarding,
+    /// Packets have come since the background thread asked last.
+    pub(crate) has_arrived: AtomicBool,
     /// The packet sockets of raw QPs.
     pub(crate) raw: RawPorts,
     network: Network,
@@ -129,6 +132,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
         taps,
         links,
         forwarding: Forwarding::default(),
+        has_arrived: AtomicBool::new(false),
         raw: RawPorts::default(),
         network: Network::open(),
         gsi: GsiState::default(),

@@ -47,6 +47,11 @@ impl Source for SocketSource {
     fn is_beyond_memory(&self) -> bool {
         self.0.addresses.have_users()
     }
+
+    /// Of all packets that come from the kernel, forwarded ones too.
+    fn has_arrived(&self) -> bool {
+        self.0.has_arrived.load(Ordering::Relaxed) && self.0.has_arrived.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// When other processes have passed packets on.

@@ -141,6 +141,7 @@ impl Source for TapSource {
 impl Adapter {
     /// Takes packets from a socket: shows them to the capture, puts them through the faults, hands on the rest.
     pub(crate) fn arrived(&'static self, datagrams: &[Datagram<'_>], now: Instant) {
+        self.has_arrived.store(true, Ordering::Relaxed);
         let Some(taps) = self.taps else {
             return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
