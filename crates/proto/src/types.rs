@@ -322,7 +322,7 @@ pub enum PostError {
 pub enum SrqPlace {
     /// This process's: the environment executes what is asked for.
     Here,
-    /// Another process's, to which requests are given ([`Env::delegate`]).
+    /// Another process's, to which requests are given ([`crate::Env::delegate`]).
     OtherProcess,
     /// The target's domain has no such SRQ.
     Nowhere,

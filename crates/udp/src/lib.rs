@@ -8,8 +8,8 @@
 //! # Order of calls
 //! 1. [`Endpoint::new`] with the sockets of a local address, which the processes of a host share.
 //! 2. For every slot the process owns: `endpoint.fd(slot & 63)` goes into the engine's `epoll`, and
-//!    `endpoint.recv((slot & 63) as u8, f)` takes what has come. `f` gets [`Datagram`]s; those whose
-//!    [`Datagram::dest_qpn`] isn't the process's own are for another process that shares the sockets.
+//!    `endpoint.recv((slot & 63) as u8, f)` takes what has come. `f` gets [`ferroce_types::Datagram`]s; those whose
+//!    [`ferroce_types::Datagram::dest_qpn`] isn't the process's own are for another process that shares the sockets.
 //! 3. Per connected QP or address handle: [`Endpoint::dest`] once, then for every packet [`TxBatch::packet`], and at the
 //!    end of each round of progress [`TxBatch::flush`].
 //!
