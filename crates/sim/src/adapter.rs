@@ -196,7 +196,7 @@ impl HostState {
     /// The first host has the index 0.
     pub(crate) fn new(name: String, ip: Ipv4Addr, index: usize) -> Self {
         // Each host has keys of its own, so a program that uses the key of another host doesn't reach memory by chance.
-        let next_key = (index as u32).wrapping_mul(0x10_0000).wrapping_add(0x1000);
+        let next_key = (index as u32).wrapping_mul(0x100_0000).wrapping_add(0x1000);
         Self {
             name,
             ip,

@@ -489,7 +489,8 @@ impl Core {
         let data = plan.inline.as_deref().map_or(DataRef::Sges(&plan.sges), DataRef::Inline);
         let (op, ud, remote_srqn) = (plan.op, None, 0);
         let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
-        self.refused |= !self.inner().post(request, to.as_deref(), plan.region);
+        // Behind a refused request nothing is posted: the completion of a later one would retire it as if it had been carried out.
+        self.refused = self.refused || !self.inner().post(request, to.as_deref(), plan.region);
     }
 
     /// Why a request can't be posted.

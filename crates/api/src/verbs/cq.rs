@@ -86,28 +86,26 @@ impl CqCore {
         self.take_entries()
     }
 
-    /// Takes completions from the adapter. Those that were taken before are reported.
+    /// Takes completions from the adapter. Those that were taken before are reported, also those before an error.
     #[inline]
     fn take_entries(&mut self) -> Result<()> {
         self.entries.clear();
         self.next = 0;
-        self.inner.poll(&mut self.entries)?;
+        let polled = self.inner.poll(&mut self.entries);
         self.note_returned();
-        Ok(())
+        polled
     }
 
     /// As [`CqCore::take_entries`], and waits for a completion. False: the limit was reached.
     fn await_entries(&mut self, limit: Option<Duration>) -> Result<bool> {
         self.entries.clear();
         self.next = 0;
-        if !self.inner.wait(&mut self.entries, limit)? {
-            return Ok(false);
-        }
-        if self.entries.is_empty() {
-            self.inner.poll(&mut self.entries)?;
+        let mut waited = self.inner.wait(&mut self.entries, limit);
+        if matches!(waited, Ok(true)) && self.entries.is_empty() {
+            waited = self.inner.poll(&mut self.entries).map(|()| true);
         }
         self.note_returned();
-        Ok(true)
+        waited
     }
 
     /// Notes the keys that messages have invalidated. This is done when the completions are taken: later, the QPN may be that of another

@@ -202,8 +202,8 @@ impl Drop for RawLoan {
 /// A buffer that is lent to the peer of a queue pair, with the rights `A`.
 ///
 /// [`Lend`](crate::verbs::Lend) makes it. The peer returns it by a message
-/// ([`Send::returning`](crate::verbs::Send::returning)). Once the completion of the message's receive has been taken,
-/// [`Loan::returned`] gives the buffer back without a system call. Loans also return when the queue pair is destroyed. A loan that
+/// ([`Send::returning`](crate::verbs::Send::returning)). Once `Cq::poll` or `Cq::wait` has found the completion of the
+/// message's receive, [`Loan::returned`] gives the buffer back without a system call. Loans also return when the queue pair is destroyed. A loan that
 /// is dropped is recalled.
 ///
 /// ```

@@ -138,6 +138,20 @@ fn a_request_that_is_refused_keeps_its_memory_until_the_end() {
 }
 
 #[test]
+fn nothing_of_a_batch_is_posted_behind_a_refused_request() {
+    let (domain, mut cq, mut qp) = opened("refuses the first");
+    let mut batch = qp.batch();
+    for tag in [1, 2] {
+        batch.push(tag, Send::new(domain.alloc(8).unwrap())).unwrap();
+    }
+    batch.post();
+    // A completion of the second would report that the first has been carried out.
+    assert!(cq.poll().unwrap().next().is_none());
+    let tags: Vec<_> = qp.destroy().into_iter().map(|(tag, _)| tag).collect();
+    assert_eq!(tags, [1, 2]);
+}
+
+#[test]
 fn a_scope_whose_request_is_refused_ends() {
     let (_domain, mut cq, mut qp) = opened("refuses");
     let ended = qp.scope(&mut cq, |scope| scope.send(b"borrowed").unwrap());

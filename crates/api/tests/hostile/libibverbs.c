@@ -25,7 +25,9 @@ static void note(uint64_t wr_id, enum ibv_wc_opcode opcode)
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-	if (is("refuses"))
+	static int sends;
+
+	if (is("refuses") || (is("refuses the first") && sends++ == 0))
 		return ENOMEM;
 	note(wr->wr_id, IBV_WC_SEND);
 	return 0;
