@@ -271,8 +271,10 @@ impl<H: Handler> Loop<H> {
             lease.polls_pay();
         }
         let in_vain = empty && !found;
-        if sleeper || !handler.engine().run_queue.is_empty() || !lease.is_quick(in_vain) {
-            Self::round_of_poller(handler, in_vain, sleeper);
+        let has_jobs = !handler.engine().run_queue.is_empty();
+        if sleeper || has_jobs || !lease.is_quick(in_vain) {
+            // Each poll that finds no completion in the queue gives jobs a turn, even if it has found some in memory.
+            Self::round_of_poller(handler, in_vain || (has_jobs && found), sleeper);
         }
     }
 

@@ -8,16 +8,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const POLLS: u32 = 640;
 
-struct NoJob(Queued);
+#[derive(Default)]
+struct Turn {
+    queued: Queued,
+    turns: AtomicU32,
+}
 
-impl Runnable for NoJob {
+impl Runnable for Turn {
     fn queued(&self) -> &Queued {
-        &self.0
+        &self.queued
     }
 }
 
-impl Job for NoJob {
-    fn run(self: Arc<Self>, _now: Instant) {}
+impl Job for Turn {
+    fn run(self: Arc<Self>, _now: Instant) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Counts the rounds of everything.
@@ -45,7 +51,7 @@ struct Adapter {
 }
 
 impl Handler for Adapter {
-    type Job = NoJob;
+    type Job = Turn;
     type Alarm = ();
 
     fn engine(&self) -> &Loop<Self> {
@@ -113,4 +119,16 @@ fn a_thread_finds_what_is_in_memory_itself_even_if_it_is_time_to_look_at_everyth
         true
     });
     assert_eq!(rounds_before_look, Some(0));
+}
+
+#[test]
+fn a_job_has_its_turn_though_each_poll_finds_something() {
+    const JOBS: u32 = 1000;
+    let adapter = adapter();
+    let job = Arc::new(Turn::default());
+    for done in 1..=JOBS {
+        adapter.engine.enqueue(&job);
+        Loop::progress_of_poller(adapter, true, false, || true);
+        assert_eq!(job.turns.load(Ordering::Relaxed), done);
+    }
 }
