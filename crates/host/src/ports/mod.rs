@@ -14,7 +14,7 @@ pub use delivery::{Delivery, Destination};
 
 use super::epoll::{PORT, PORT_CLIENT, PORT_REQUESTS};
 use super::exposed::ExposedSocket;
-use super::forward::{ForwardReceiver, INBOX_BURST};
+use super::forward::{ForwardReceiver, INBOX_BURST, expect_credentials};
 use super::names::{self, Name};
 use super::port_address::{PortAddress, PortError};
 use super::port_table::{Client, NumberListener, OwnPort};
@@ -409,6 +409,10 @@ impl Host {
         for _ in 0..INBOX_BURST {
             let Ok(connection) = sys::accept(port.listener.checked()) else { break };
             let connection = ExposedSocket::new(connection);
+            // Credentials fill the room for ancillary data, so that a look at a message takes no descriptors.
+            if expect_credentials(connection.raw()).is_err() {
+                continue;
+            }
             let is_own = self.user.check_peer(connection.raw()).is_ok();
             let Some(uid) = uid_of(connection.raw()).filter(|_| is_own || self.guests.are_some()) else {
                 continue;
