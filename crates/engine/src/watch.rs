@@ -117,7 +117,7 @@ impl Watch {
         }
     }
 
-    /// Something has come: it is time for a watch, or for one to be left out. Who only `invites` makes itself rare.
+    /// Something has come: it is time for a watch, or for one to be left out. A source that only `invites` gets watches less and less often.
     fn begin(&mut self, invites: bool) {
         if self.skipped > 0 && !invites {
             self.skipped -= 1;
