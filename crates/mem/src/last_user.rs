@@ -1,5 +1,6 @@
 //! Waiting for those that use something which isn't found any more.
 
+use ferroce_os::fork::{OwnTurn, Turn};
 use ferroce_os::{Patience, sys};
 use ferroce_types::{Error, Result};
 use std::sync::Arc;
@@ -10,6 +11,15 @@ const LIMIT: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_micros(50);
 /// Looks before the wait sleeps in between.
 const YIELDS: u32 = 100;
+
+/// Takes the turn of a change. A thread that has it waits for accesses, so this waits as long.
+///
+/// # Errors
+/// [`Error::Busy`] when another thread has it for longer than a second.
+pub(crate) fn wait_for_turn<'a>(turn: &'a Turn, what: &str) -> Result<OwnTurn<'a>> {
+    turn.wait(LIMIT, sys::pause)
+        .ok_or_else(|| Error::Busy(format!("another thread changes the {what}, or ends it")))
+}
 
 /// Waits until `used` is the only reference. No other thread can make one more.
 ///

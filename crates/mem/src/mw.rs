@@ -5,7 +5,7 @@
 //! away and wait until they are the last to have it: when they have succeeded, nothing touches memory through the window as it was.
 //! Other processes don't find windows in this one's directory: they send packets.
 
-use super::last_user::wait_for_last;
+use super::last_user::{wait_for_last, wait_for_turn};
 use super::mr::{Mr, Use};
 use super::pd::Pd;
 use super::rights::KeyUser;
@@ -118,11 +118,9 @@ impl Mw {
     }
 
     /// # Errors
-    /// [`Error::Busy`] while another thread is at it.
+    /// [`Error::Busy`] when another thread changes it for longer than a second.
     pub(crate) fn begin_change(&self) -> Result<OwnTurn<'_>> {
-        self.changing
-            .take()
-            .ok_or_else(|| Error::Busy("another thread changes the window, or ends it".into()))
+        wait_for_turn(&self.changing, "window")
     }
 
     /// Carries out a bind. `region` finds a region by its lkey.

@@ -170,7 +170,7 @@ impl Mr {
     ///
     /// # Errors
     /// [`Error::Busy`] while a window is bound to it, and when another process, or a thread, is in the middle of an access and
-    /// doesn't end it within a second, or changes the region: the region stays.
+    /// doesn't end it within a second, or changes the region for longer than a second: the region stays.
     pub fn deregister(&self) -> Result<()> {
         self.check_unbound()?;
         let changing = self.begin_change()?;
@@ -220,7 +220,8 @@ impl Mw {
     /// Unbinds it and gives its key back (ibv_dealloc_mw(3)). When this returns, nothing touches memory through it.
     ///
     /// # Errors
-    /// [`Error::Busy`] when a thread is in the middle of an access and doesn't end it within a second: the window stays.
+    /// [`Error::Busy`] when a thread is in the middle of an access, or binds the window, and doesn't end it within a second: the
+    /// window stays.
     pub fn dealloc(&self) -> Result<()> {
         let _changing = self.begin_change()?;
         let mut gate = self.gate.write();

@@ -217,9 +217,29 @@ mod tests {
         assert_eq!(mr.change_in_test(None, init, init).unwrap_err().errno(), libc::EBUSY);
         drop(change);
         mr.change_in_test(None, init, init).unwrap();
-        mr.deregister().unwrap();
+        // A change that ends soon is waited for.
+        let change = mr.begin_change().unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(|| mr.deregister().unwrap());
+            std::thread::sleep(COPY);
+            drop(change);
+        });
         // It has ended: its key may be another's.
         mr.deregister().unwrap();
+    }
+
+    /// A request that binds a window is carried out by any thread that makes progress.
+    #[test]
+    fn a_window_ends_once_the_bind_that_is_under_way_has_ended() {
+        let pd = Pd::alloc(&Arc::new(Nobody)).unwrap();
+        let mw = Mw::alloc(&pd, MwKind::One).unwrap();
+        let bind = mw.begin_change().unwrap();
+        std::thread::scope(|threads| {
+            let ends = threads.spawn(|| mw.dealloc());
+            std::thread::sleep(COPY);
+            drop(bind);
+            ends.join().unwrap().unwrap();
+        });
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod check;
 mod fault;
 mod registered;
 
-use super::last_user::wait_for_last;
+use super::last_user::{wait_for_last, wait_for_turn};
 use super::listing::listing;
 use super::owner::Owner;
 use super::pd::Pd;
@@ -147,11 +147,9 @@ impl Mr {
     }
 
     /// # Errors
-    /// [`Error::Busy`] while another thread is at it.
+    /// [`Error::Busy`] when another thread changes it for longer than a second.
     pub(crate) fn begin_change(&self) -> Result<OwnTurn<'_>> {
-        self.changing
-            .take()
-            .ok_or_else(|| Error::Busy("another thread changes the region, or ends it".into()))
+        wait_for_turn(&self.changing, "region")
     }
 
     /// No other process accesses the region when this returns. The caller changes it alone: a revocation that fails lists the region again.

@@ -6,7 +6,7 @@ use crate::adapter;
 use crate::owner::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_os::{Patience, sys};
+use ferroce_os::sys;
 use ferroce_proto::{LEAST_ACK_TIMEOUT, RateLimit};
 use ferroce_types::{Error, QpState, Result, invalid};
 use ferroce_wire::Service;
@@ -94,20 +94,11 @@ impl Qp {
     /// # Errors
     /// [`Error::Busy`] when others change it for longer than [`CHANGE`]; [`Error::Invalid`] when it has ended.
     pub(super) fn wait_for_turn(&self) -> Result<OwnTurn<'_>> {
-        const ROUND: Duration = Duration::from_micros(100);
-        let mut patience = Patience::new(CHANGE, ROUND);
-        loop {
-            if let Some(turn) = self.changing.take() {
-                return if self.ended.load(Ordering::Relaxed) {
-                    invalid!("the queue pair is being destroyed")
-                } else {
-                    Ok(turn)
-                };
-            }
-            if patience.has_ended() {
-                return Err(Error::Busy("other threads change the queue pair, or end it".into()));
-            }
-            fork::outside_library(|| sys::pause(ROUND));
+        let pause = |round| fork::outside_library(|| sys::pause(round));
+        match self.changing.wait(CHANGE, pause) {
+            Some(_) if self.ended.load(Ordering::Relaxed) => invalid!("the queue pair is being destroyed"),
+            Some(turn) => Ok(turn),
+            None => Err(Error::Busy("other threads change the queue pair, or end it".into())),
         }
     }
 

@@ -1,7 +1,12 @@
 //! What one thread at a time does and may have to wait in the middle of: a lock isn't held through a wait, as a fork would wait for it.
 
+use crate::Patience;
 use crate::atomics::{AtomicU32, Ordering};
 use crate::fork;
+use std::time::Duration;
+
+/// How long a thread that waits for its turn pauses between two looks.
+const ROUND: Duration = Duration::from_micros(100);
 
 /// Something that one thread of the process does at a time. A child of fork finds that nobody does.
 #[derive(Debug)]
@@ -12,7 +17,7 @@ pub struct Turn(AtomicU32);
 pub struct OwnTurn<'a>(&'a AtomicU32);
 
 impl Turn {
-    /// Nobody's.
+    /// No thread has it.
     #[must_use]
     pub fn free() -> Self {
         Self(AtomicU32::new(0))
@@ -24,6 +29,22 @@ impl Turn {
         // One more than the generation of the thread's process: a thread that the process doesn't have has lost it.
         let own = fork::generation() + 1;
         (self.0.swap(own, Ordering::Acquire) != own).then(|| OwnTurn(&self.0))
+    }
+
+    /// Takes it as soon as no other thread has it. `None` when another thread has it for longer than `limit`. `pause` sleeps between two looks.
+    #[must_use]
+    pub fn wait(&self, limit: Duration, pause: impl Fn(Duration)) -> Option<OwnTurn<'_>> {
+        if let Some(own) = self.take() {
+            return Some(own);
+        }
+        let mut patience = Patience::new(limit, ROUND);
+        while !patience.has_ended() {
+            pause(ROUND);
+            if let Some(own) = self.take() {
+                return Some(own);
+            }
+        }
+        None
     }
 }
 
@@ -48,6 +69,21 @@ mod tests {
         drop(own);
         assert!(of_another());
         assert!(turn.take().is_some());
+    }
+
+    #[test]
+    fn a_thread_waits_for_its_turn_no_longer_than_the_limit() {
+        let (turn, short, long) = (Turn::free(), Duration::from_millis(10), Duration::from_secs(60));
+        let own = turn.take();
+        assert!(turn.wait(short, std::thread::sleep).is_none());
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| turn.wait(long, std::thread::sleep).is_some());
+            std::thread::sleep(short);
+            drop(own);
+            assert!(waits.join().unwrap());
+        });
+        // As soon as it is free.
+        assert!(turn.wait(long, |_| panic!("a pause")).is_some());
     }
 
     #[test]
