@@ -30,24 +30,12 @@ pub use page::page;
 pub use reason::{InterfaceName, KeyFault, Reason, Rights};
 pub use statuses::{ERRNOS, STATUSES, Word};
 
+use ferroce_types::vendor_err;
+
 /// How a reason's number is written: `FC034`.
 #[must_use]
 pub fn id(number: u16) -> String {
     format!("FC{number:03}")
-}
-
-/// A reason's number as `vendor_err` contains it: 0xfc034 for FC034, so that a program that prints it in hexadecimal prints the
-/// ID. 0 for no reason.
-#[must_use]
-pub const fn vendor_err(number: u16) -> u32 {
-    match number {
-        0 => 0,
-        1..=999 => {
-            let number = number as u32;
-            0xfc000 + (number / 100) * 0x100 + (number / 10 % 10) * 0x10 + number % 10
-        }
-        _ => 0,
-    }
 }
 
 /// The number of a reason that a user has typed: `FC034`, `fc034`, `34`, `0xfc034` or that in decimal.

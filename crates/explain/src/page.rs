@@ -1,7 +1,8 @@
 //! The page of a reason or a finding, for `ferroce explain` and `docs/errors`.
 
 use crate::findings::{ALWAYS_REPORTED, IN_DOUBT};
-use crate::{Entry, id, programs, vendor_err};
+use crate::{Entry, id, programs};
+use ferroce_types::vendor_err;
 use std::fmt::Write as _;
 
 /// Columns of a line.

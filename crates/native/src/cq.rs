@@ -76,30 +76,29 @@ impl NativeCq {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
         let mut failed = SmallVec::<[(usize, WcStatus, u16); 32]>::new();
-        let mut add = |wc: &nic::Wc, stamp: Stamp| {
-            let done = &wc.completion;
+        let mut add = |done: &nic::Completion, stamp: Stamp| {
             if done.status != WcStatus::Success {
-                failed.push((into.len(), done.status, done.reason));
+                failed.push((into.len(), done.status, done.reason()));
             }
             into.push(Ended {
                 wr_id: done.wr_id,
-                qpn: wc.qp_num,
+                qpn: done.qp_num,
                 is_write: done.opcode == WcOpcode::RecvRdmaWithImm,
                 byte_len: done.byte_len,
-                immediate: done.immediate.map(u32::from_be_bytes),
-                invalidated: done.invalidated_rkey,
+                immediate: done.immediate().map(u32::from_be_bytes),
+                invalidated: done.invalidated_rkey(),
                 source: done.src_qp,
-                has_grh: done.grh,
+                has_grh: done.grh(),
                 stamp,
                 fault: None,
             });
         };
         let polled = if self.0.stamped {
-            self.0.cq.poll_stamped(most, |wc, at| {
-                add(wc, Stamp { clock: at.clock, wall_clock: at.wall_clock });
+            self.0.cq.poll_stamped(most, |done, at| {
+                add(done, Stamp { clock: at.clock, wall_clock: at.wall_clock });
             })
         } else {
-            self.0.cq.poll(most, |wc| add(wc, Stamp::default()))
+            self.0.cq.poll(most, |done| add(done, Stamp::default()))
         };
         for &(at, status, reason) in &failed {
             into[at].fault = Some(failures::fault(into[at].qpn, status, reason));

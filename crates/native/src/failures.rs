@@ -1,8 +1,8 @@
 //! The first failure of each queue pair, so that a completion can name it.
 
 use ferroce_buffers::{Fault, Status};
-use ferroce_explain::{Report, RequestOutcome, Subject, sentence, title, vendor_err};
-use ferroce_nic::{WcStatus, voice};
+use ferroce_explain::{Report, RequestOutcome, Subject, sentence, title};
+use ferroce_nic::{WcStatus, vendor_err, voice};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

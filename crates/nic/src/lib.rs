@@ -56,9 +56,9 @@ pub use ferroce_mem::{
 };
 pub use ferroce_queues::late;
 pub use ferroce_queues::{
-    CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, IpVersion,
-    LimitsOf, MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq,
-    SrqAttr, Stamp, TagEntry, TagOp, TagRequest, Unacked, Wc, WcTags,
+    CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, LimitsOf,
+    MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr,
+    Stamp, TagEntry, TagOp, TagRequest, Unacked, WcTags,
 };
 pub use gids::gid_table;
 pub use owner::OfContext;
@@ -75,7 +75,7 @@ pub use ferroce_os::fork::{
 pub use ferroce_os::{clock, own_file, sys};
 pub use ferroce_types::{
     Access, AsyncEvent, BindMw, Completion, Error, Placement, QpState, RecvWqe, Result, Sge, SgeList,
-    TagFlags, WcOpcode, WcStatus, one_sge,
+    TagFlags, WcOpcode, WcStatus, one_sge, vendor_err,
 };
 pub use ferroce_udp as udp;
 pub use ferroce_udp::tap;

@@ -2,8 +2,8 @@
 
 use crate::adapter;
 use crate::poller::Poller;
-use ferroce_queues::{CntrValue, CompCntr, Cq, Stamp, Wc};
-use ferroce_types::{Error, Result};
+use ferroce_queues::{CntrValue, CompCntr, Cq, Stamp};
+use ferroce_types::{Completion, Error, Result};
 
 /// ibv_poll_cq(3) and its extended form.
 pub trait Poll {
@@ -13,21 +13,21 @@ pub trait Poll {
     ///
     /// # Errors
     /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
-    fn poll(&self, max: usize, f: impl FnMut(&Wc)) -> Result<usize>;
+    fn poll(&self, max: usize, f: impl FnMut(&Completion)) -> Result<usize>;
 
     /// As [`Poll::poll`], with what the queue has recorded: zeros if it wasn't asked to.
     ///
     /// # Errors
     /// As [`Poll::poll`].
-    fn poll_stamped(&self, max: usize, f: impl FnMut(&Wc, Stamp)) -> Result<usize>;
+    fn poll_stamped(&self, max: usize, f: impl FnMut(&Completion, Stamp)) -> Result<usize>;
 }
 
 impl Poll for Cq {
-    fn poll(&self, max: usize, mut f: impl FnMut(&Wc)) -> Result<usize> {
-        self.poll_stamped(max, |wc, _| f(wc))
+    fn poll(&self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize> {
+        self.poll_stamped(max, |completion, _| f(completion))
     }
 
-    fn poll_stamped(&self, max: usize, mut f: impl FnMut(&Wc, Stamp)) -> Result<usize> {
+    fn poll_stamped(&self, max: usize, mut f: impl FnMut(&Completion, Stamp)) -> Result<usize> {
         if max == 0 {
             return Ok(0);
         }
@@ -35,7 +35,7 @@ impl Poll for Cq {
         let empty = n == 0;
         adapter::progress_of_poller(empty, self.has_sleeper(), |adapter, first| {
             // Nothing is recorded with what goes past the queue.
-            let mut give = |wc: &Wc| f(wc, Stamp::default());
+            let mut give = |completion: &Completion| f(completion, Stamp::default());
             let mut poller = Poller::new(self, max, &mut give);
             let found = adapter.read_rings(first, Some(&mut poller));
             n = max - poller.room();

@@ -1,18 +1,19 @@
 //! A thread that polls, as those see it who bring completions about.
 
-use ferroce_queues::{Cq, Wc};
+use ferroce_queues::Cq;
+use ferroce_types::Completion;
 
 /// A thread that polls a queue, while it makes progress: what completes into the queue meanwhile may go past it, straight to the thread.
 pub(crate) struct Poller<'a> {
     cq: &'a Cq,
     /// For how many more completions the thread has room.
     room: usize,
-    give: &'a mut dyn FnMut(&Wc),
+    give: &'a mut dyn FnMut(&Completion),
 }
 
 impl<'a> Poller<'a> {
     /// A thread that polls `cq`, has room for so many completions, and takes each by `give`.
-    pub(crate) fn new(cq: &'a Cq, room: usize, give: &'a mut dyn FnMut(&Wc)) -> Self {
+    pub(crate) fn new(cq: &'a Cq, room: usize, give: &'a mut dyn FnMut(&Completion)) -> Self {
         Self { cq, room, give }
     }
 
@@ -36,18 +37,18 @@ impl<'a> Poller<'a> {
 
     /// Takes a completion for a queue that it polls, and that lets the completion pass.
     #[inline]
-    pub(crate) fn take(&mut self, wc: &Wc) {
+    pub(crate) fn take(&mut self, completion: &Completion) {
         self.room -= 1;
-        (self.give)(wc);
+        (self.give)(completion);
     }
 
     /// Takes a completion for `cq` if it may. False: the completion has to be pushed. Caller holds the QP lock, which keeps
     /// completions in order.
     #[inline]
-    pub(crate) fn take_of(&mut self, cq: &Cq, wc: &Wc) -> bool {
+    pub(crate) fn take_of(&mut self, cq: &Cq, completion: &Completion) -> bool {
         let may = self.polls(cq) && cq.lets_pass();
         if may {
-            self.take(wc);
+            self.take(completion);
         }
         may
     }

@@ -130,11 +130,11 @@ impl<A: Clone> Qp<A> {
     ) {
         self.resp.count_message(u64::from(byte_len));
         if let Some(held) = self.resp.take_held() {
-            let mut completion = self.recv_completion(held.wr_id, WcStatus::Success);
+            let mut completion = self
+                .recv_completion(held.wr_id, WcStatus::Success)
+                .with_value(headers.immediate, headers.invalidate_rkey);
             completion.opcode = opcode;
             completion.byte_len = byte_len;
-            completion.immediate = headers.immediate;
-            completion.invalidated_rkey = headers.invalidate_rkey;
             completion.solicited = headers.bth.solicited;
             self.complete_held(completion, env);
         }

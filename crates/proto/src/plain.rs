@@ -6,7 +6,7 @@
 use crate::sendq::Issuer;
 use crate::state::SMALLEST_CHARGE;
 use crate::{Buffer, DataRef, Env, Payload, Qp, SendOp, SendRequest, SendWr, psn};
-use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcOpcode, WcStatus};
+use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
 use ferroce_wire::Service;
 
 impl<A> SendRequest<'_, A> {
@@ -173,13 +173,8 @@ impl<A: Clone> Qp<A> {
     #[must_use]
     #[inline]
     pub fn plain_completion(&self, send: &PlainSend, len: usize, wr_id: u64) -> Completion {
-        Completion {
-            opcode: WcOpcode::Recv,
-            byte_len: len as u32,
-            immediate: send.immediate,
-            solicited: send.solicited,
-            ..self.recv_completion(wr_id, WcStatus::Success)
-        }
+        let completion = self.recv_completion(wr_id, WcStatus::Success).with_value(send.immediate, None);
+        Completion { byte_len: len as u32, solicited: send.solicited, ..completion }
     }
 
     /// A SEND that was expected doesn't fit into `receive`, or can't be placed there: the general way uses the receive, and

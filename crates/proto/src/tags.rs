@@ -37,11 +37,11 @@ impl<A: Clone> Qp<A> {
     pub(crate) fn start_rendezvous<E: Env<Address = A>>(&mut self, rvh: Rvh, headers: &Headers, env: &mut E) {
         self.resp.count_message(0);
         let (Some(receive), Some(tagged)) = (self.resp.take_held(), self.resp.tagged.take()) else { return };
-        let mut completion = self.recv_completion(receive.wr_id, WcStatus::Success);
+        let mut completion = self
+            .recv_completion(receive.wr_id, WcStatus::Success)
+            .with_value(headers.immediate, headers.invalidate_rkey)
+            .with_tags(TagFlags { matched: true, ..TagFlags::default() });
         completion.opcode = WcOpcode::TmRecv;
-        completion.tags.matched = true;
-        completion.immediate = headers.immediate;
-        completion.invalidated_rkey = headers.invalidate_rkey;
         completion.solicited = headers.bth.solicited;
         let Tmh { tag, app_ctx, .. } = tagged.header;
         env.complete_tagged(completion, TagInfo { tag, app_ctx });
@@ -65,9 +65,9 @@ impl<A: Clone> Qp<A> {
         let good = status == WcStatus::Success;
         if wqe.issuer == Issuer::Rendezvous {
             let status = if good { status } else { WcStatus::TmRndvIncomplete };
-            let mut completion = self.recv_completion(wqe.wr.wr_id, status);
+            let tags = TagFlags { data_valid: good, ..TagFlags::default() };
+            let mut completion = self.recv_completion(wqe.wr.wr_id, status).with_tags(tags);
             completion.opcode = WcOpcode::TmRecv;
-            completion.tags.data_valid = good;
             completion.byte_len = if good { wqe.len } else { 0 };
             env.complete_tagged(completion, TagInfo::default());
         } else if !good && status != WcStatus::WrFlushErr {
@@ -86,7 +86,8 @@ impl<A: Clone> Qp<A> {
             TagOperation::Eager | TagOperation::Rendezvous => WcOpcode::TmRecv,
             TagOperation::NoTag | TagOperation::Fin => WcOpcode::TmNoTag,
         };
-        completion.tags = TagFlags { sync_required, matched, data_valid: matched && good };
+        let completion =
+            completion.with_tags(TagFlags { sync_required, matched, data_valid: matched && good });
         if !good && tagged.is_unexpected() {
             env.forget_unexpected();
         }

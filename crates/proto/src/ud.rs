@@ -2,7 +2,7 @@
 
 use crate::state::Refusal;
 use crate::{Asked, Buffer, Cause, Env, Failure, NoReceive, Payload, Qp, UdTarget, Violation, psn};
-use ferroce_types::WcStatus;
+use ferroce_types::{WcStatus, vendor_err};
 use ferroce_wire::{Deth, Headers};
 
 /// Bytes of the GRH before the payload in every UD receive.
@@ -58,8 +58,7 @@ impl<A: Clone> Qp<A> {
             completion.status = WcStatus::LocProtErr;
         } else {
             completion.byte_len = total as u32;
-            completion.immediate = headers.immediate;
-            completion.grh = grh == Ok(true);
+            completion = completion.with_value(headers.immediate, None).with_grh(grh == Ok(true));
             completion.solicited = headers.bth.solicited;
             self.resp.count_message(payload.len() as u64);
         }
@@ -70,7 +69,7 @@ impl<A: Clone> Qp<A> {
             let params = &self.params;
             let failure = Failure { cause, params, request: None, len: 0, receive: Some(&receive), flushed };
             self.reason = env.failed(&failure);
-            completion.reason = self.reason;
+            completion.vendor_err = vendor_err(self.reason);
         }
         env.complete_recv(completion);
         if completion.status != WcStatus::Success {

@@ -12,7 +12,7 @@ mod limits;
 mod recv;
 
 pub use comp_cntr::{CntrValue, CompCntr, CompCntrType, CountedOp, MAX_COMP_CNTR, QpCntrs};
-pub use cq::{CompChannel, Cq, CqFill, CqInit, EventTimer, IpVersion, MAX_CQ, Stamp, Wc, WcTags};
+pub use cq::{CompChannel, Cq, CqFill, CqInit, EventTimer, MAX_CQ, Stamp, WcTags};
 pub use events::{EventQueue, Unacked};
 pub use limits::{Limits, LimitsOf, MAX_CQE, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WR};
 pub use recv::{

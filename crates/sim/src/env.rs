@@ -13,7 +13,7 @@ use ferroce_proto::{
 };
 use ferroce_types::{
     Access, AtomicOp, BindMw, Completion, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, WcOpcode,
-    WcStatus,
+    WcStatus, vendor_err,
 };
 use ferroce_wire::Headers;
 use std::collections::VecDeque;
@@ -184,7 +184,7 @@ impl Env for QpEnv<'_> {
         let number = self.side.first.as_ref().map_or(0, |(number, _)| *number);
         while let Some(receive) = self.side.receives.pop_front() {
             let flushed = Completion::new(receive.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
-            self.side.unpublished.push(Completion { reason: number, ..flushed });
+            self.side.unpublished.push(Completion { vendor_err: vendor_err(number), ..flushed });
         }
     }
 

@@ -3,9 +3,9 @@
 use crate::adapter::{Key, User};
 use crate::keys::key_fault;
 use ferroce_buffers::{Fault, Status};
-use ferroce_explain::{KeyFault, Reason, vendor_err};
+use ferroce_explain::{KeyFault, Reason};
 use ferroce_proto::{Asked, Cause, Data, Failure, Refusing, SendOp, SendWr, ack_timeout, rnr_delay};
-use ferroce_types::{Sge, WcStatus};
+use ferroce_types::{Sge, WcStatus, vendor_err};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -335,7 +335,7 @@ impl State {
             let first = env.side.first.clone().map(|(_, first)| first);
             let flushed = inner.status == WcStatus::WrFlushErr;
             let reason = first.as_ref().filter(|_| !flushed).and_then(|first| first.reason()).map(Arc::from);
-            reasons::fault(inner.status, inner.reason, reason, first.filter(|_| flushed))
+            reasons::fault(inner.status, inner.reason(), reason, first.filter(|_| flushed))
         });
         let status = inner.status as u32;
         let ended = Ended {
@@ -343,10 +343,10 @@ impl State {
             qpn,
             is_write: inner.opcode == WcOpcode::RecvRdmaWithImm,
             byte_len: inner.byte_len,
-            immediate: inner.immediate.map(u32::from_be_bytes),
-            invalidated: inner.invalidated_rkey,
+            immediate: inner.immediate().map(u32::from_be_bytes),
+            invalidated: inner.invalidated_rkey(),
             source: inner.src_qp,
-            has_grh: inner.grh,
+            has_grh: inner.grh(),
             stamp: Stamp { clock: at.0, wall_clock: at.0 },
             fault,
         };

@@ -22,7 +22,7 @@ mod unreachable;
 mod users;
 
 pub use async_event::AsyncEvent;
-pub use completion::{Completion, TagFlags, WcOpcode, WcStatus};
+pub use completion::{Completion, TagFlags, WcOpcode, WcStatus, vendor_err};
 pub use datagram::Datagram;
 pub use error::{Error, Result};
 pub use gid::{gid_of, ip_of};

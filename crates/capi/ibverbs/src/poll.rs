@@ -1,8 +1,8 @@
 //! Polling: ibv_poll_cq(3), and the iterator of extended queues (ibv_start_poll(3)).
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
+use std::mem::offset_of;
 
-use ferroce_explain::vendor_err;
 use ferroce_nic as nic;
 use nic::Poll as _;
 
@@ -10,47 +10,17 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
 use crate::object::{CqBlock, Headed};
 
-/// `sl` of a UD receive on RoCE, in the encoding of ConnectX adapters, which UCX uses: bit 3 for a UDP header, below it 1 for
-/// IPv6 and 2 for IPv4.
-fn packet_type(network: nic::IpVersion) -> u8 {
-    match network {
-        nic::IpVersion::Ipv6 => 0b1001,
-        nic::IpVersion::Ipv4 => 0b1010,
-    }
-}
-
-/// A completion as programs see it.
-fn wc_of(wc: &nic::Wc) -> ibv_wc {
-    let nic::Wc { qp_num, completion, network, slid, checksums_ok } = wc;
-    let flag = |condition: bool, flag: c_uint| if condition { flag } else { 0 };
-    // The number of an invalidated key is in host order, immediate data as it came.
-    let imm_data = match (completion.immediate, completion.invalidated_rkey) {
-        (Some(immediate), _) => u32::from_ne_bytes(immediate),
-        (None, Some(rkey)) => rkey,
-        (None, None) => 0,
+/// Asserts that a completion of the adapter, which a poll copies to the program, has the fields of an `ibv_wc` where that has them.
+macro_rules! assert_layout {
+    ($($field:ident)*) => {
+        const _: () = {
+            assert!(size_of::<nic::Completion>() == size_of::<ibv_wc>());
+            assert!(align_of::<nic::Completion>() == align_of::<ibv_wc>());
+            $(assert!(offset_of!(nic::Completion, $field) == offset_of!(ibv_wc, $field));)*
+        };
     };
-    ibv_wc {
-        wr_id: completion.wr_id,
-        status: completion.status as c_int,
-        opcode: completion.opcode as c_int,
-        vendor_err: vendor_err(completion.reason),
-        byte_len: completion.byte_len,
-        imm_data,
-        qp_num: *qp_num,
-        src_qp: completion.src_qp,
-        wc_flags: flag(completion.grh, IBV_WC_GRH)
-            | flag(completion.immediate.is_some(), IBV_WC_WITH_IMM)
-            | flag(completion.invalidated_rkey.is_some(), IBV_WC_WITH_INV)
-            | flag(*checksums_ok, IBV_WC_IP_CSUM_OK)
-            | flag(completion.tags.sync_required, IBV_WC_TM_SYNC_REQ)
-            | flag(completion.tags.matched, IBV_WC_TM_MATCH)
-            | flag(completion.tags.data_valid, IBV_WC_TM_DATA_VALID),
-        pkey_index: 0,
-        slid: *slid,
-        sl: network.map_or(0, packet_type),
-        dlid_path_bits: 0,
-    }
 }
+assert_layout!(wr_id status opcode vendor_err byte_len imm_data qp_num src_qp wc_flags pkey_index slid sl dlid_path_bits);
 
 /// Completions that are taken at once, at most: as many as a page has room for.
 const AT_ONCE: c_int = (4096 / size_of::<ibv_wc>()) as c_int;
@@ -108,8 +78,8 @@ unsafe fn poll_into(cq: *mut ibv_cq, room: c_int, mut place: *mut ibv_wc, goes_o
         };
         // SAFETY: the caller's promise; the adapter gives at most so many.
         let polled = unsafe {
-            CqBlock::of(cq)?.nic().poll(max, |wc| {
-                place.write(wc_of(wc));
+            CqBlock::of(cq)?.nic().poll(max, |completion| {
+                place.cast::<nic::Completion>().write(*completion);
                 place = place.add(1);
             })
         };
@@ -130,11 +100,10 @@ unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
     // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
     unsafe {
         let block = CqBlock::of(cq.cast())?;
-        let stand_on = |wc: &nic::Wc, stamp| {
-            let wc = wc_of(wc);
-            (*cq).status = wc.status;
-            (*cq).wr_id = wc.wr_id;
-            *block.current.get() = wc;
+        let stand_on = |completion: &nic::Completion, stamp| {
+            (*cq).status = completion.status as c_int;
+            (*cq).wr_id = completion.wr_id;
+            block.current.get().cast::<nic::Completion>().write(*completion);
             *block.stamp.get() = stamp;
         };
         let queue = block.nic();
@@ -190,4 +159,26 @@ pub(crate) unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 pub(crate) unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: by the man page after a successful start_poll of this thread, which has locked.
     unsafe { unlock(cq) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_a_completion_are_those_of_programs() {
+        let flags = |set: fn(nic::Completion) -> nic::Completion| set(nic::Completion::default()).wc_flags;
+        let tags = nic::TagFlags::default();
+        assert_eq!(flags(|completion| completion.with_value(Some([0; 4]), None)), IBV_WC_WITH_IMM);
+        assert_eq!(flags(|completion| completion.with_value(None, Some(0))), IBV_WC_WITH_INV);
+        assert_eq!(flags(|completion| completion.with_grh(true)), IBV_WC_GRH);
+        assert_eq!(flags(|completion| completion.with_checksums_ok(true)), IBV_WC_IP_CSUM_OK);
+        for (tags, flag) in [
+            (nic::TagFlags { sync_required: true, ..tags }, IBV_WC_TM_SYNC_REQ),
+            (nic::TagFlags { matched: true, ..tags }, IBV_WC_TM_MATCH),
+            (nic::TagFlags { data_valid: true, ..tags }, IBV_WC_TM_DATA_VALID),
+        ] {
+            assert_eq!(nic::Completion::default().with_tags(tags).wc_flags, flag);
+        }
+    }
 }

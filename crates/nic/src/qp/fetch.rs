@@ -11,7 +11,6 @@ use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
 use ferroce_mem::{KeyTable, KeyUser};
 use ferroce_os::clock;
 use ferroce_proto::{FetchAnswer, FetchOp, PayloadSource, SendOp, SendRequest, TransmitError};
-use ferroce_queues::Wc;
 use ferroce_types::{AtomicOp, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Opcode, Operation, Reth, Service};
 use std::sync::Arc;
@@ -201,7 +200,7 @@ impl Qp {
         proto.fetch_ended(clock::now, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                overrun = !self.give_send_completion(Wc::new(self.qpn, completion), poller);
+                overrun = !self.give_send_completion(completion, poller);
             }
         });
         Some(if overrun {

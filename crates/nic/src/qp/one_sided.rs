@@ -7,7 +7,7 @@ use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{Link, Purpose};
 use ferroce_mem::KeyTable;
 use ferroce_proto::{DataRef, SendRequest};
-use ferroce_queues::Wc;
+use ferroce_types::Completion;
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,7 +124,7 @@ impl Qp {
             return false;
         }
         if let Some(completion) = proto.reached_peer(request) {
-            *overrun |= !self.send_cq.push(Wc::new(self.qpn, completion));
+            *overrun |= !self.send_cq.push(Completion { qp_num: self.qpn, ..completion });
         }
         true
     }

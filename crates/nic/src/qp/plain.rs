@@ -13,8 +13,8 @@ use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
 use ferroce_proto::{DataRef, PlainSend, SendOp, SendRequest};
-use ferroce_queues::{RecvQueue, Srq, Wc};
-use ferroce_types::{RecvWqe, Sge, WcStatus};
+use ferroce_queues::{RecvQueue, Srq};
+use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Opcode, Operation, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -157,13 +157,14 @@ impl Qp {
             let (proto, link) = (&inner.proto, run.link());
             let mut told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
                 let (send, len) = (plain_send(&packet.headers, true)?, link.payload(packet).len());
-                let completion = proto.plain_completion(&send, len, wr_id);
+                let completion = self.received(proto, &send, (len, wr_id));
                 self.observe_receive(&completion);
-                Some(Wc::new(self.qpn, completion))
+                Some(completion)
             });
-            let mut passes =
-                |wc: &Wc| poller.as_mut().is_some_and(|poller| poller.take_of(&self.recv_cq, wc));
-            let rest = told.by_ref().find(|wc| !passes(wc));
+            let mut passes = |completion: &Completion| {
+                poller.as_mut().is_some_and(|poller| poller.take_of(&self.recv_cq, completion))
+            };
+            let rest = told.by_ref().find(|completion| !passes(completion));
             rest.is_some_and(|first| !self.recv_cq.push_all(std::iter::once(first).chain(told)))
         };
         std::mem::forget(unwinding);
@@ -199,9 +200,9 @@ impl Qp {
         if let Some(wr_id) = wr_id {
             inner.proto.plain_taken(&send, payload.len());
             single.acknowledge();
-            let completion = inner.proto.plain_completion(&send, payload.len(), wr_id);
+            let completion = self.received(&inner.proto, &send, (payload.len(), wr_id));
             self.observe_receive(&completion);
-            poller.take(&Wc::new(self.qpn, completion));
+            poller.take(&completion);
         }
         std::mem::forget(unwinding);
         wr_id.is_some()
@@ -265,7 +266,7 @@ impl Qp {
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                overrun |= !self.give_send_completion(Wc::new(self.qpn, completion), poller.as_deref_mut());
+                overrun |= !self.give_send_completion(completion, poller.as_deref_mut());
             }
         });
         let goes_on = !done || inner.proto.wants_transmit();
@@ -290,8 +291,25 @@ impl Qp {
 
     /// Gives the completion of a send request to `poller`, or to its queue. False: the queue has no room. The queue pair is locked.
     #[inline]
-    pub(super) fn give_send_completion(&self, wc: Wc, poller: Option<&mut Poller<'_>>) -> bool {
-        poller.is_some_and(|poller| poller.take_of(&self.send_cq, &wc)) || self.send_cq.push(wc)
+    pub(super) fn give_send_completion(
+        &self,
+        completion: Completion,
+        poller: Option<&mut Poller<'_>>,
+    ) -> bool {
+        let completion = Completion { qp_num: self.qpn, ..completion };
+        poller.is_some_and(|poller| poller.take_of(&self.send_cq, &completion))
+            || self.send_cq.push(completion)
+    }
+
+    /// The completion of the receive `wr_id` of a SEND of `len` bytes that was taken.
+    #[inline]
+    fn received(
+        &self,
+        proto: &ferroce_proto::Qp<Arc<Ah>>,
+        send: &PlainSend,
+        (len, wr_id): (usize, u64),
+    ) -> Completion {
+        Completion { qp_num: self.qpn, ..proto.plain_completion(send, len, wr_id) }
     }
 
     /// A completion queue had no room.

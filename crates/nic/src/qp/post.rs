@@ -3,12 +3,11 @@
 use super::broken::EndsOnPanic;
 use super::one_sided::MOST;
 use super::plain::ring_bell;
-use super::{Inner, Qp, env, look};
+use super::{Inner, Qp, look};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use ferroce_os::clock;
 use ferroce_proto::{DataRef, PostError, SendOp, SendRequest, SendWr};
-use ferroce_queues::Wc;
 use ferroce_types::{Error, QpState, RecvWqe, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
@@ -317,10 +316,10 @@ impl Qp {
                 rq.clear();
                 drop(rq);
                 let _order = self.inner.lock();
-                let completion = env::flushed_recv(wr_id, self.reason.load(Ordering::Relaxed));
+                let completion = self.flushed_recv(wr_id);
                 self.observe_receive(&completion);
                 // In ERR already, the QP has nothing to add to what an overrun queue says.
-                let _ = self.recv_cq.push(Wc::new(self.qpn, completion));
+                let _ = self.recv_cq.push(completion);
                 Ok(())
             }
             _ => rq.push(wqe),

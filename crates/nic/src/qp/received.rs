@@ -1,18 +1,18 @@
 //! Receive completions until the program may see them: when the peer has the acknowledgement. So a message is received at one end if and
 //! only if its SEND succeeds at the other one, also where a QP is flushed next.
 
-use super::env::flushed_recv;
-use ferroce_queues::{Cq, Wc, WcTags};
+use ferroce_queues::{Cq, WcTags};
+use ferroce_types::Completion;
 use std::sync::Arc;
 
 /// A completion for the completion queue of an SRQ (XRC, tag matching).
-pub(crate) type OfSrq = (Arc<Cq>, Wc, WcTags);
+pub(crate) type OfSrq = (Arc<Cq>, Completion, WcTags);
 
 /// Receive completions that aren't published.
 #[derive(Default, Debug)]
 pub(crate) struct Received {
     /// For the QP's own completion queue.
-    pub(crate) own: Vec<Wc>,
+    pub(crate) own: Vec<Completion>,
     /// The first ones of `own`, which are acknowledged by position.
     acknowledged: usize,
     pub(crate) of_srqs: Vec<OfSrq>,
@@ -49,35 +49,36 @@ impl Received {
         self.of_srqs.splice(0..0, of_srqs);
     }
 
-    /// Makes flushed ones of all, for the reason with the number `reason`.
+    /// Makes flushed ones of all. `flushed` returns the flushed completion of a request.
     #[cold]
-    pub(crate) fn flush(&mut self, reason: u16) {
-        for wc in self.own.iter_mut().chain(self.of_srqs.iter_mut().map(|(_, wc, _)| wc)) {
-            wc.completion = flushed_recv(wc.completion.wr_id, reason);
+    pub(crate) fn flush(&mut self, flushed: impl Fn(u64) -> Completion) {
+        let of_srqs = self.of_srqs.iter_mut().map(|(_, completion, _)| completion);
+        for completion in self.own.iter_mut().chain(of_srqs) {
+            *completion = flushed(completion.wr_id);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OfSrq, Received, Wc, WcTags, flushed_recv};
+    use super::{Completion, OfSrq, Received, WcTags};
     use crate::fabric::LocalPacket;
     use crate::namespace::in_namespace;
     use crate::qp::{Path, QpAttr, RxPayload, mask};
     use crate::side::{Side, open};
-    use crate::{Poll as _, QpState, Service, WcStatus};
+    use crate::{Poll as _, QpState, Service, WcOpcode, WcStatus};
     use ferroce_os::clock;
     use ferroce_wire::{Bth, Headers, Opcode, Operation};
 
-    fn wc(wr_id: u64) -> Wc {
-        Wc::new(1, flushed_recv(wr_id, 0))
+    fn completion(wr_id: u64) -> Completion {
+        Completion::new(wr_id, WcStatus::Success, WcOpcode::Recv)
     }
 
     fn numbers(received: &Received) -> (Vec<u64>, Vec<u64>) {
-        let number = |wc: &Wc| wc.completion.wr_id;
+        let number = |completion: &Completion| completion.wr_id;
         (
             received.own.iter().map(number).collect(),
-            received.of_srqs.iter().map(|(_, wc, _)| number(wc)).collect(),
+            received.of_srqs.iter().map(|(_, completion, _)| number(completion)).collect(),
         )
     }
 
@@ -85,17 +86,17 @@ mod tests {
     fn what_is_held_back_comes_before_what_comes_later() {
         in_namespace("qp::received::tests::what_is_held_back_comes_before_what_comes_later", || {
             let side = Side::new(&open(), Service::Rc, 64);
-            let of_srq = |wr_id| -> OfSrq { (side.cq.clone(), wc(wr_id), WcTags::default()) };
+            let of_srq = |wr_id| -> OfSrq { (side.cq.clone(), completion(wr_id), WcTags::default()) };
             let (mut received, mut held) = (Received::default(), Received::default());
-            received.own.extend([1, 2].map(wc));
+            received.own.extend([1, 2].map(completion));
             received.acknowledge();
-            received.own.extend([3, 4].map(wc));
+            received.own.extend([3, 4].map(completion));
             received.of_srqs.push(of_srq(11));
             received.hold_back(&mut held);
             assert_eq!((numbers(&received), numbers(&held)), ((vec![1, 2], vec![]), (vec![3, 4], vec![11])));
             received.clear();
             assert!(received.is_empty());
-            received.own.push(wc(5));
+            received.own.push(completion(5));
             received.of_srqs.push(of_srq(12));
             received.put_back(&mut held);
             assert_eq!(numbers(&received), (vec![3, 4, 5], vec![11, 12]));

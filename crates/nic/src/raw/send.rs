@@ -9,7 +9,6 @@ use ferroce_os::{
     sys::{Outgoing, SendBatch},
 };
 use ferroce_proto::Data;
-use ferroce_queues::Wc;
 use ferroce_types::{Completion, Error, Instant, QpState, Result, WcOpcode, WcStatus, invalid};
 use ferroce_wire::checksum;
 use ferroce_wire::frame::{ETHERNET_LEN, Frame};
@@ -335,8 +334,7 @@ impl RawQp {
             return true;
         };
         let opcode = if request.tso.is_some() { WcOpcode::Tso } else { WcOpcode::Send };
-        let completion = Completion::new(request.wr_id, status, opcode);
-        cq.push(Wc::new(self.qpn, completion))
+        cq.push(Completion { qp_num: self.qpn, ..Completion::new(request.wr_id, status, opcode) })
     }
 
     /// Goes on when the socket has room again; whether anything was sent.

@@ -10,7 +10,7 @@ use ferroce_os::{
     sync::{Mutex, class},
 };
 use ferroce_queues::late::{self, Late};
-use ferroce_queues::{Cq, Limits, RecvQueue, Unacked, Wc, WcTags};
+use ferroce_queues::{Cq, Limits, RecvQueue, Unacked, WcTags};
 use ferroce_types::{AsyncEvent, Completion, RecvWqe, Result, Users, WcOpcode, WcStatus, invalid};
 use std::sync::Arc;
 
@@ -279,8 +279,8 @@ impl Wq {
 
     /// False when the completion queue has overrun.
     fn complete(&self, wr_id: u64, status: WcStatus, len: u32, checksums_ok: bool, tags: WcTags) -> bool {
-        let completion = Completion { byte_len: len, ..Completion::new(wr_id, status, WcOpcode::Recv) };
-        self.cq.push_tagged(Wc { checksums_ok, ..Wc::new(self.number, completion) }, tags)
+        let completion = Completion::new(wr_id, status, WcOpcode::Recv).with_checksums_ok(checksums_ok);
+        self.cq.push_tagged(Completion { byte_len: len, qp_num: self.number, ..completion }, tags)
     }
 
     pub(super) fn hold(&self) {

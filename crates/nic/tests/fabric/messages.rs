@@ -95,7 +95,7 @@ pub fn check_many(side: &Side, seed: usize, len: usize, taken: &[Completion]) {
         assert_eq!((wc.wr_id, wc.status, wc.opcode), (n as u64, WcStatus::Success, WcOpcode::Recv));
         assert_eq!((wc.byte_len as usize, wc.solicited), (len, n.is_multiple_of(3)));
         let immediate = (n % 2 == 1).then_some([n as u8, seed as u8, len as u8, 7]);
-        assert_eq!(wc.immediate, immediate, "message {n}");
+        assert_eq!(wc.immediate(), immediate, "message {n}");
         let expected = (0..len).map(|at| pattern(seed, n, at)).chain(std::iter::repeat_n(0xee, STRIDE - len));
         assert!(
             bytes(side, INCOMING + n * STRIDE, STRIDE).into_iter().eq(expected),
@@ -120,7 +120,7 @@ pub fn take_many(side: &Side, count: usize, one_by_one: bool) -> Vec<Completion>
         } else {
             let before = taken.len();
             let left = count - before;
-            side.cq.poll(left, |wc| taken.push(wc.completion)).unwrap();
+            side.cq.poll(left, |wc| taken.push(*wc)).unwrap();
             if taken.len() == before {
                 std::thread::yield_now();
             }

@@ -5,7 +5,7 @@ use super::member::answer_commands;
 use super::messages::{self, INCOMING};
 use super::scribble;
 use super::side::{Side, open};
-use ferroce_nic::{Poll as _, SendOp, Service, Sge, Wc, WcOpcode, WcStatus};
+use ferroce_nic::{Completion, Poll as _, SendOp, Service, Sge, WcOpcode, WcStatus};
 use ferroce_tests::helper::Helper;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Remote {
 }
 
 /// A completion, if there is one.
-fn completion(side: &Side) -> Option<Wc> {
+fn completion(side: &Side) -> Option<Completion> {
     let mut got = None;
     side.cq.poll(1, |wc| got = Some(*wc)).unwrap();
     if got.is_none() {
@@ -54,7 +54,7 @@ fn echo(side: &Side) {
         side.recv(n, buffer(n));
     }
     loop {
-        let Some(Wc { completion: wc, .. }) = completion(side) else { continue };
+        let Some(wc) = completion(side) else { continue };
         if wc.status != WcStatus::Success {
             return;
         }

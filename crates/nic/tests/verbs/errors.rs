@@ -193,9 +193,9 @@ fn a_key_taken_back_in_the_middle_of_a_read_is_named_at_both_sides() {
         mr.deregister().unwrap();
         let wc = a.wait();
         if wc.status == WcStatus::RemAccessErr {
-            assert_eq!(wc.reason, DEREGISTERED);
+            assert_eq!(wc.reason(), DEREGISTERED);
             let flushed = b.wait();
-            assert_eq!((flushed.status, flushed.reason), (WcStatus::WrFlushErr, DEREGISTERED));
+            assert_eq!((flushed.status, flushed.reason()), (WcStatus::WrFlushErr, DEREGISTERED));
             break;
         }
         assert_eq!(wc.status, WcStatus::Success);

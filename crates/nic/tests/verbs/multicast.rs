@@ -51,7 +51,7 @@ fn expect(side: &Side, place: usize, from: &Side, text: &[u8], group: [u8; 16]) 
         (got.wr_id, got.status, got.byte_len),
         (place as u64, WcStatus::Success, 40 + text.len() as u32)
     );
-    assert_eq!((got.src_qp, got.grh, got.immediate), (from.qp.qpn(), true, Some([1, 2, 3, 4])));
+    assert_eq!((got.src_qp, got.grh(), got.immediate()), (from.qp.qpn(), true, Some([1, 2, 3, 4])));
     let bytes = &side.memory[4096 + place * SIZE..][..40 + text.len()];
     assert_eq!(&bytes[40..], text);
     // The network header: an IPv4 one in the last half.

@@ -182,7 +182,7 @@ fn only_type_2_windows_are_invalidated_and_by_their_queue_pair() {
     b.recv(1, b.sge(0, 64));
     a.send(1, SendOp::SendWithInvalidate { rkey }, a.sge(0, 64), None);
     assert_eq!(a.wait().status, WcStatus::Success);
-    assert_eq!(b.wait().invalidated_rkey, Some(rkey));
+    assert_eq!(b.wait().invalidated_rkey(), Some(rkey));
     let again = bind(&b, &mw, next(&mw), (b.addr(), 64), ALL, true);
     assert_eq!(again.status, WcStatus::Success);
     // Zero-based: addresses count from the window's first byte.

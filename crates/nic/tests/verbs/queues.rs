@@ -4,8 +4,8 @@ use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{Side, open};
 use ferroce_nic::{
-    AsyncEvent, CompChannel, Cq, CqInit, NewSize, Pd, Poll as _, QpState, RecvWqe, SendOp, Service, Srq,
-    SrqAttr, Stamp, Wc, WcStatus,
+    AsyncEvent, CompChannel, Completion, Cq, CqInit, NewSize, Pd, Poll as _, QpState, RecvWqe, SendOp,
+    Service, Srq, SrqAttr, Stamp, WcStatus,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,8 +57,8 @@ fn clocks_are_recorded() {
     let after = read();
     let mut stamps: Vec<Stamp> = Vec::new();
     while stamps.len() < 16 {
-        let mut next = |wc: &Wc, stamp| {
-            assert_eq!(wc.completion.wr_id, stamps.len() as u64);
+        let mut next = |wc: &Completion, stamp| {
+            assert_eq!(wc.wr_id, stamps.len() as u64);
             stamps.push(stamp);
         };
         a.cq.poll_stamped(3, &mut next).unwrap();
@@ -257,7 +257,7 @@ fn an_ignored_overrun_keeps_the_newest() {
     let mut ids = Vec::new();
     let mut clocks = Vec::new();
     a.cq.poll_stamped(64, |wc, stamp| {
-        ids.push(wc.completion.wr_id);
+        ids.push(wc.wr_id);
         clocks.push(stamp.clock);
     })
     .unwrap();
@@ -277,7 +277,7 @@ fn an_overrun_stops_the_queue_pair_and_says_so() {
     complete(&a, 9..12);
     assert!(a.context.async_events().take().is_none(), "both are said once");
     let mut ids = Vec::new();
-    assert_eq!(a.cq.poll(64, |wc| ids.push(wc.completion.wr_id)).unwrap(), 8);
+    assert_eq!(a.cq.poll(64, |wc| ids.push(wc.wr_id)).unwrap(), 8);
     assert_eq!(ids, (0..8).collect::<Vec<_>>());
     assert_eq!(a.cq.poll(64, |_| ()).unwrap_err().errno(), libc::EIO);
 }
@@ -293,9 +293,9 @@ fn a_queue_is_resized_with_entries_in_it() {
     complete(&a, 6..20);
     assert_eq!(a.cq.resize(8).unwrap_err().errno(), libc::EINVAL);
     let mut ids = Vec::new();
-    a.cq.poll(15, |wc| ids.push(wc.completion.wr_id)).unwrap();
+    a.cq.poll(15, |wc| ids.push(wc.wr_id)).unwrap();
     a.cq.resize(5).unwrap();
-    a.cq.poll(15, |wc| ids.push(wc.completion.wr_id)).unwrap();
+    a.cq.poll(15, |wc| ids.push(wc.wr_id)).unwrap();
     assert_eq!(ids, (0..20).collect::<Vec<_>>());
     assert!(a.context.async_events().take().is_none());
 }
@@ -317,7 +317,7 @@ fn a_queue_of_four_million_takes_no_memory_before_it_needs_it() {
     while next < 100_000 {
         queues[0]
             .poll(1000, |wc| {
-                assert_eq!((wc.completion.wr_id, wc.completion.status), (next, WcStatus::Success));
+                assert_eq!((wc.wr_id, wc.status), (next, WcStatus::Success));
                 next += 1;
             })
             .unwrap();

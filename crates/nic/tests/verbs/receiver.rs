@@ -41,7 +41,7 @@ impl Receiver {
         let start = Instant::now();
         loop {
             let mut got = None;
-            self.cq.poll(1, |wc| got = Some((wc.qp_num, wc.completion))).unwrap();
+            self.cq.poll(1, |wc| got = Some((wc.qp_num, *wc))).unwrap();
             if let Some(got) = got {
                 return got;
             }

@@ -4,8 +4,8 @@ use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
 use crate::side::{Side, open};
 use ferroce_nic::{
-    Ah, AsyncEvent, Context, Cq, CqInit, NewSize, Pd, Poll as _, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
-    Wc, WcOpcode, WcStatus,
+    Ah, AsyncEvent, Completion, Context, Cq, CqInit, NewSize, Pd, Poll as _, RecvWqe, SendOp, Service, Sge,
+    Srq, SrqAttr, WcOpcode, WcStatus,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -80,18 +80,18 @@ impl Common {
         }
     }
 
-    fn completed(&self, wc: &Wc) {
+    fn completed(&self, wc: &Completion) {
         let (near, far) = (self.near.qp.qpn(), self.far.qp.qpn());
         if ![near, far].contains(&wc.qp_num) {
             return;
         }
-        assert_eq!(wc.completion.status, WcStatus::Success);
+        assert_eq!(wc.status, WcStatus::Success);
         if wc.qp_num == near {
-            self.sent[wc.completion.wr_id as usize].store(true, Ordering::SeqCst);
+            self.sent[wc.wr_id as usize].store(true, Ordering::SeqCst);
             return;
         }
-        assert_eq!((wc.completion.opcode, wc.completion.byte_len), (WcOpcode::Recv, MESSAGE as u32));
-        let place = (wc.completion.wr_id - RECEIVES) as usize;
+        assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::Recv, MESSAGE as u32));
+        let place = (wc.wr_id - RECEIVES) as usize;
         let at = self.far.addr() as usize + place * MESSAGE;
         // SAFETY: within `far`'s memory, which nobody writes to before the place comes round again.
         let [thread, number] = unsafe { (at as *const [u64; 2]).read_unaligned() };

@@ -218,7 +218,7 @@ impl Side {
             self.cq.poll(1, |wc| got = Some(*wc)).unwrap();
             if let Some(wc) = got {
                 assert_eq!(wc.qp_num, self.qp.qpn());
-                return wc.completion;
+                return wc;
             }
             assert!(start.elapsed() < LIMIT, "no completion came");
         }

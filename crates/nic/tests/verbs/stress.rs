@@ -4,7 +4,7 @@ use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets};
 use crate::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{Context, Poll as _, QpState, SendOp, Service, Wc, WcStatus};
+use ferroce_nic::{Completion, Context, Poll as _, QpState, SendOp, Service, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ fn add_one(near: &Side, far: &Side, thread: usize, done: &[AtomicBool; THREADS])
     near.send(thread as u64, op, near.sge(8 * thread, 8), None);
     let start = Instant::now();
     while !done[thread].load(Ordering::SeqCst) {
-        let mark = |wc: &Wc| {
-            assert_eq!(wc.completion.status, WcStatus::Success);
-            done[wc.completion.wr_id as usize].store(true, Ordering::SeqCst);
+        let mark = |wc: &Completion| {
+            assert_eq!(wc.status, WcStatus::Success);
+            done[wc.wr_id as usize].store(true, Ordering::SeqCst);
         };
         near.cq.poll(2, mark).unwrap();
         assert!(start.elapsed() < LIMIT, "the completion of thread {thread} is lost");

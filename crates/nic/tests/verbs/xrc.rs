@@ -6,7 +6,7 @@ use crate::receiver::{Receiver, connect, send};
 use crate::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    AsyncEvent, Context, Error, QpState, SendOp, Service, Wc, WcOpcode, WcStatus, XrcTarget, Xrcd,
+    AsyncEvent, Context, Error, QpState, SendOp, Service, WcOpcode, WcStatus, XrcTarget, Xrcd,
 };
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -34,7 +34,7 @@ fn one_target_serves_two_srqs() {
         let (qp_num, got) = r.wait();
         assert_eq!((qp_num, got.src_qp), (target.qp().qpn(), a.qp.qpn()));
         assert_eq!((got.wr_id, got.status, got.byte_len), (7, WcStatus::Success, len as u32));
-        assert_eq!(got.immediate, Some([i as u8; 4]));
+        assert_eq!(got.immediate(), Some([i as u8; 4]));
         assert!(r.memory[..len] == a.memory[..len], "{len} bytes arrived damaged");
         assert_eq!(a.wait().status, WcStatus::Success);
 
@@ -171,14 +171,14 @@ fn what_comes_for_queues_that_are_destroyed_goes_nowhere() {
     connect(&a, &target);
     r.recv(1);
     send(&a, r.srq.number().unwrap(), 6, SendOp::Send, 100);
-    let (qpn, completion) = r.wait();
+    let (_, completion) = r.wait();
     r.recv(2);
     r.recv(3);
     r.srq.modify(None, Some(2)).unwrap();
     let (srq, cq) = (r.srq.clone(), r.cq.clone());
     r.close();
     assert!(srq.pop().is_none());
-    assert!(cq.push(Wc::new(qpn, completion)), "it has no room to lack");
+    assert!(cq.push(completion), "it has no room to lack");
     assert!(!cq.has_overrun());
     assert_eq!(events(&context), []);
     target.close().unwrap();

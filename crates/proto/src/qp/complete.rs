@@ -3,7 +3,7 @@
 use crate::sendq::{Issuer, Wqe};
 use crate::state::Answers;
 use crate::{Cause, Env, Qp, QpEvent, SendOp};
-use ferroce_types::{Completion, QpState, TagFlags, WcOpcode, WcStatus};
+use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
 
 impl<A: Clone> Qp<A> {
     /// Ends the oldest send request.
@@ -34,17 +34,10 @@ impl<A: Clone> Qp<A> {
             SendOp::BindMw(_) => (WcOpcode::BindMw, 0),
         };
         Completion {
-            wr_id: wqe.wr.wr_id,
-            status,
-            opcode,
             byte_len,
-            immediate: None,
-            invalidated_rkey: None,
             src_qp: self.params.dest_qpn,
-            grh: false,
-            solicited: false,
-            tags: TagFlags::default(),
-            reason: self.reason_of(status),
+            vendor_err: vendor_err(self.reason_of(status)),
+            ..Completion::new(wqe.wr.wr_id, status, opcode)
         }
     }
 
@@ -106,17 +99,9 @@ impl<A: Clone> Qp<A> {
     /// A receive completion without bytes.
     pub(crate) fn recv_completion(&self, wr_id: u64, status: WcStatus) -> Completion {
         Completion {
-            wr_id,
-            status,
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            immediate: None,
-            invalidated_rkey: None,
             src_qp: self.params.dest_qpn,
-            grh: false,
-            solicited: false,
-            tags: TagFlags::default(),
-            reason: self.reason_of(status),
+            vendor_err: vendor_err(self.reason_of(status)),
+            ..Completion::new(wr_id, status, WcOpcode::Recv)
         }
     }
 

@@ -46,7 +46,7 @@ fn both_sides_tell_a_refusal_once_and_name_what_they_know() {
         let cause = Cause::Refuses { why: Refusing::Access(RemoteAccess::Write), asked };
         assert_eq!(p.b.host.failures, [(cause, None, None, 0)]);
         // Every completion that isn't a success says the reason, those of flushed receives too, which are the host's.
-        let reasons: Vec<_> = p.a.host.sends.iter().map(|c| (c.wr_id, c.reason)).collect();
+        let reasons: Vec<_> = p.a.host.sends.iter().map(|c| (c.wr_id, c.reason())).collect();
         assert_eq!(reasons, [(1, 0), (2, REASON), (3, REASON), (4, REASON)]);
         assert_eq!(p.b.qp.reason(), REASON);
     }
@@ -218,7 +218,7 @@ fn requests_posted_after_an_error_are_told_once_and_after_none_never() {
     p.a.post(wr(1, WRITE, BASE, 8));
     p.run();
     assert_eq!(causes(&p), [vec![], vec![]]);
-    assert_eq!(p.a.host.sends[0].reason, 0);
+    assert_eq!(p.a.host.sends[0].reason(), 0);
 }
 
 #[test]

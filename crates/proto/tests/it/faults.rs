@@ -86,7 +86,7 @@ fn run(mut p: Pair, kind: Kind, count: u64, len: u32) -> Pair {
 
     let expected: Vec<_> = (0..count).map(|i| (i, WcStatus::Success)).collect();
     assert_eq!(p.a.host.send_statuses(), expected, "{kind:?} {len}");
-    let received: Vec<_> = p.b.host.recvs.iter().map(|c| (c.wr_id, c.status, c.immediate)).collect();
+    let received: Vec<_> = p.b.host.recvs.iter().map(|c| (c.wr_id, c.status, c.immediate())).collect();
     let consumed: Vec<_> = (0..count)
         .filter(|i| matches!(kind.at(*i), Kind::Send | Kind::WriteImm))
         .map(|i| (i, WcStatus::Success, Some((i as u32).to_be_bytes())))

@@ -359,19 +359,11 @@ impl Env for Host {
             return;
         }
         while let Some(receive) = self.receives.pop_front() {
-            self.unpublished.push(Completion {
-                wr_id: receive.wr_id,
-                status: WcStatus::WrFlushErr,
-                opcode: ferroce_types::WcOpcode::Recv,
-                byte_len: 0,
-                immediate: None,
-                invalidated_rkey: None,
-                src_qp: 0,
-                grh: false,
-                solicited: false,
-                tags: ferroce_types::TagFlags::default(),
-                reason: 0,
-            });
+            self.unpublished.push(Completion::new(
+                receive.wr_id,
+                WcStatus::WrFlushErr,
+                ferroce_types::WcOpcode::Recv,
+            ));
         }
     }
 

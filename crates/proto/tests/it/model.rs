@@ -216,7 +216,7 @@ proptest! {
         prop_assert_eq!(p.b.host.recvs.len(), model.received.len());
         for (c, (number, len, immediate, bytes)) in p.b.host.recvs.iter().zip(&model.received) {
             prop_assert_eq!((c.wr_id, c.status), (*number, WcStatus::Success));
-            prop_assert_eq!((c.byte_len, c.immediate), (*len, *immediate));
+            prop_assert_eq!((c.byte_len, c.immediate()), (*len, *immediate));
             if let Some(bytes) = bytes {
                 prop_assert!(p.b.host.bytes(RECEIVES + number * 9000, bytes.len()) == &bytes[..], "message {}", number);
             }

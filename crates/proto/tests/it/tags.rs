@@ -50,7 +50,7 @@ fn send(p: &mut Pair, wr_id: u64, bytes: &[u8]) {
 }
 
 fn told(host: &Host) -> Vec<(u64, WcStatus, WcOpcode, TagFlags, u32)> {
-    let of = |c: &Completion| (c.wr_id, c.status, c.opcode, c.tags, c.byte_len);
+    let of = |c: &Completion| (c.wr_id, c.status, c.opcode, c.tags(), c.byte_len);
     host.recvs.iter().map(of).collect()
 }
 

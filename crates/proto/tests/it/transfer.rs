@@ -25,7 +25,7 @@ fn send_arrives_intact_for_every_size_and_mtu() {
             p.run();
             let done = p.b.host.recvs.pop().unwrap();
             assert_eq!((done.wr_id, done.status, done.byte_len), (100 + i as u64, WcStatus::Success, len));
-            assert_eq!((done.opcode, done.immediate), (WcOpcode::Recv, Some([1, 2, 3, seed])));
+            assert_eq!((done.opcode, done.immediate()), (WcOpcode::Recv, Some([1, 2, 3, seed])));
             assert_eq!(p.b.host.bytes(THERE, len as usize), expected(seed, len), "mtu {mtu} len {len}");
             assert_eq!(p.a.host.send_statuses().pop(), Some((i as u64, WcStatus::Success)));
         }
@@ -65,7 +65,7 @@ fn write_with_immediate_uses_a_receive_and_reports_the_length() {
     p.run();
     let done = p.b.host.recvs[0];
     assert_eq!((done.wr_id, done.opcode, done.byte_len), (9, WcOpcode::RecvRdmaWithImm, 5000));
-    assert_eq!((done.immediate, done.solicited), (Some(*b"imm!"), true));
+    assert_eq!((done.immediate(), done.solicited), (Some(*b"imm!"), true));
     assert_eq!(p.b.host.bytes(THERE, 5000), expected(3, 5000));
 }
 
@@ -104,7 +104,7 @@ fn send_with_invalidate_takes_the_key_away_and_says_so() {
     p.b.host.post_recv(1, THERE, 16);
     p.a.post(wr(1, SendOp::SendWithInvalidate { rkey: 0x77 }, BASE, 16));
     p.run();
-    assert_eq!(p.b.host.recvs[0].invalidated_rkey, Some(0x77));
+    assert_eq!(p.b.host.recvs[0].invalidated_rkey(), Some(0x77));
     assert!(!p.b.host.regions.contains_key(&0x77));
 }
 

@@ -28,7 +28,7 @@ fn uc_messages_arrive_intact_when_nothing_is_lost() {
         p.run();
         assert!(p.a.send_ok() && p.a.host.sends.len() == 3);
         let got: Vec<_> =
-            p.b.host.recvs.iter().map(|c| (c.wr_id, c.opcode, c.byte_len, c.immediate)).collect();
+            p.b.host.recvs.iter().map(|c| (c.wr_id, c.opcode, c.byte_len, c.immediate())).collect();
         assert_eq!(
             got,
             [(1, WcOpcode::Recv, 10_000, Some([1; 4])), (2, WcOpcode::RecvRdmaWithImm, 10_000, Some([2; 4]))]
@@ -72,7 +72,7 @@ fn uc_receives_every_message_at_most_once_in_order_and_intact_under_any_fault() 
         }
         p.run();
         let numbers: Vec<_> =
-            p.b.host.recvs.iter().map(|c| u32::from_be_bytes(c.immediate.unwrap())).collect();
+            p.b.host.recvs.iter().map(|c| u32::from_be_bytes(c.immediate().unwrap())).collect();
         assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
         assert!(numbers.len() > 30 && numbers.len() < 100);
         for (slot, number) in numbers.iter().enumerate() {
@@ -152,8 +152,8 @@ fn ud_receive_has_forty_bytes_of_grh_before_the_payload() {
     p.a.post(datagram(1, SendOp::SendWithImmediate { immediate: [5; 4] }, BASE, 1000, 0x22, QKEY));
     p.run();
     let c = p.b.host.recvs[0];
-    assert_eq!((c.status, c.byte_len, c.grh, c.src_qp), (WcStatus::Success, 1040, true, 0x11));
-    assert_eq!(c.immediate, Some([5; 4]));
+    assert_eq!((c.status, c.byte_len, c.grh(), c.src_qp), (WcStatus::Success, 1040, true, 0x11));
+    assert_eq!(c.immediate(), Some([5; 4]));
     assert_eq!(p.b.host.bytes(THERE, 40), [0x60; 40]);
     assert_eq!(p.b.host.bytes(THERE + 40, 1000), p.a.host.bytes(BASE, 1000));
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);

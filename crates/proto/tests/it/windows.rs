@@ -124,7 +124,7 @@ fn a_window_is_open_when_the_peer_hears_of_it_and_closed_when_it_gives_it_back()
             p.b.post(wr(2 * round + 1, SendOp::SendWithInvalidate { rkey: key }, BASE, 16));
             p.run();
             assert!(p.a.send_ok() && p.b.send_ok(), "seed {seed}, round {round}: {p:?}");
-            assert_eq!(p.a.host.recvs[round as usize].invalidated_rkey, Some(key));
+            assert_eq!(p.a.host.recvs[round as usize].invalidated_rkey(), Some(key));
             assert_eq!(p.a.host.bytes(THERE, 3000), p.b.host.bytes(BASE, 3000));
             assert!(!p.a.host.regions.contains_key(&key));
         }

@@ -84,7 +84,7 @@ fn every_operation_arrives_once_and_in_the_srq_it_names_whatever_the_network_doe
             p.run();
             assert_eq!(p.a.host.send_statuses(), (0..44).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
             let received: Vec<_> =
-                p.b.host.recvs.iter().map(|c| (c.wr_id, c.immediate, c.byte_len)).collect();
+                p.b.host.recvs.iter().map(|c| (c.wr_id, c.immediate(), c.byte_len)).collect();
             let sent: Vec<_> = (0..40).filter(|i| i % 5 < 3).map(|i| (i, Some([i as u8; 4]), LEN)).collect();
             assert_eq!(received, sent, "{faults:?} {mtu} {seed}");
             for i in 0..40 {

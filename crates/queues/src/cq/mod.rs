@@ -5,7 +5,7 @@ mod queue;
 
 pub use channel::CompChannel;
 use queue::{Armed, Moderation, Queue, Rise};
-pub use queue::{IpVersion, Stamp, Wc, WcTags};
+pub use queue::{Stamp, WcTags};
 
 use crate::events::Unacked;
 use crate::late::{self, Late};
@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use ferroce_mem::{CountedQueue, Owner, Pd, QueueKind, is_same, ring_for};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, MutexGuard, class};
-use ferroce_types::{AsyncEvent, Instant, Quota, QuotaPlace, Result, Users, invalid};
+use ferroce_types::{AsyncEvent, Completion, Instant, Quota, QuotaPlace, Result, Users, invalid};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -204,19 +204,19 @@ impl Cq {
     /// asked to. Takes what is there already: makes no progress, so that a batch that has begun comes to its end, and no event
     /// is raised for what the batch takes itself.
     #[inline(always)]
-    pub fn take(&self, max: usize, f: impl FnMut(&Wc, Stamp)) -> usize {
+    pub fn take(&self, max: usize, f: impl FnMut(&Completion, Stamp)) -> usize {
         if self.filled.load(Ordering::Acquire) { self.take_filled(max, f) } else { 0 }
     }
 
     /// As [`Cq::take`], of a queue in which something may be.
-    fn take_filled(&self, max: usize, mut f: impl FnMut(&Wc, Stamp)) -> usize {
+    fn take_filled(&self, max: usize, mut f: impl FnMut(&Completion, Stamp)) -> usize {
         let mut queue = self.queue.lock();
         let Queue { entries, stamps, .. } = &mut *queue;
         let n = max.min(entries.len());
         for _ in 0..n {
             // Read where it lies: of most completions, most is empty.
-            let Some(wc) = entries.front() else { break };
-            f(wc, stamps.front().copied().unwrap_or_default());
+            let Some(completion) = entries.front() else { break };
+            f(completion, stamps.front().copied().unwrap_or_default());
             entries.skip_front();
             stamps.pop_front();
         }
@@ -281,7 +281,7 @@ impl Cq {
         };
         self.set_sleeper(self.channel.is_some());
         queue.held = 0;
-        let awaited = |wc: &&Wc| queue.is_awaited(&wc.completion);
+        let awaited = |completion: &&Completion| queue.is_awaited(completion);
         let unannounced = queue.entries.iter_from(queue.announced).filter(awaited).count();
         if unannounced > 0 {
             let asked = queue.armed;
@@ -359,24 +359,24 @@ impl Cq {
     /// which an asynchronous event says once, and so is the QP.
     #[must_use]
     #[inline]
-    pub fn push(self: &Arc<Self>, wc: Wc) -> bool {
-        self.append(&mut self.queue.lock(), wc, None)
+    pub fn push(self: &Arc<Self>, completion: Completion) -> bool {
+        self.append(&mut self.queue.lock(), completion, None)
     }
 
     /// As [`Cq::push`], of a received Ethernet packet.
     #[must_use]
-    pub fn push_tagged(self: &Arc<Self>, wc: Wc, tags: WcTags) -> bool {
-        self.append(&mut self.queue.lock(), wc, Some(tags))
+    pub fn push_tagged(self: &Arc<Self>, completion: Completion, tags: WcTags) -> bool {
+        self.append(&mut self.queue.lock(), completion, Some(tags))
     }
 
     /// As [`Cq::push`], of several, each of which is asked for under the queue's lock. False when there wasn't room for all.
     #[must_use]
     #[inline]
-    pub fn push_all(self: &Arc<Self>, wcs: impl Iterator<Item = Wc>) -> bool {
+    pub fn push_all(self: &Arc<Self>, completions: impl Iterator<Item = Completion>) -> bool {
         let mut queue = self.queue.lock();
         let mut all = true;
-        for wc in wcs {
-            all &= self.append(&mut queue, wc, None);
+        for completion in completions {
+            all &= self.append(&mut queue, completion, None);
         }
         all
     }
@@ -385,7 +385,7 @@ impl Cq {
     fn append(
         self: &Arc<Self>,
         queue: &mut MutexGuard<'_, class::Cq, Queue>,
-        wc: Wc,
+        completion: Completion,
         tags: Option<WcTags>,
     ) -> bool {
         if queue.entries.len() >= queue.capacity {
@@ -397,12 +397,12 @@ impl Cq {
                 return false;
             }
         }
-        queue.entries.push_back(wc);
+        queue.entries.push_back(completion);
         if self.stamped {
             stamp(queue, tags.unwrap_or_default());
         }
         self.filled.store(true, Ordering::Release);
-        if queue.is_awaited(&wc.completion) {
+        if queue.is_awaited(&completion) {
             self.announce_with(queue, 1);
         }
         true

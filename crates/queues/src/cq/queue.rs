@@ -6,38 +6,6 @@ use ferroce_types::{Completion, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A work completion with the QP it is of.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Wc {
-    /// The local QPN.
-    pub qp_num: u32,
-    /// What the transport reports.
-    pub completion: Completion,
-    /// What a UD receive came in, where that is shown; `None` otherwise.
-    pub network: Option<IpVersion>,
-    /// The LID that a UD receive came from; 0: none.
-    pub slid: u16,
-    /// The IPv4 header of a received Ethernet frame, and TCP or UDP in it, have right checksums (IBV_WC_IP_CSUM_OK).
-    pub checksums_ok: bool,
-}
-
-impl Wc {
-    /// The completion of anything but a UD receive or an Ethernet frame that was received.
-    #[must_use]
-    #[inline]
-    pub const fn new(qp_num: u32, completion: Completion) -> Self {
-        Self { qp_num, completion, network: None, slid: 0, checksums_ok: false }
-    }
-}
-
-/// The network header of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum IpVersion {
-    Ipv4,
-    Ipv6,
-}
-
 /// What an Ethernet packet was received with, or a message that has matched a tag. All zeros for other completions.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WcTags {
@@ -88,7 +56,7 @@ pub(super) enum Rise {
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) entries: EntryRing<Wc>,
+    pub(super) entries: EntryRing<Completion>,
     /// One for each entry, in queues that stamp.
     pub(super) stamps: VecDeque<Stamp>,
     pub(super) capacity: usize,
@@ -106,7 +74,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// A queue in `entries`, which has room for as many.
-    pub(super) fn new(entries: EntryRing<Wc>, capacity: u32) -> Self {
+    pub(super) fn new(entries: EntryRing<Completion>, capacity: u32) -> Self {
         Self {
             entries,
             stamps: VecDeque::new(),
@@ -163,10 +131,11 @@ impl Queue {
 
     /// Drops the completions of a QP. Those of tag-matching queues stay: they say which tags are gone.
     pub(super) fn forget_qp(&mut self, qp_num: u32) {
-        let stays = |wc: &Wc| {
-            wc.qp_num != qp_num || matches!(wc.completion.opcode, WcOpcode::TmRecv | WcOpcode::TmNoTag)
+        let stays = |completion: &Completion| {
+            completion.qp_num != qp_num || matches!(completion.opcode, WcOpcode::TmRecv | WcOpcode::TmNoTag)
         };
-        self.announced = self.entries.iter_from(0).take(self.announced).filter(|wc| stays(wc)).count();
+        self.announced =
+            self.entries.iter_from(0).take(self.announced).filter(|completion| stays(completion)).count();
         let mut entries = self.entries.iter_from(0);
         self.stamps.retain(|_| entries.next().is_none_or(stays));
         drop(entries);

@@ -4,7 +4,7 @@
 //! Out of here: the headers of messages and the rendezvous, which are the transport's.
 
 use super::{NewSrq, Srq, SrqAttr, SrqState};
-use crate::cq::{Cq, Wc, WcTags};
+use crate::cq::{Cq, WcTags};
 use crate::limits::Limits;
 use ferroce_mem::Pd;
 use ferroce_proto::{TagInfo, Taken};
@@ -235,9 +235,8 @@ impl From<TagInfo> for WcTags {
 }
 
 /// The completion of an operation, which is of no queue pair.
-fn completion_of(wr_id: u64, status: WcStatus, opcode: WcOpcode, tags: TagFlags) -> Wc {
-    let completion = Completion { tags, ..Completion::new(wr_id, status, opcode) };
-    Wc::new(0, completion)
+fn completion_of(wr_id: u64, status: WcStatus, opcode: WcOpcode, tags: TagFlags) -> Completion {
+    Completion::new(wr_id, status, opcode).with_tags(tags)
 }
 
 #[cfg(test)]

@@ -29,12 +29,13 @@ use ferroce_proto::{
     Buffer, DelegateError, Env, Failure, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SendOp,
     SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,
 };
-use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
+use ferroce_queues::{CountedOp, WcTags};
 use ferroce_types::{
     AsyncEvent, AtomicOp, BindMw, Completion, Instant, PacketMeta, Placement, QpState, RecvWqe, RemoteAccess,
-    RemoteError, Sge, WcOpcode, WcStatus,
+    RemoteError, Sge, TagFlags, WcOpcode, WcStatus, vendor_err,
 };
 use ferroce_wire::{Headers, Service, Tmh};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -84,16 +85,15 @@ impl<'a> QpEnv<'a> {
         KeyUser { pd: self.pd(), qp: self.qp.serial }
     }
 
-    fn wc(&self, completion: Completion) -> Wc {
+    /// Adds to a completion of the transport what the QP and the packet have.
+    fn whole(&self, completion: Completion) -> Completion {
+        let completion = Completion { qp_num: self.qp.qpn, ..completion };
         let of_packet = self.meta.as_ref().filter(|_| self.qp.service == Service::Ud);
-        let Some(meta) = of_packet.filter(|_| completion.opcode == WcOpcode::Recv) else {
-            return Wc::new(self.qp.qpn, completion);
-        };
+        let Some(meta) = of_packet.filter(|_| completion.opcode == WcOpcode::Recv) else { return completion };
         let slid = seen_of(meta, &self.qp.pd).slid;
         // Where there are LIDs, the service level means what it says.
-        let shown = completion.grh && !LinkLayer::current().is_infiniband();
-        let version = if meta.src.is_ipv4() { IpVersion::Ipv4 } else { IpVersion::Ipv6 };
-        Wc { network: shown.then_some(version), slid, ..Wc::new(self.qp.qpn, completion) }
+        let shown = completion.grh() && !LinkLayer::current().is_infiniband();
+        Completion { sl: if shown { packet_type(meta.src) } else { 0 }, slid, ..completion }
     }
 
     /// A completion queue had no room.
@@ -129,16 +129,17 @@ impl<'a> QpEnv<'a> {
     fn publish_received(&mut self) {
         // The lists keep their room.
         let mut received = std::mem::take(&mut self.work.received);
-        for wc in received.own.drain(..) {
-            self.qp.observe_receive(&wc.completion);
-            self.work.overrun |= !self.qp.recv_cq.push(wc);
+        for completion in received.own.drain(..) {
+            self.qp.observe_receive(&completion);
+            self.work.overrun |= !self.qp.recv_cq.push(completion);
         }
-        for (cq, wc, tags) in received.of_srqs.drain(..) {
+        for (cq, completion, tags) in received.of_srqs.drain(..) {
             // The match of a rendezvous is followed by its data.
-            if !wc.completion.tags.matched || wc.completion.tags.data_valid {
-                self.qp.observe_receive(&wc.completion);
+            let TagFlags { matched, data_valid, .. } = completion.tags();
+            if !matched || data_valid {
+                self.qp.observe_receive(&completion);
             }
-            self.work.overrun |= !cq.push_tagged(wc, tags);
+            self.work.overrun |= !cq.push_tagged(completion, tags);
         }
         received.clear();
         self.work.received = received;
@@ -253,13 +254,13 @@ impl Env for QpEnv<'_> {
         // From here on post_recv flushes at once.
         self.qp.state.store(QpState::Err as u8, Ordering::Release);
         while let Some(wqe) = rq.pop() {
-            let wc = self.wc(flushed_recv(wqe.wr_id, self.qp.reason.load(Ordering::Relaxed)));
-            self.work.received.own.push(wc);
+            let flushed = self.whole(self.qp.flushed_recv(wqe.wr_id));
+            self.work.received.own.push(flushed);
         }
     }
 
     fn flush_unacknowledged(&mut self) {
-        self.held.flush(self.qp.reason.load(Ordering::Relaxed));
+        self.held.flush(|wr_id| self.qp.flushed_recv(wr_id));
         self.work.received.put_back(self.held);
     }
 
@@ -369,19 +370,19 @@ impl Env for QpEnv<'_> {
         if completion.status != WcStatus::Success {
             self.withdraw();
         }
-        self.work.overrun |= !self.qp.send_cq.push(self.wc(completion));
+        self.work.overrun |= !self.qp.send_cq.push(self.whole(completion));
     }
 
     fn complete_recv(&mut self, completion: Completion) {
-        let wc = self.wc(completion);
+        let completion = self.whole(completion);
         // Only what a target has is written to.
         let held = match self.xrc_target.receiving_srq {
             Some(_) => self.xrc_target.receiving_srq.take(),
             None => None,
         };
         match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
-            Some(cq) => self.work.received.of_srqs.push((cq.clone(), wc, WcTags::default())),
-            None => self.work.received.own.push(wc),
+            Some(cq) => self.work.received.of_srqs.push((cq.clone(), completion, WcTags::default())),
+            None => self.work.received.own.push(completion),
         }
     }
 
@@ -392,9 +393,9 @@ impl Env for QpEnv<'_> {
     }
 
     fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
-        let wc = self.wc(completion);
+        let completion = self.whole(completion);
         if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.completes_into()) {
-            self.work.received.of_srqs.push((cq.clone(), wc, info.into()));
+            self.work.received.of_srqs.push((cq.clone(), completion, info.into()));
         }
     }
 
@@ -437,7 +438,20 @@ impl Env for QpEnv<'_> {
     }
 }
 
-/// The completion of a receive work request that was never used, because the QP has failed for a reason, or for none.
-pub(in crate::qp) fn flushed_recv(wr_id: u64, reason: u16) -> Completion {
-    Completion { reason, ..Completion::new(wr_id, WcStatus::WrFlushErr, WcOpcode::Recv) }
+impl Qp {
+    /// The completion of a receive work request that was never used, because the QP has failed for a reason, or for none.
+    pub(in crate::qp) fn flushed_recv(&self, wr_id: u64) -> Completion {
+        let vendor_err = vendor_err(self.reason.load(Ordering::Relaxed));
+        let flushed = Completion::new(wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
+        Completion { vendor_err, qp_num: self.qpn, ..flushed }
+    }
+}
+
+/// `sl` of a UD receive on RoCE, in the encoding of ConnectX adapters, which UCX uses: bit 3 for a UDP header, below it 1 for
+/// IPv6 and 2 for IPv4.
+fn packet_type(source: IpAddr) -> u8 {
+    match source {
+        IpAddr::V6(_) => 0b1001,
+        IpAddr::V4(_) => 0b1010,
+    }
 }
