@@ -144,6 +144,7 @@ impl<A: Clone> Qp<A> {
             return;
         }
         self.counters.implied_naks += 1;
+        // The round trip of a READ has the length of its answer in it, and so shows no queue.
         self.req.window.congested(now, self.mtu());
         self.go_back(now);
     }
@@ -213,7 +214,7 @@ impl<A: Clone> Qp<A> {
             self.req.retries -= 1;
             self.req.nak_counted = Some(now);
         }
-        self.req.window.congested(now, self.mtu());
+        self.req.window.lost(now, self.mtu());
         self.go_back(now);
     }
 

@@ -8,13 +8,19 @@ use ferroce_types::Instant;
 
 /// A probe for a lost tail waits at least this long: less than a scheduler's slip would only double the traffic.
 const SHORTEST_PROBE: Duration = Duration::from_millis(1);
+/// The first probe of a peer that has answered nothing waits this long where READs or atomics are unanswered: it has them answered again.
+const FIRST_PROBE_OF_READS: Duration = Duration::from_millis(8);
 /// Probes back off to this.
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 
 impl Requester {
     /// How long to wait before probing for a lost tail.
     fn probe_delay(&self) -> Duration {
-        let patience = self.window.patience().max(SHORTEST_PROBE);
+        let least = match self.window.is_measured() || self.unfinished_reads == 0 {
+            true => SHORTEST_PROBE,
+            false => FIRST_PROBE_OF_READS,
+        };
+        let patience = self.window.patience().max(least);
         (patience * (1 << self.probe_backoff.min(16))).min(LONGEST_PROBE)
     }
 
@@ -123,7 +129,12 @@ impl<A: Clone> Qp<A> {
         let Some(wqe) = self.sq.get(number) else { return };
         self.counters.probes += 1;
         if wqe.wants_data() {
+            let sample = self.req.sample;
             self.go_back(now);
+            // The first answer belongs to this request or to the one before: at least a round trip has passed since the earlier.
+            if !self.req.window.is_measured() {
+                self.req.sample = sample;
+            }
             return;
         }
         let mut request = self.request(wqe, packet, 1);

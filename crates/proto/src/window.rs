@@ -1,22 +1,26 @@
 //! The send window: how many bytes a requester may have in flight, and what it knows of the round trip.
 //!
-//! Slow start to the first loss, then one MTU more per window acknowledged; a loss or a congestion notification halves
-//! it, once per round trip. Only the sender has to know. A lossless fabric has no window. Services that acknowledge
-//! nothing have a [pace](crate::Pace) instead.
+//! Slow start to the first cut, then a sixteenth, or one MTU, more per window acknowledged. A congestion notification halves the window. A
+//! loss cuts it to what the path has carried in a round trip without queues, and to its half at most: where no queue has grown the
+//! loss wasn't congestion, and costs next to nothing. Either cuts once per round trip. `cargo xtask bench fabric` shows what these
+//! rules do in a data center (decision 100). Only the sender has to know. A lossless fabric has no window. Services that
+//! acknowledge nothing have a [pace](crate::Pace) instead.
 
 use core::time::Duration;
 use ferroce_types::Instant;
 
 /// Bytes in flight before anything is known of the path.
-const INITIAL: u32 = 128 << 10;
+const INITIAL: u32 = 32 << 10;
 /// More than any path here can use.
 const MAXIMUM: u32 = 64 << 20;
-/// Packets that may always be in flight: with fewer, nothing follows a lost one that would tell of it.
-const FLOOR: u32 = 4;
+/// The part of the window that it grows by per window acknowledged, where no queue delays packets and that is more than one MTU.
+const STEP: u32 = 16;
+/// A round trip that is longer by no more than this part of the shortest wasn't delayed by a queue.
+const CLEAR: u64 = 8;
+/// Samples after which older ones count no more than once.
+const SAMPLES: u8 = 8;
 /// The round trip taken for granted before the first measurement: that of a local network.
 const UNKNOWN_RTT: Duration = Duration::from_micros(200);
-/// How long to wait for an answer before the first measurement.
-const UNKNOWN_PATIENCE: Duration = Duration::from_millis(8);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
@@ -30,13 +34,32 @@ pub(crate) struct Window {
     srtt: u64,
     /// Mean deviation of the round trip in nanoseconds.
     deviation: u64,
-    /// When it was last halved.
+    /// The shortest round trip in nanoseconds; 0 is unknown.
+    shortest: u64,
+    /// The most bytes that the path has carried in the shortest round trip: by the latest samples, and by those before.
+    carried: [u32; 2],
+    /// How many samples the latest are.
+    samples: u8,
+    /// The last sample was hardly longer than the shortest: no queue has delayed it.
+    is_clear: bool,
+    /// When it was last cut.
     cut: Option<Instant>,
 }
 
 impl Window {
     pub(crate) const fn new() -> Self {
-        Self { size: INITIAL, threshold: u32::MAX, credit: 0, srtt: 0, deviation: 0, cut: None }
+        Self {
+            size: INITIAL,
+            threshold: u32::MAX,
+            credit: 0,
+            srtt: 0,
+            deviation: 0,
+            shortest: 0,
+            carried: [0; 2],
+            samples: 0,
+            is_clear: false,
+            cut: None,
+        }
     }
 
     /// Bytes allowed in flight.
@@ -46,21 +69,30 @@ impl Window {
 
     /// The smoothed round trip, or a guess.
     pub(crate) const fn rtt(&self) -> Duration {
-        if self.srtt == 0 { UNKNOWN_RTT } else { Duration::from_nanos(self.srtt) }
+        if self.is_measured() { Duration::from_nanos(self.srtt) } else { UNKNOWN_RTT }
     }
 
-    /// An answer later than this is probably none.
+    /// A round trip was measured.
+    pub(crate) const fn is_measured(&self) -> bool {
+        self.srtt != 0
+    }
+
+    /// An answer later than this is probably none. Before the first measurement nothing is known.
     pub(crate) const fn patience(&self) -> Duration {
-        if self.srtt == 0 {
-            UNKNOWN_PATIENCE
-        } else {
-            Duration::from_nanos(self.srtt * 2 + self.deviation * 4)
-        }
+        Duration::from_nanos(self.srtt * 2 + self.deviation * 4)
     }
 
-    /// A round trip was measured (RFC 6298's smoothing).
-    pub(crate) fn sample(&mut self, rtt: Duration) {
+    /// A round trip was measured (RFC 6298's smoothing), in which the path has carried `in_flight` bytes.
+    pub(crate) fn sample(&mut self, rtt: Duration, in_flight: u64) {
         let rtt = (rtt.as_nanos() as u64).clamp(1, 10_000_000_000);
+        self.shortest = if self.shortest == 0 { rtt } else { self.shortest.min(rtt) };
+        let carried = u128::from(in_flight) * u128::from(self.shortest) / u128::from(rtt);
+        if self.samples == SAMPLES {
+            (self.samples, self.carried) = (0, [0, self.carried[0]]);
+        }
+        self.samples += 1;
+        self.is_clear = rtt - self.shortest <= self.shortest / CLEAR;
+        self.carried[0] = self.carried[0].max(u32::try_from(carried).unwrap_or(u32::MAX));
         if self.srtt == 0 {
             (self.srtt, self.deviation) = (rtt, rtt / 2);
         } else {
@@ -81,49 +113,125 @@ impl Window {
         self.credit = self.credit.saturating_add(bytes);
         if self.credit >= self.size {
             self.credit = 0;
-            self.size = self.size.saturating_add(mtu).min(MAXIMUM);
+            let step = if self.is_clear { mtu.max(self.size / STEP) } else { mtu };
+            self.size = self.size.saturating_add(step).min(MAXIMUM);
         }
     }
 
-    /// Something was lost, or the network says that it is full.
+    /// Something was lost. Queues that overflow have delayed packets before: then the path has carried less than what was in flight.
+    pub(crate) fn lost(&mut self, now: Instant, mtu: u32) {
+        let [latest, before] = self.carried;
+        if self.cut_to(latest.max(before).clamp(self.size / 2, self.size), now, mtu) {
+            // What was carried before counts after one more loss only: a burst may have been too much for a queue.
+            (self.samples, self.carried) = (0, [0, latest]);
+        }
+    }
+
+    /// The network says that it is full.
     pub(crate) fn congested(&mut self, now: Instant, mtu: u32) {
+        self.cut_to(self.size / 2, now, mtu);
+    }
+
+    /// False: it was cut in this round trip already.
+    fn cut_to(&mut self, size: u32, now: Instant, mtu: u32) -> bool {
         if self.cut.is_some_and(|cut| now.since(cut) < self.rtt()) {
-            return;
+            return false;
         }
         self.cut = Some(now);
         self.credit = 0;
-        self.size = (self.size / 2).max(mtu.saturating_mul(FLOOR));
+        // One packet may always go: its probe shows whether it was lost.
+        self.size = size.max(mtu);
         self.threshold = self.size;
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{INITIAL, Window};
+    use super::{INITIAL, SAMPLES, STEP, Window};
     use core::time::Duration;
     use ferroce_types::Instant;
 
     #[test]
-    fn window_is_halved_at_most_once_per_round_trip_and_never_under_four_packets() {
+    fn window_is_halved_at_most_once_per_round_trip_and_never_under_one_packet() {
         let mut w = Window::new();
-        w.sample(Duration::from_micros(100));
+        w.sample(Duration::from_micros(100), 1024);
         w.congested(Instant(1_000_000), 1024);
         w.congested(Instant(1_050_000), 1024);
         assert_eq!(w.size(), INITIAL / 2);
         for i in 0..30 {
             w.congested(Instant(2_000_000 + i * 1_000_000), 1024);
         }
-        assert_eq!(w.size(), 4 * 1024);
+        assert_eq!(w.size(), 1024);
+    }
+
+    /// A path of 100 µs that carries 100 KB in that time; `queued` is how long packets wait besides.
+    fn lose_with(queued: [u64; 3], in_flight: u64) -> (u32, u32) {
+        let mut w = Window::new();
+        w.sample(Duration::from_micros(100), 1000);
+        while w.size() < 200_000 {
+            w.acknowledged(10_000, 1 << 20, 1024);
+        }
+        for queued in queued {
+            w.sample(Duration::from_micros(100 + queued), in_flight);
+        }
+        let before = w.size();
+        w.lost(Instant(1), 1024);
+        (before, w.size())
     }
 
     #[test]
-    fn window_doubles_per_round_trip_before_the_first_loss_and_grows_by_one_mtu_after() {
+    fn a_loss_cuts_the_window_to_what_the_path_carries_without_queues() {
+        let (before, after) = lose_with([60, 50, 70], 160_000);
+        assert_eq!((before, after), (202_768, 106_666));
+        // No queue: nothing is overloaded. One sample without delay is enough, since a processor may have delayed the others.
+        let (before, after) = lose_with([400, 0, 900], 1 << 20);
+        assert_eq!(after, before);
+        // Never to less than half.
+        let (before, after) = lose_with([400, 500, 900], 200_000);
+        assert_eq!(after, before / 2);
+    }
+
+    #[test]
+    fn what_a_path_has_carried_is_forgotten() {
+        let mut w = Window::new();
+        w.sample(Duration::from_micros(100), 1 << 20);
+        for _ in 0..SAMPLES * 2 {
+            w.sample(Duration::from_micros(100), 1000);
+        }
+        w.lost(Instant(1), 1024);
+        assert_eq!(w.size(), INITIAL / 2);
+    }
+
+    #[test]
+    fn window_doubles_per_round_trip_before_the_first_cut_and_grows_by_one_mtu_or_a_part_after() {
         let mut w = Window::new();
         w.acknowledged(INITIAL, INITIAL, 1024);
         assert_eq!(w.size(), 2 * INITIAL);
         w.congested(Instant(1), 1024);
         w.acknowledged(INITIAL, INITIAL, 1024);
         assert_eq!(w.size(), INITIAL + 1024);
+        // Nothing delays packets.
+        w.sample(Duration::from_micros(100), 1024);
+        w.acknowledged(w.size(), w.size(), 1024);
+        let grown = INITIAL + 1024;
+        assert_eq!(w.size(), grown + grown / STEP);
+        w.sample(Duration::from_micros(120), 1024);
+        let before = w.size();
+        w.acknowledged(before, before, 1024);
+        assert_eq!(w.size(), before + 1024);
+    }
+
+    #[test]
+    fn a_third_loss_without_a_round_trip_between_them_halves_the_window() {
+        let mut w = Window::new();
+        for _ in 0..2 {
+            w.sample(Duration::from_micros(100), 1 << 20);
+        }
+        for (at, expected) in [(1, INITIAL), (1_000_000, INITIAL), (2_000_000, INITIAL / 2)] {
+            w.lost(Instant(at), 1024);
+            assert_eq!(w.size(), expected);
+        }
     }
 
     #[test]
@@ -138,8 +246,8 @@ mod tests {
     #[test]
     fn round_trip_is_smoothed() {
         let mut w = Window::new();
-        w.sample(Duration::from_micros(80));
-        w.sample(Duration::from_micros(160));
+        w.sample(Duration::from_micros(80), 1024);
+        w.sample(Duration::from_micros(160), 1024);
         assert_eq!(w.rtt(), Duration::from_micros(90));
         assert!(w.patience() > w.rtt());
     }

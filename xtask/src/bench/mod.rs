@@ -4,6 +4,7 @@
 
 mod connections;
 pub(crate) mod curves;
+mod fabric;
 mod instructions;
 mod local;
 mod peers;
@@ -54,6 +55,12 @@ pub enum Bench {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
         /// Replace the figures and the curves of docs/benchmarks
+        #[arg(long)]
+        write: bool,
+    },
+    /// Hundreds of hosts in virtual time: incast, all-to-all and loss, with the transport's window, without one, and at best
+    Fabric {
+        /// Replace the figures and the picture of docs/benchmarks
         #[arg(long)]
         write: bool,
     },
@@ -189,6 +196,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
     match what {
         Bench::Wire { seconds, rounds, mtu } => wire::wire(*seconds, *rounds, *mtu),
         Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
+        Bench::Fabric { write } => fabric::fabric(*write),
         Bench::Sizes { seconds, rounds, write } => sizes::sizes(*seconds, *rounds, *write),
         Bench::Raw { seconds, rounds } => raw_packet::raw(*seconds, *rounds),
         Bench::Verbs { count, rounds } => verbs::verbs(*count, *rounds),

@@ -68,10 +68,16 @@ pub const HOUSE: &[Storey] = &[
             "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
         ),
     ],
-    &[room(
-        "access",
-        "Memory that may be gone when it is touched: the program's, a peer's, what processes share; a fault is an error.",
-    )],
+    &[
+        room(
+            "access",
+            "Memory that may be gone when it is touched: the program's, a peer's, what processes share; a fault is an error.",
+        ),
+        room(
+            "fabric",
+            "A data center in virtual time under the transport, which decides on its send window.",
+        ),
+    ],
     &[
         room(
             "mem",

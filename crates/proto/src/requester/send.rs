@@ -1,6 +1,6 @@
 //! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
 
-use crate::state::{MAX_OUTSTANDING, charge};
+use crate::state::{MAX_OUTSTANDING, Sample, charge};
 use crate::{Cause, Env, Qp, SendOp, TransmitError};
 use ferroce_types::{Instant, QpState, WcStatus};
 
@@ -61,7 +61,6 @@ impl<A: Clone> Qp<A> {
             let due = self.req.since_ack_request + cost > window / 4;
             // A READ is answered anyway: it says by this whether the work request ends with it.
             request.headers.bth.ack_request = ends || due && !wqe.wants_data();
-            let acked = ends || due;
             let bytes = request.bytes;
             match env.transmit(&request.headers, request.source, None) {
                 Ok(()) => {}
@@ -73,8 +72,10 @@ impl<A: Clone> Qp<A> {
             }
             *budget = budget.saturating_sub(bytes.max(64));
             self.req.note_sent(now, bytes, &self.params);
-            self.req.since_ack_request = if acked { 0 } else { self.req.since_ack_request + cost };
-            self.advance(now, psns, cost, acked);
+            self.req.since_ack_request = if ends || due { 0 } else { self.req.since_ack_request + cost };
+            // The first packets after a loss show too little of what the path carries.
+            let is_filled = self.req.in_flight + cost >= u64::from(self.req.window.size()) / 2;
+            self.advance(now, psns, cost, ends || due && is_filled);
         }
         false
     }
@@ -199,15 +200,19 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Moves the cursor over a packet that has left.
-    fn advance(&mut self, now: Instant, psns: u32, cost: u64, acked: bool) {
+    fn advance(&mut self, now: Instant, psns: u32, cost: u64, samples: bool) {
         let Some(wqe) = self.sq.get(self.req.cursor) else { return };
         let (reads, packets, one_sided) = (wqe.wants_data(), wqe.packets, wqe.may_be_executed());
         let req = &mut self.req;
         self.counters.requests_sent += 1;
         if req.next < req.max {
             self.counters.retransmissions += 1;
-        } else if acked && req.sample.is_none() && !self.params.lossless {
-            req.sample = Some((req.next + u64::from(psns) - 1, now));
+        } else if samples && req.sample.is_none() && !self.params.lossless {
+            req.sample = Some(Sample {
+                psn: req.next + u64::from(psns) - 1,
+                at: now,
+                in_flight: req.in_flight + cost,
+            });
         }
         if req.cursor == req.started {
             req.started += 1;

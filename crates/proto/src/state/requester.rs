@@ -12,6 +12,16 @@ pub(crate) const MAX_OUTSTANDING: u64 = 1 << 22;
 /// What a small packet costs of a receiver's socket buffer.
 pub(crate) const SMALLEST_CHARGE: u64 = 512;
 
+/// A packet with AckReq whose round trip is being measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) psn: u64,
+    /// When it left.
+    pub(crate) at: Instant,
+    /// Bytes that were in flight then, its own included.
+    pub(crate) in_flight: u64,
+}
+
 /// Everything the requester and the completer remember besides the send queue.
 #[derive(Debug)]
 pub(crate) struct Requester {
@@ -58,8 +68,8 @@ pub(crate) struct Requester {
     pub(crate) went_back: Option<(u64, Instant)>,
     /// A work request that failed here or was refused; it is reported when all before it have ended.
     pub(crate) error: Option<(u64, Cause)>,
-    /// A packet with AckReq whose round trip is being measured.
-    pub(crate) sample: Option<(u64, Instant)>,
+    /// The round trip that is being measured.
+    pub(crate) sample: Option<Sample>,
     /// In SQD, with the event not yet raised.
     pub(crate) draining: bool,
     /// Bytes of the oldest work request that were carried out without packets.
@@ -279,11 +289,11 @@ impl Requester {
         while self.reads.front().is_some_and(|end| *end <= self.una) {
             self.reads.pop_front();
         }
-        if let Some((sample, at)) = self.sample
-            && sample < self.una
+        if let Some(Sample { psn, at, in_flight }) = self.sample
+            && psn < self.una
         {
             self.sample = None;
-            self.window.sample(now.since(at));
+            self.window.sample(now.since(at), in_flight);
         }
         if !params.lossless {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);

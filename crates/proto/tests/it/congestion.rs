@@ -69,7 +69,7 @@ fn marks_spare_a_link_from_losses_and_cost_no_throughput() {
         let ((plain, without), (percent, with)) = (run(u64::MAX), run(100_000));
         assert!(without.overflows > 100, "{op:?}: {}", without.overflows);
         assert_eq!(with.overflows, 0, "{op:?}");
-        assert!(percent >= plain, "{op:?}: {percent} %, and {plain} % without marks");
+        assert!(percent + 1 >= plain, "{op:?}: {percent} %, and {plain} % without marks");
     }
 }
 

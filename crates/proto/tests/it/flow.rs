@@ -128,7 +128,7 @@ fn window_smaller_than_a_packet_still_lets_one_through() {
 
 #[test]
 fn long_read_is_asked_for_in_pieces_and_on_a_lossless_fabric_in_one() {
-    for (mtu, pieces) in [(1024, 19), (u32::MAX, 1)] {
+    for (mtu, pieces) in [(1024, 35), (u32::MAX, 1)] {
         let mut p = Pair::new(Service::Rc, mtu);
         p.b.host.fill(THERE, 1 << 20, 4);
         p.a.post(wr(1, READ, BASE, 1 << 20));

@@ -1,0 +1,158 @@
+//! What surrounds a queue pair of a simulated host: no memory, and packets that wait to leave.
+
+use ferroce_proto::{
+    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SrqPlace, TransmitError,
+};
+use ferroce_types::{
+    AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, WcStatus,
+};
+use ferroce_wire::Headers;
+
+/// A payload without bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Length(pub(crate) u32);
+
+impl Payload for Length {
+    fn len(&self) -> usize {
+        self.0 as usize
+    }
+
+    fn copy(&self, _: &mut [u8]) -> Result<(), PlaceError> {
+        Err(PlaceError)
+    }
+
+    fn copy_first(&self, _: &mut [u8]) -> Result<(), PlaceError> {
+        Err(PlaceError)
+    }
+}
+
+/// The surroundings of the queue pair whose turn it is.
+#[derive(Default, Debug)]
+pub(crate) struct QpSurroundings {
+    /// Bytes that its share of the peer's socket has room for.
+    pub(crate) window: u32,
+    /// What it sends may be marked.
+    pub(crate) is_ecn_capable: bool,
+    /// Bytes for which the host's own queue has room.
+    pub(crate) room: u64,
+    /// It has asked for more.
+    pub(crate) is_blocked: bool,
+    /// Packets, and the bytes of their payloads.
+    pub(crate) out: Vec<(Headers, u32)>,
+    /// Bytes that the peer has written.
+    pub(crate) written: u64,
+    pub(crate) ended: Vec<WcStatus>,
+}
+
+impl Env for QpSurroundings {
+    type Payload<'p> = Length;
+    type Address = ();
+
+    fn transmit(
+        &mut self,
+        headers: &Headers,
+        source: PayloadSource<'_>,
+        _: Option<&()>,
+    ) -> Result<(), TransmitError> {
+        let len = match source {
+            PayloadSource::None => 0,
+            PayloadSource::Bytes(bytes) => bytes.len() as u32,
+            PayloadSource::Local { len, .. } | PayloadSource::Remote { len, .. } => len,
+        };
+        // An answer always has room, as in the product.
+        if len > 0 && self.room < u64::from(len) {
+            self.is_blocked = true;
+            return Err(TransmitError::Blocked);
+        }
+        self.room = self.room.saturating_sub(u64::from(len));
+        self.out.push((*headers, len));
+        Ok(())
+    }
+
+    fn is_ecn_capable(&self) -> bool {
+        self.is_ecn_capable
+    }
+
+    fn window(&self) -> u32 {
+        self.window
+    }
+
+    fn select_srq(&mut self, _: u32) -> SrqPlace {
+        SrqPlace::Nowhere
+    }
+
+    fn next_recv(&mut self) -> Option<RecvWqe> {
+        None
+    }
+
+    fn next_recv_for(&mut self, _: u64) -> Result<RecvWqe, NoReceive> {
+        Err(NoReceive::Empty)
+    }
+
+    fn flush_recv_queue(&mut self) {}
+
+    fn place(&mut self, _: Buffer, _: &[Sge], _: u64, _: &Length, _: usize) -> Result<(), PlaceError> {
+        Err(PlaceError)
+    }
+
+    fn place_bytes(&mut self, _: &[Sge], _: u64, _: &[u8]) -> Result<(), ()> {
+        Err(())
+    }
+
+    fn place_grh(&mut self, _: &[Sge]) -> Result<bool, ()> {
+        Err(())
+    }
+
+    fn check_remote(&mut self, _: u32, _: u64, _: u64, _: RemoteAccess) -> Result<(), RemoteError> {
+        Ok(())
+    }
+
+    fn write_remote(&mut self, _: u32, va: u64, payload: &Length) -> Result<(), RemoteError> {
+        // The address of the first byte is 0, and nothing is executed twice.
+        debug_assert_eq!(va, self.written);
+        self.written += u64::from(payload.0);
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, _: u32, _: u64, _: AtomicOp) -> Result<u64, RemoteError> {
+        Err(RemoteError::Access)
+    }
+
+    fn flush_remote(&mut self, _: u32, _: Option<(u64, u64)>, _: Placement) -> Result<(), RemoteError> {
+        Err(RemoteError::Access)
+    }
+
+    fn invalidate(&mut self, _: u32) -> Result<(), RemoteError> {
+        Err(RemoteError::Access)
+    }
+
+    fn bind_window(&mut self, _: &BindMw) -> Result<(), ()> {
+        Err(())
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.ended.push(completion.status);
+    }
+
+    fn complete_recv(&mut self, _: Completion) {}
+
+    fn event(&mut self, _: QpEvent) {}
+}
+
+/// A receiver of marked packets sends at most one congestion notification in this time (`CNP_INTERVAL` of the adapter).
+const CNP_INTERVAL: u64 = 50_000;
+
+/// The congestion notifications of one queue pair.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Notifications(Option<Instant>);
+
+impl Notifications {
+    /// A marked packet has come. Returns whether a notification is sent.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.0.is_none_or(|last| now.0 - last.0 >= CNP_INTERVAL);
+        if is_due {
+            self.0 = Some(now);
+        }
+        is_due
+    }
+}

@@ -1,0 +1,82 @@
+//! What the transport does on a small network.
+
+use ferroce_fabric::{Chances, Law, LinkSizes, RunOutcome, Shape, Traffic, World};
+
+const SHAPE: Shape = Shape { leaves: 4, hosts_of_leaf: 8, spines: 4 };
+const SIZES: LinkSizes = LinkSizes {
+    rate: 25.0,
+    to_host: 2000,
+    to_spine: 500,
+    buffer: 512 << 10,
+    mark: 64 << 10,
+    socket: 1 << 20,
+};
+const MTU: u32 = 4096;
+const LIMIT: u64 = 2_000_000_000;
+
+fn run(traffic: &Traffic, law: Law) -> RunOutcome {
+    World::new(SHAPE, SIZES, (law, MTU), 1).run(traffic, LIMIT)
+}
+
+/// How often the least time that is possible the last flow took.
+fn slowdown(outcome: &RunOutcome) -> f64 {
+    outcome.end() as f64 / outcome.ideal() as f64
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let outcome = |seed| {
+        let mut world = World::new(SHAPE, SIZES, (Law::Window, MTU), seed);
+        world.lose(0, 0, 50_000);
+        world.run(&Traffic::permutation(32, 1 << 20, &mut Chances::new(5)), LIMIT)
+    };
+    assert_eq!(outcome(1), outcome(1));
+    assert_ne!(outcome(1), outcome(2));
+}
+
+#[test]
+fn senders_that_meet_at_a_receiver_share_its_link() {
+    let traffic = Traffic::incast(32, 24, 1 << 20, &mut Chances::new(1));
+    let outcome = run(&traffic, Law::Window);
+    assert_eq!((outcome.totals.failed, outcome.totals.timeouts), (0, 0));
+    assert!(slowdown(&outcome) < 1.15, "{outcome:?}");
+    assert!(outcome.fairness() > 0.95, "{}", outcome.fairness());
+    // Without the window the same traffic takes for ever: the network loses most of it.
+    let unlimited = run(&traffic, Law::Unlimited);
+    assert!(slowdown(&unlimited) > 10.0 && unlimited.totals.dropped > unlimited.totals.packets / 2);
+}
+
+#[test]
+fn short_messages_that_meet_at_a_receiver_wait_for_milliseconds_at_most() {
+    for bytes in [16 << 10, 64 << 10] {
+        let outcome = run(&Traffic::incast(32, 24, bytes, &mut Chances::new(1)), Law::Window);
+        assert!(outcome.percentile(1000) < 3_000_000, "{bytes}: {outcome:?}");
+    }
+}
+
+#[test]
+fn all_write_to_all_in_little_more_than_the_least_time() {
+    let outcome = run(&Traffic::all_to_all(32, 64 << 10, &mut Chances::new(1)), Law::Window);
+    assert_eq!((outcome.totals.failed, outcome.totals.timeouts), (0, 0));
+    assert!(slowdown(&outcome) < 3.5, "{outcome:?}");
+}
+
+/// A path with a round trip of a millisecond that loses packets without being full.
+#[test]
+fn losses_without_congestion_cost_little() {
+    let shape = Shape { leaves: 2, hosts_of_leaf: 1, spines: 1 };
+    // The share of a socket of the default size.
+    let sizes = LinkSizes { to_spine: 248_000, socket: 208 << 10, ..SIZES };
+    let goodput = |lost| {
+        let mut world = World::new(shape, sizes, (Law::Window, MTU), 1);
+        world.lose(0, 0, lost);
+        let outcome = world.run(&Traffic::permutation(2, 64 << 20, &mut Chances::new(1)), 10 * LIMIT);
+        assert_eq!(outcome.totals.failed, 0);
+        outcome.goodput()
+    };
+    let free = goodput(0);
+    for (lost, least) in [(100, 0.95), (1000, 0.8), (10_000, 0.4)] {
+        let part = goodput(lost) / free;
+        assert!(part >= least, "{lost} of a million lost: {part:.2} of the goodput");
+    }
+}
