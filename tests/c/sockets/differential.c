@@ -373,10 +373,10 @@ static void settle_connection(int c)
 				call(slots[slot].process, &polled);
 				done = polled.polled[0].revents & wanted;
 			}
-			if (done && !has_expected) {
+			if (done) {
 				struct command state = {.run = call_state, .fd = slots[slot].fd};
 
-				/* FIN_WAIT1, LAST_ACK, CLOSING: the acknowledgement that is to come is an event. */
+				/* FIN_WAIT1, LAST_ACK, CLOSING: the acknowledgement that is to come is an event. Rsockets have no state. */
 				call(slots[slot].process, &state);
 				done = state.result != 4 && state.result != 9 && state.result != 11;
 			}
@@ -417,6 +417,7 @@ static void settle_listener(int l)
 static struct {
 	uint32_t events;
 	int times;
+	bool absorbed;
 } found[32][SLOTS];
 static bool set_found[32];
 
@@ -449,7 +450,7 @@ static void say_set(int set, const char *title)
 	for (int slot = 0; slot < SLOTS; slot++) {
 		uint32_t registered = events_of(set, slot);
 
-		if (!found[set][slot].times)
+		if (!found[set][slot].times || found[set][slot].absorbed)
 			continue;
 		say(" s%d:", slot);
 		say_events(found[set][slot].events);
@@ -703,7 +704,7 @@ static void finish_step(void)
 	run.steps++;
 }
 
-/* The events of this end that its own acts cause on TCP at the edge alone are no promise. */
+/* The events of this end that its own acts cause on TCP at the edge alone are no promise. They may come with each look in this step. */
 static void absorb(int object)
 {
 	for (int set = 0; set < set_count; set++) {
@@ -718,7 +719,7 @@ static void absorb(int object)
 		collect(set, 16);
 		for (int slot = 0; slot < SLOTS; slot++)
 			if (slots[slot].object == object && (slots[slot].kind == END || slots[slot].kind == NOTHING))
-				found[set][slot].times = 0, found[set][slot].events = 0;
+				found[set][slot].absorbed = true;
 	}
 }
 
