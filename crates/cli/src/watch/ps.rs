@@ -240,7 +240,7 @@ fn mutual(text: &mut String, chosen: &[&Seen], pairs: &Pairs<'_>) {
             let is_first = |(other, peer): &(&Seen, &QueuePair)| {
                 peer.number > pair.number || !chosen.iter().any(|one| std::ptr::eq(*one, *other))
             };
-            if let Some((other, peer)) = pairs.wait_for_each_other(pair).filter(is_first) {
+            if let Some((other, peer)) = pairs.wait_for_each_other(seen, pair).filter(is_first) {
                 let _ = writeln!(
                     text,
                     "{:#08x} ({}) and {:#08x} ({}) wait for each other's message: both have receives posted, and neither \
@@ -267,7 +267,7 @@ fn to_json(seen: &Seen, pairs: &Pairs<'_>, all: &[Seen]) -> Value {
     if let Some(list) = account_value["queue_pairs"].as_array_mut() {
         for (entry, pair) in list.iter_mut().zip(&account.queue_pairs) {
             entry["waits"] = pairs.waits_for(pair, all).into();
-            let other = pairs.wait_for_each_other(pair).map(|(_, peer)| peer.number);
+            let other = pairs.wait_for_each_other(seen, pair).map(|(_, peer)| peer.number);
             entry["waits_mutually_with"] = other.into();
         }
     }

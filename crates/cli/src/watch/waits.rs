@@ -2,7 +2,7 @@
 
 use super::{Answer, Seen};
 use ferroce_explain::{entry, id};
-use ferroce_nic::watch::{Peer, QueuePair, Request};
+use ferroce_nic::watch::{Peer, Process, QueuePair, Request};
 use ferroce_types::slot_of;
 use std::collections::HashMap;
 
@@ -58,19 +58,33 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Two connected queue pairs of which each waits for a message of the other.
-    pub fn wait_for_each_other(&self, pair: &QueuePair) -> Option<(&'a Seen, &'a QueuePair)> {
+    /// Two connected queue pairs of which each waits for a message of the other: `pair` of the process `own`, and its peer.
+    pub fn wait_for_each_other(&self, own: &Seen, pair: &QueuePair) -> Option<(&'a Seen, &'a QueuePair)> {
         let (seen, peer) = self.peer_of(pair)?;
-        let waits = |pair: &QueuePair| {
-            !pair.busy && pair.send.outstanding == 0 && receives(pair) && pair.state.as_str() == "RTS"
+        let waits = |seen: &Seen, pair: &QueuePair| {
+            !pair.busy
+                && pair.send.outstanding == 0
+                && pair.state.as_str() == "RTS"
+                && seen.account().is_some_and(|account| receives(account, pair) && has_polled(account, pair))
         };
-        (waits(pair) && waits(peer) && !std::ptr::eq(pair, peer)).then_some((seen, peer))
+        (waits(own, pair) && waits(seen, peer) && !std::ptr::eq(pair, peer)).then_some((seen, peer))
     }
 }
 
-/// Whether a receive is posted. The account of a queue pair doesn't contain the receives of its shared receive queue.
-fn receives(pair: &QueuePair) -> bool {
-    pair.receive.is_none_or(|receive| receive.outstanding > 0)
+/// Whether a receive is posted, to the queue pair or to its shared receive queue.
+fn receives(account: &Process, pair: &QueuePair) -> bool {
+    let of_shared = |number| {
+        let queue = account.shared_receive_queues.iter().find(|queue| queue.number == number);
+        queue.map(|queue| queue.receive)
+    };
+    let receive = pair.receive.or_else(|| pair.shared_receive_queue.and_then(of_shared));
+    receive.is_some_and(|receive| receive.outstanding > 0)
+}
+
+/// Whether the program has polled all completions: one may be that of the message which it waits for.
+fn has_polled(account: &Process, pair: &QueuePair) -> bool {
+    let mut queues = account.completion_queues.iter();
+    queues.all(|queue| queue.filled == 0 || !pair.completion_queues.contains(&queue.number))
 }
 
 fn failed(pair: &QueuePair) -> String {
@@ -125,7 +139,7 @@ fn receiving(pair: &QueuePair, peer: Option<&QueuePair>, stopped: bool) -> Strin
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use ferroce_nic::watch::{Process, WorkQueue};
+    use ferroce_nic::watch::{CompletionQueue, SharedReceiveQueue, WorkQueue};
 
     pub fn pair(number: u32, peer: u32, sends: u32, receives: u32) -> QueuePair {
         let oldest =
@@ -156,7 +170,7 @@ pub mod tests {
     fn says(a: QueuePair, b: QueuePair) -> (String, bool) {
         let seen = [process(1, vec![a.clone()]), process(2, vec![b])];
         let pairs = Pairs::of(&seen);
-        (pairs.waits_for(&a, &seen), pairs.wait_for_each_other(&a).is_some())
+        (pairs.waits_for(&a, &seen), pairs.wait_for_each_other(&seen[0], &a).is_some())
     }
 
     #[test]
@@ -173,6 +187,42 @@ pub mod tests {
         assert_eq!(text, "waits with request 7 (SEND, 64 bytes): its peer has had no receive posted for 3 s");
         let (text, _) = says(pair(1, 2, 0, 0), pair(2, 1, 0, 0));
         assert_eq!(text, "has nothing to do: no request is posted");
+    }
+
+    /// A message that has arrived isn't waited for, though its program hasn't taken its completion.
+    #[test]
+    fn programs_with_completions_to_poll_wait_for_no_message() {
+        let with = |number, peer, filled, receives| {
+            let pair = QueuePair { completion_queues: [1, 2], ..pair(number, peer, 0, receives) };
+            let queue = |number, filled| CompletionQueue { number, filled, ..CompletionQueue::default() };
+            let mut process = process(number, vec![pair]);
+            let Answer::Account(account) = &mut process.answer else { unreachable!() };
+            // The third is that of other queue pairs.
+            account.completion_queues = vec![queue(1, 0), queue(2, filled), queue(3, 1)];
+            process
+        };
+        let mutual = |a: Seen, b: Seen| {
+            let seen = [a, b];
+            let pairs = Pairs::of(&seen);
+            let first = &seen[0].account().unwrap().queue_pairs[0];
+            pairs.wait_for_each_other(&seen[0], first).is_some()
+        };
+        assert!(mutual(with(1, 2, 0, 1), with(2, 1, 0, 1)));
+        assert!(!mutual(with(1, 2, 1, 1), with(2, 1, 0, 1)));
+        assert!(!mutual(with(1, 2, 0, 1), with(2, 1, 1, 1)));
+        // Of a shared receive queue the receives count that are posted there.
+        let shared = |outstanding| {
+            let mut process = with(1, 2, 0, 0);
+            let Answer::Account(account) = &mut process.answer else { unreachable!() };
+            let receive = WorkQueue { depth: 8, outstanding };
+            account.queue_pairs[0].receive = None;
+            account.queue_pairs[0].shared_receive_queue = Some(4);
+            account.shared_receive_queues =
+                vec![SharedReceiveQueue { number: 4, receive, ..SharedReceiveQueue::default() }];
+            process
+        };
+        assert!(mutual(shared(1), with(2, 1, 0, 1)));
+        assert!(!mutual(shared(0), with(2, 1, 0, 1)));
     }
 
     #[test]
@@ -194,7 +244,7 @@ pub mod tests {
         let pairs = Pairs::of(&seen);
         for seen in &seen {
             for pair in &seen.account().unwrap().queue_pairs {
-                let (other, peer) = pairs.wait_for_each_other(pair).expect("a peer");
+                let (other, peer) = pairs.wait_for_each_other(seen, pair).expect("a peer");
                 assert!(std::ptr::eq(other, seen) && peer.number != pair.number);
             }
         }
