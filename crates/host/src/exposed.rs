@@ -6,18 +6,37 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// A socket that any user's process can reach by its name, or a connection whose other end may be any user's. Closing it closes the
-/// descriptors too that lie unread in it, which [`sys::discard`] does without a wait.
+/// descriptors too that lie unread in it, which [`sys::discard`] does without a wait. Where the kernel refuses them at their sender, none is.
 #[derive(Debug)]
 pub(super) struct ExposedSocket {
     /// Until it is proven, or dropped.
     socket: Option<EngineFd>,
     /// It goes on in other processes.
     is_shared: bool,
+    /// No message with descriptors comes to it, nor to the connections that are made to it.
+    refuses: bool,
 }
 
 impl ExposedSocket {
     pub(super) const fn new(socket: EngineFd) -> Self {
-        Self { socket: Some(socket), is_shared: false }
+        Self { socket: Some(socket), is_shared: false, refuses: false }
+    }
+
+    /// A socket to which nothing has been sent yet: no descriptors come to it, as far as the kernel can see to it.
+    pub(super) fn without_descriptors(socket: EngineFd) -> Self {
+        let refuses = sys::refuse_descriptors(socket.raw());
+        Self { socket: Some(socket), is_shared: false, refuses }
+    }
+
+    /// A connection that waits at this listener.
+    pub(super) fn accept(&self) -> io::Result<Self> {
+        let connection = sys::accept(self.checked())?;
+        Ok(Self { socket: Some(connection), is_shared: false, refuses: self.refuses })
+    }
+
+    /// The next message may have descriptors with it, and has.
+    pub(super) fn brings_descriptors(&self) -> bool {
+        !self.refuses && sys::brings_descriptors(self.raw())
     }
 
     /// Other processes of this user have duplicates, or get them.
@@ -45,7 +64,12 @@ impl ExposedSocket {
 impl Drop for ExposedSocket {
     fn drop(&mut self) {
         let Some(socket) = self.socket.take() else { return };
-        if !self.is_shared {
+        if self.refuses {
+            if !self.is_shared {
+                // Also for a child of this process that has it.
+                sys::shutdown(socket.checked());
+            }
+        } else if !self.is_shared {
             sys::discard(socket);
         } else if sys::wait_for(socket.raw(), libc::POLLIN, Duration::ZERO) {
             sys::leave(socket);

@@ -7,6 +7,7 @@
 //! scheduled, since a packet lost at the end of a connection may have no sender that repeats it. What still doesn't fit is lost as on a wire.
 
 use super::encoding::{RECORD_HEADER, decode, encode};
+use super::exposed::ExposedSocket;
 use super::names::Name;
 use super::user::User;
 use ferroce_os::clock;
@@ -175,10 +176,11 @@ impl ForwardReceiver {
         Self { buffer: vec![0; BLOB], batch: Vec::new() }
     }
 
-    /// Takes one datagram or message from `fd`, if there is one. One that is too long, or has descriptors with it, is taken for empty.
-    pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<Option<ReceivedBatch>> {
-        if sys::brings_descriptors(fd) {
-            sys::discard_message(fd);
+    /// Takes one datagram or message from a socket, if there is one. One that is too long, or has descriptors with it, is taken for empty.
+    pub(super) fn receive(&mut self, socket: &ExposedSocket) -> io::Result<Option<ReceivedBatch>> {
+        let fd = socket.raw();
+        if socket.brings_descriptors() {
+            sys::discard_message(fd)?;
             return Ok(Some(ReceivedBatch { sender: None, length: 0 }));
         }
         let mut credentials = Credentials::new();
@@ -229,4 +231,27 @@ fn sender_of(messages: control::Messages<'_>) -> Option<u32> {
     let message = messages.find(|m| (m.level, m.kind) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS))?;
     // struct ucred: pid, uid, gid.
     Some(u32::from_ne_bytes(*message.payload.get(4..8)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kernels before Linux 6.16 can't refuse it.
+    #[test]
+    fn a_datagram_with_descriptors_is_empty_and_the_next_one_is_read() {
+        let [own, peer] = sys::socket_pair(libc::SOCK_DGRAM).unwrap();
+        expect_credentials(own.raw()).unwrap();
+        let mut rights = control::Control::<{ control::space(4) }>::new();
+        assert!(rights.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &peer.raw().to_ne_bytes()));
+        sys::send_message(peer.raw(), &Outgoing::new([b"first"]), &mut rights).unwrap();
+        sys::send_message(peer.raw(), &Outgoing::new([b"next"]), &mut Credentials::new()).unwrap();
+        let (inbox, mut receiver) = (ExposedSocket::new(own), ForwardReceiver::new());
+        let own_user = sys::own_credentials(sys::real_user_id()).uid;
+        for expected in [(None, &b""[..]), (Some(own_user), b"next")] {
+            let received = receiver.receive(&inbox).unwrap().expect("a datagram");
+            assert_eq!(receiver.bytes(&received), expected);
+        }
+        assert!(receiver.receive(&inbox).unwrap().is_none());
+    }
 }

@@ -3,6 +3,7 @@
 use super::epoll::{
     ATTENDED, GUESTS_TIMER, LEADER, LEASES_TIMER, LISTENER, PORT, PORT_CLIENT, PORT_REQUESTS, SILENT_CLIENT,
 };
+use super::exposed::ExposedSocket;
 use super::forward::{ForwardReceiver, INBOX_BURST};
 use super::handover::{self, OwnSockets};
 use super::names::USABLE;
@@ -152,8 +153,13 @@ impl Host {
     }
 
     /// Takes one datagram of packets; whether there was one.
-    fn receive(&self, inbox: &mut ForwardReceiver, fd: RawFd, f: &mut dyn FnMut(&[Datagram<'_>])) -> bool {
-        let Ok(Some(received)) = inbox.receive(fd) else { return false };
+    fn receive(
+        &self,
+        inbox: &mut ForwardReceiver,
+        socket: &ExposedSocket,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+    ) -> bool {
+        let Ok(Some(received)) = inbox.receive(socket) else { return false };
         let (sender, bytes) = inbox.bytes(&received);
         if self.take_notice(sender, bytes) {
             return true;
@@ -174,13 +180,16 @@ impl Host {
         let slots: smallvec::SmallVec<[Arc<OwnSlot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
         let mut packets = 0;
         for slot in slots {
-            let fd = slot.inbox.checked();
+            // The program may have closed it, and have a socket of its own with the number.
+            if slot.inbox.checked() < 0 {
+                continue;
+            }
             for _ in 0..INBOX_BURST {
                 let mut count = |batch: &[Datagram<'_>]| {
                     packets += batch.len();
                     f(batch);
                 };
-                if !self.receive(&mut inbox, fd, &mut count) {
+                if !self.receive(&mut inbox, &slot.inbox, &mut count) {
                     break;
                 }
             }

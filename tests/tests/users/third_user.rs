@@ -5,7 +5,7 @@ use super::{
     ASKS, FABRICS, FIRST, LIMIT, PING_PONG, Pair, SECOND, THIRD, expect_no_complaint, holder, hosts, python,
     start, trusting,
 };
-use ferroce_tests::{Artifacts, Fabric, Host, Process, World, require, tool, wait::eventually};
+use ferroce_tests::{Artifacts, Fabric, Host, Process, World, record_skip, require, tool, wait::eventually};
 use std::time::Duration;
 
 /// The names that a program has which listens at all addresses, as those spell them that look for it.
@@ -320,46 +320,102 @@ print('refused')"
     });
 }
 
-/// Gives each name a TCP connection whose last close waits for an hour, and keeps no descriptor of it.
-const LINGERING: &str = "
-import array, threading
-gate = socket.socket(); gate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-gate.bind(('10.77.0.1', 0)); gate.listen(64)
+/// Gives each name the file that `file` returns, and keeps no descriptor of it that `forget` closes.
+const GIVES: &str = "
+import array
 kept = []
-def lingering():
-    c = socket.create_connection(gate.getsockname()); kept.append(gate.accept()[0]); c.setblocking(False)
-    try:
-        while True: c.send(bytes(65536))
-    except OSError: pass
-    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 3600))
-    return c
 def give(name, kind):
-    s, c = socket.socket(socket.AF_UNIX, kind), lingering()
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [c.fileno()]))]
+    s, f = socket.socket(socket.AF_UNIX, kind), file()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [f.fileno()]))]
     try: s.connect('\\0' + name); s.sendmsg([b'x'], rights)
     except OSError: pass
-    kept.append(s); threading.Thread(target=c.close, daemon=True).start()
+    kept.append(s); forget(f)
 rows = [line.split() for line in open('/proc/net/unix') if '@ferroce-2-' in line]
 names = {(row[7][1:], int(row[4], 16)) for row in rows if row[4] == '0002' or row[5] == '01'}
 for name in sorted(names) * 6: give(*name)
 print('at it')
 time.sleep(600)";
 
+/// TCP connections whose last close waits for an hour.
+const LINGERING: &str = "
+import threading
+gate = socket.socket(); gate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+gate.bind(('10.77.0.1', 0)); gate.listen(64)
+silent = []
+def file():
+    c = socket.create_connection(gate.getsockname()); silent.append(gate.accept()[0]); c.setblocking(False)
+    try:
+        while True: c.send(bytes(65536))
+    except OSError: pass
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 3600))
+    return c
+def forget(c): threading.Thread(target=c.close, daemon=True).start()";
+
+/// A file of a FUSE server that answers no close but its own process's (FLUSH): another process's thread can't be killed in it.
+const UNANSWERED: &str = "
+import ctypes, errno
+libc, opener = ctypes.CDLL(None, use_errno=True), os.getpid()
+def need(result):
+    if result != 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+uid, gid = os.getuid(), os.getgid()
+need(libc.unshare(0x10000000 | 0x20000))
+for name, text in (('setgroups', 'deny'), ('uid_map', '0 %d 1' % uid), ('gid_map', '0 %d 1' % gid)):
+    with open('/proc/self/' + name, 'w') as map: map.write(text)
+device = os.open('/dev/fuse', os.O_RDWR)
+need(libc.mount(b'fuse', b'/tmp', b'fuse', 0, b'fd=%d,rootmode=40000,user_id=0,group_id=0' % device))
+def attributes(n): return struct.pack('=6Q10I', n, *[0] * 8, 0o40755 if n == 1 else 0o100666, 1, 0, 0, 0, 4096, 0)
+def serve():
+    INIT, LOOKUP, GETATTR, OPEN, FLUSH, FORGET, INTERRUPT = 26, 1, 3, 14, 25, 2, 36
+    while True:
+        _, call, unique, node, _, _, pid = struct.unpack_from('=IIQQIII', os.read(device, 1 << 18))
+        answers = {INIT: struct.pack('=4I2H2I2HI', 7, 31, 0, 0, 12, 9, 1 << 16, 1, 0, 0, 0) + bytes(28),
+                   LOOKUP: struct.pack('=4Q2I', 2, 1, 100, 100, 0, 0) + attributes(2),
+                   GETATTR: struct.pack('=QII', 100, 0, 0) + attributes(node),
+                   OPEN: struct.pack('=QII', 5, 0, 0)}
+        if call == FLUSH and pid == opener: answers[FLUSH] = b''
+        if call not in (FLUSH, FORGET, INTERRUPT) or call in answers:
+            answer, error = answers.get(call, b''), 0 if call in answers else -errno.ENOSYS
+            os.write(device, struct.pack('=IiQ', 16 + len(answer), error, unique) + answer)
+if os.fork() == 0:
+    libc.prctl(1, 9)
+    serve()
+os.close(device)
+opened = open('/tmp/f', 'rb')
+def file(): return opened
+def forget(f): pass";
+
 /// An idle process answers by its background thread: one that joins gets the sockets of the port from it, and one that connects is accepted.
-#[test]
-fn descriptors_that_a_third_user_sends_to_every_name_hold_up_no_process() {
-    require!(tool("rping", "rdmacm-utils"));
-    let world = require!(hosts(|| World::one_host(1500)));
-    let _holder = holder(&world, FIRST);
+fn expect_no_hold_up(world: &World, files: &str) {
+    let _holder = holder(world, FIRST);
     let waits = Pair { users: [FIRST, FIRST], line: "ibv_rc_pingpong -g 1 -n 100 -e -p 19001", port: 19001 };
     for fabric in super::FABRICS {
-        let server = waits.start_server(&world, fabric);
-        let attacker = connect_at_wildcard(&world, [FIRST, FIRST], || at_it(&world, LINGERING));
-        for outcome in Pair::finish(waits.start_client(&world, fabric), server) {
+        let server = waits.start_server(world, fabric);
+        let attack = format!("{files}\n{GIVES}");
+        let attacker = connect_at_wildcard(world, [FIRST, FIRST], || at_it(world, &attack));
+        for outcome in Pair::finish(waits.start_client(world, fabric), server) {
             expect_no_complaint(outcome.expect_success());
         }
         expect_nothing_stolen(attacker);
     }
+}
+
+#[test]
+fn descriptors_that_a_third_user_sends_to_every_name_hold_up_no_process() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    expect_no_hold_up(&world, LINGERING);
+}
+
+/// Nor can a process end while a thread of it waits for a FUSE server.
+#[test]
+fn files_whose_close_a_third_user_never_answers_keep_no_process_from_its_end() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let refuses = "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 83, 0)";
+    if !python(&world, refuses).wait(LIMIT).success() {
+        return record_skip("the kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
+    }
+    expect_no_hold_up(&world, UNANSWERED);
 }
 
 #[test]

@@ -407,8 +407,7 @@ impl Host {
         let port = self.ports.all.read().ports.iter().find(|port| port.id == id).map(Arc::clone);
         let (Some(port), Some(mut inbox)) = (port, self.inbox.try_lock()) else { return };
         for _ in 0..INBOX_BURST {
-            let Ok(connection) = sys::accept(port.listener.checked()) else { break };
-            let connection = ExposedSocket::new(connection);
+            let Ok(connection) = port.listener.accept() else { break };
             // Credentials fill the room for ancillary data, so that a look at a message takes no descriptors.
             if expect_credentials(connection.raw()).is_err() {
                 continue;
@@ -426,7 +425,7 @@ impl Host {
 
     /// Takes the MADs that a client has sent; false if nothing has come yet.
     fn hear(&self, inbox: &mut ForwardReceiver, client: &Client, f: &mut dyn FnMut(&[Datagram<'_>])) -> bool {
-        match inbox.receive(client.connection.raw()) {
+        match inbox.receive(&client.connection) {
             Ok(None) => false,
             Ok(Some(received)) => {
                 let mut is_mine = |packet: &Datagram<'_>| {

@@ -4,12 +4,12 @@
 //! them, or that closes the socket in which it lies unread. The last close of a file waits as long as its maker likes: that of a TCP
 //! connection with SO_LINGER and data that its peer doesn't read waits for an hour. The kernel has no such wait for a thread that
 //! is ending. So another thread, with a table of descriptors of its own, holds such files when they are closed here, and then ends.
+//!
+//! From Linux 6.16 a socket can refuse them at the sender.
 
 use super::control::{Control, space};
 use super::messages::peek_message;
-use super::{
-    EngineFd, accept, check, close, receive_message, set_option, shutdown, start_thread, with_forks_held,
-};
+use super::{EngineFd, check, close, receive_message, set_option, shutdown, start_thread, with_forks_held};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::mpsc;
@@ -18,42 +18,44 @@ const STACK: usize = 64 << 10;
 /// As many as a message can have with it (SCM_MAX_FD), and the sender's credentials.
 const MOST_CONTROL: usize = space(253 * size_of::<RawFd>()) + CREDENTIALS;
 const CREDENTIALS: usize = space(size_of::<libc::ucred>());
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Has the kernel refuse messages with descriptors, to this socket and to the connections that are made to it from now on: their sender
+/// gets EPERM. False: the kernel can't (before Linux 6.16).
+#[must_use]
+pub fn refuse_descriptors(fd: RawFd) -> bool {
+    set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &0_i32).is_ok()
+}
 
 /// Closes a socket, and what lies unread in it. Of a listener, with the connections that wait there. Ends it first, also for the processes
 /// that have duplicates.
 pub fn discard(socket: EngineFd) {
     let fd = socket.checked();
     shutdown(fd);
-    loop {
-        match accept(fd) {
-            Ok(waiting) => discard(waiting),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                return leave(socket);
-            }
-            // Not a listener, or none waits there.
-            Err(_) => break,
-        }
-    }
     // With credentials, so that a message differs from the end of the connection.
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32);
-    if peek(fd).is_ok_and(|next| next.is_message) {
+    // A listener can't be looked at, and neither can a connection whose peer has closed it with unread data.
+    if !peek(fd).is_ok_and(|next| !next.is_message) {
         leave(socket);
     }
 }
 
-/// Closes a socket of which other processes have duplicates, and what lies unread in it if this is the last.
+/// Closes a socket of which other processes have duplicates, and what lies unread in it if this is the last. Where no thread can be
+/// started the socket stays open until this process ends.
 pub fn leave(socket: EngineFd) {
     let (holds, is_held) = mpsc::channel();
     let (closed, is_closed) = mpsc::channel::<()>();
+    let fd = socket.raw();
     let holder = move || {
-        if holds.send(unshare()).is_ok() {
+        if holds.send(unshare(fd)).is_ok() {
             // Fails when the other end is dropped, which is what is waited for.
             let _ = is_closed.recv();
         }
     };
-    if start_thread("ferroce-discard", STACK, holder).is_ok() {
-        let _ = is_held.recv();
+    if start_thread("ferroce-discard", STACK, holder).is_err() {
+        return std::mem::forget(socket);
     }
+    let _ = is_held.recv();
     drop(socket);
     drop(closed);
 }
@@ -65,24 +67,23 @@ pub fn brings_descriptors(fd: RawFd) -> bool {
 }
 
 /// Takes the next message of a socket, and closes what is with it.
-pub fn discard_message(fd: RawFd) {
+///
+/// # Errors
+/// No thread can be started. The message stays where it is.
+pub fn discard_message(fd: RawFd) -> io::Result<()> {
     let (takes, is_taken) = mpsc::channel();
     let taker = move || {
-        if unshare() {
-            close_others(fd);
-            // Into this thread's table, where there is room for all of them now.
+        if unshare(fd) {
+            // Into this thread's table, where there is room for all of them.
             let _ = receive_message(fd, &mut [], &mut Control::<MOST_CONTROL>::new());
         } else {
             let _ = receive_message(fd, &mut [], &mut Control::<CREDENTIALS>::new());
         }
         let _ = takes.send(());
     };
-    match start_thread("ferroce-discard", STACK, taker) {
-        Ok(()) => {
-            let _ = is_taken.recv();
-        }
-        Err(_) => drop(receive_message(fd, &mut [], &mut Control::<CREDENTIALS>::new())),
-    }
+    start_thread("ferroce-discard", STACK, taker)?;
+    let _ = is_taken.recv();
+    Ok(())
 }
 
 struct NextMessage {
@@ -106,24 +107,15 @@ fn peek(fd: RawFd) -> io::Result<NextMessage> {
     })
 }
 
-/// Gives this thread a table of descriptors of its own.
-fn unshare() -> bool {
-    let (first, last) = (libc::c_uint::MAX - 1, libc::c_uint::MAX);
+/// Gives this thread a table of descriptors of its own, with those up to `fd` alone, which is beyond the program's: so there is room. None is
+/// closed before the thread ends, since a close may write what the program has written to a file (NFS).
+fn unshare(fd: RawFd) -> bool {
+    let (first, last) = ((fd as libc::c_uint).wrapping_add(1), libc::c_uint::MAX);
     // SAFETY: numbers.
     let unshared =
         check(unsafe { libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_UNSHARE) });
     // SAFETY: a number.
     unshared.is_ok() || check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) }).is_ok()
-}
-
-/// Makes room in this thread's table.
-fn close_others(fd: RawFd) {
-    let fd = fd as libc::c_uint;
-    for (first, last) in [(0, fd.wrapping_sub(1)), (fd + 1, libc::c_uint::MAX)] {
-        // Where the kernel refuses it (EINVAL: an empty range; before Linux 5.9), the table has the room that the process has.
-        // SAFETY: numbers of this thread's own table.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    }
 }
 
 #[cfg(test)]
@@ -199,6 +191,32 @@ mod tests {
         }
     }
 
+    /// Linux 6.16 can: then nothing comes with a message, be it sent to the socket itself or to a connection that waits there.
+    #[test]
+    fn descriptors_are_refused_at_their_sender() {
+        let name = crate::sys::AbstractName::new(&format!("ferroce-test-refuse-{}", std::process::id()));
+        let listener = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
+        if !refuse_descriptors(listener.raw()) {
+            return;
+        }
+        crate::sys::bind(listener.raw(), &name).unwrap();
+        crate::sys::listen(listener.raw(), 4).unwrap();
+        let client = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+        crate::sys::connect(client.raw(), &name).unwrap();
+        let [own, peer] = socket_pair(libc::SOCK_DGRAM).unwrap();
+        assert!(refuse_descriptors(own.raw()));
+        for sender in [client, peer] {
+            let mut control = Control::<{ space(4) }>::new();
+            control.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &listener.raw().to_ne_bytes());
+            let sent = send_message(sender.raw(), &Outgoing::new([b"x"]), &mut control);
+            assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EPERM));
+            assert_eq!(
+                send_message(sender.raw(), &Outgoing::new([b"x"]), &mut Control::<0>::new()).unwrap(),
+                1
+            );
+        }
+    }
+
     #[test]
     fn a_message_is_taken_without_a_wait_for_the_descriptors_that_come_with_it() {
         let [own, peer] = socket_pair(libc::SOCK_DGRAM).unwrap();
@@ -206,7 +224,7 @@ mod tests {
         let silent = send_lingering(peer.raw());
         send_message(peer.raw(), &Outgoing::new([b"next"]), &mut Control::<0>::new()).unwrap();
         assert!(brings_descriptors(own.raw()));
-        expect_closed(&silent, || discard_message(own.raw()));
+        expect_closed(&silent, || discard_message(own.raw()).unwrap());
         assert!(!brings_descriptors(own.raw()));
         let mut bytes = [0; 8];
         let next = receive_message(own.raw(), &mut bytes, &mut Control::<0>::new()).unwrap();
