@@ -191,6 +191,30 @@ mod tests {
         }
     }
 
+    /// The thread's table has a duplicate of the file, and closes it. The kernel ends the locks of the table alone.
+    #[test]
+    fn record_locks_of_the_program_outlive_a_socket_that_is_left() {
+        let path = std::env::temp_dir().join(format!("ferroce-test-locks-{}", std::process::id()));
+        let (own, other) = (std::fs::File::create(&path).unwrap(), std::fs::File::create(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let call = |file: &std::fs::File, how: libc::c_int| {
+            // SAFETY: all-zero bytes are a valid flock.
+            let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+            lock.l_type = libc::F_WRLCK as _;
+            // SAFETY: the kernel reads and writes the lock.
+            check(unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), how, &raw mut lock) }).unwrap();
+            libc::c_int::from(lock.l_type)
+        };
+        call(&own, libc::F_SETLK);
+        let [left, peer] = socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let silent = send_lingering(peer.raw());
+        // The connection is closed after all of the thread's table.
+        expect_closed(&silent, || leave(left));
+        assert_eq!(call(&other, libc::F_OFD_GETLK), libc::F_WRLCK);
+        drop(own);
+        assert_eq!(call(&other, libc::F_OFD_GETLK), libc::F_UNLCK);
+    }
+
     /// Linux 6.16 can: then nothing comes with a message, be it sent to the socket itself or to a connection that waits there.
     #[test]
     fn descriptors_are_refused_at_their_sender() {
