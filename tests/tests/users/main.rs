@@ -284,7 +284,7 @@ fn a_trusted_user_gets_no_sockets_and_no_tables() {
     let ask = format!(
         "{ASKS}
 slot = slots('ferroce-2-u12345-slot-').pop()
-for kind in [1, 3, 4, 5, 6, 7, 8, 9, 10]: refused('ferroce-2-slot-%d' % slot, kind)
+for kind in [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]: refused('ferroce-2-slot-%d' % slot, kind)
 print('refused')"
     );
     python(&world, &ask).wait(LIMIT).expect_success();

@@ -313,7 +313,7 @@ fn a_third_users_requests_get_no_answer_at_any_listener() {
 listeners = ['ferroce-2-slot-%d' % n for n in slots()]
 listeners += ['ferroce-2-u12345-leader', 'ferroce-2-port-0106-7174', 'ferroce-2-port-0106-7174-0.0.0.0']
 for name in listeners:
-    for kind in range(1, 11): refused(name, kind)
+    for kind in range(1, 12): refused(name, kind)
 print('refused')"
         );
         python(&world, &ask).wait(LIMIT).expect_success();
