@@ -1,7 +1,7 @@
 //! Memory that one process opens to another and takes back, while it is used: `tests/c/memory/windows.c`,
-//! `tests/c/memory/former_connection.c`.
+//! `tests/c/memory/former_connection.c`, `tests/c/memory/other_numbers.c`.
 
-use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
+use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World, require};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
@@ -31,6 +31,20 @@ fn what_is_taken_back_is_the_owners_alone_over_udp() {
 fn what_is_taken_back_is_the_owners_alone_between_hosts_that_lose_packets() {
     let faults = ["--fault", "drop=0.5%,dup=1%,reorder=1%"];
     open_and_take_back(&require!(World::two_hosts(9000)), Fabric::Any, &faults, &["-l"]);
+}
+
+/// `tests/c/memory/other_numbers.c`.
+#[test]
+fn shared_memory_of_a_peer_is_the_peers_though_proc_numbers_other_processes() {
+    let program = &*require!(Artifacts::get().c_program("memory/other_numbers"));
+    let world = require!(World::one_host(1500));
+    let mut process = world.first().start_ferroce_privileged(&[], &[program], &[]);
+    let outcome = process.wait(LIMIT);
+    if let Some(why) = outcome.stdout.lines().find_map(|line| line.strip_prefix("skipped: ")) {
+        return require!(Err(Skip(why.to_owned())));
+    }
+    outcome.expect_success();
+    outcome.expect_ok();
 }
 
 #[test]

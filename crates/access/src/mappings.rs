@@ -2,6 +2,7 @@
 //!
 //! The kernel is asked through `/proc/thread-self`: once the main thread has ended, `/proc/self` has no memory any more.
 
+use ferroce_os::sys;
 use std::fs::File;
 use std::io::{self, BufRead};
 use std::os::fd::AsRawFd;
@@ -111,7 +112,7 @@ pub(crate) struct FileMapping {
 /// # Errors
 /// The process's mappings can't be read.
 pub(crate) fn shared_mapping(pid: i32, at: u64) -> io::Result<Option<FileMapping>> {
-    let maps = File::open(format!("/proc/{pid}/maps"))?;
+    let maps = File::open(sys::proc_entry(pid, "maps")?)?;
     let mut name = [0; 4096];
     if let Ok(found) = query(&maps, at, &mut name) {
         let path = name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec();

@@ -8,7 +8,7 @@
 
 use crate::mappings::{FileMapping, shared_mapping};
 use crate::{PeerMemory, copy, guard};
-use ferroce_os::fork;
+use ferroce_os::{fork, sys};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -169,7 +169,7 @@ fn is_memory(pid: i32, device: u64) -> bool {
         (libc::makedev(number(major)?, number(minor)?) == device).then(|| OF_MEMORY.contains(kind))
     };
     let mounted = || {
-        let mounts = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let mounts = sys::proc_entry(pid, "mountinfo").and_then(fs::read).unwrap_or_default();
         mounts.split(|&byte| byte == b'\n').find_map(of_mount).unwrap_or(false)
     };
     kernels_own().contains(&device) || mounted()
@@ -198,7 +198,7 @@ fn by_name(pid: i32, file: &FileMapping) -> io::Result<File> {
         return Err(refused(libc::ENOENT));
     };
     let name = CString::new(name)?;
-    let root = unopened(format!("/proc/{pid}/root"))?;
+    let root = unopened(sys::proc_entry(pid, "root")?)?;
     // SAFETY: plain data.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
@@ -224,7 +224,7 @@ fn by_name(pid: i32, file: &FileMapping) -> io::Result<File> {
 
 /// The file, found among the descriptors of the process, as [`by_name`].
 fn by_descriptor(pid: i32, file: &FileMapping) -> io::Result<File> {
-    for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+    for entry in fs::read_dir(sys::proc_entry(pid, "fd")?)?.flatten() {
         let path = entry.path();
         if fs::read_link(&path).is_ok_and(|name| name.as_os_str().as_bytes() == file.path)
             && let Ok(found) = unopened(path).and_then(|found| same(found, file))

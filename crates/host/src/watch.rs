@@ -224,14 +224,15 @@ fn read(memory: &EngineFd, longest: usize) -> Option<Vec<u8>> {
     (sys::read_at(fd, &mut bytes, 0).ok()? == length).then_some(bytes)
 }
 
-/// The process is stopped, or being traced and at a halt. False of 0, a process of another PID namespace.
+/// The process is stopped, or being traced and at a halt. False of 0, a process of another PID namespace, and of all processes where
+/// `/proc` is another namespace's.
 #[must_use]
 pub fn is_stopped(pid: i32) -> bool {
     if pid == 0 {
         return false;
     }
-    let path = CString::new(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let stat = sys::read_file(&path, 4096).unwrap_or_default();
+    let path = sys::proc_entry(pid, "stat").and_then(|path| Ok(CString::new(path)?));
+    let stat = path.and_then(|path| sys::read_file(&path, 4096)).unwrap_or_default();
     // The name before it may have any letters.
     let state = stat.iter().rposition(|&b| b == b')').and_then(|end| stat.get(end + 2));
     matches!(state, Some(b'T' | b't'))

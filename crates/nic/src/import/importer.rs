@@ -73,7 +73,8 @@ impl Exporter {
         const WHAT: &str = "importing device memory";
         let (name, [fd, len, ..]) = self.find(handle, EntryKind::Dm, WHAT)?;
         let (pid, ..) = self.ledger.process();
-        let dm = Dm::of_another(context, &format!("/proc/{pid}/fd/{fd}"), len, handle)?;
+        let path = sys::proc_entry(pid, &format!("fd/{fd}")).map_err(Error::os(WHAT))?;
+        let dm = Dm::of_another(context, &path, len, handle)?;
         // Still listed: so the descriptor was that of the device memory.
         if !self.ledger.is_listed(index(handle), name) || self.asked_memory().is_none() {
             return Err(no_such(WHAT));

@@ -47,7 +47,7 @@ pub use messages::{
 pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
     PAGE, add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_page_anywhere,
-    map_shared, memfd, page_size, pidfd, process_exists, read_at, seals, seek_end, unmap,
+    map_shared, memfd, page_size, pidfd, proc_entry, process_exists, read_at, seals, seek_end, unmap,
 };
 
 pub use socket::{

@@ -192,6 +192,29 @@ pub fn process_exists(pid: i32) -> bool {
     asked.err().and_then(|error| error.raw_os_error()) != Some(libc::ESRCH)
 }
 
+/// The name of a process's entry in `/proc`.
+///
+/// # Errors
+/// ESRCH: the mounted `/proc` isn't that of this process's PID namespace (`unshare --pid` without `--mount-proc`), so it has other
+/// processes by these numbers. That of `openat(2)`: there is none.
+pub fn proc_entry(pid: i32, entry: &str) -> io::Result<String> {
+    let status = read_file(c"/proc/thread-self/status", 16 << 10)?;
+    match numbers_in_proc(&status) {
+        // Kernels without PID namespaces list none.
+        None | Some(1) => Ok(format!("/proc/{pid}/{entry}")),
+        Some(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
+/// How many numbers a process has by its status: one in the PID namespace of `/proc`, and one in each that is inside of it.
+fn numbers_in_proc(status: &[u8]) -> Option<usize> {
+    let lines = std::str::from_utf8(status).unwrap_or_default().lines();
+    lines
+        .filter_map(|line| line.strip_prefix("NSpid:"))
+        .map(|numbers| numbers.split_whitespace().count())
+        .next()
+}
+
 /// Lets other processes of the user copy from and to this one where the Yama module asks for it (scope 1).
 pub fn allow_copies_by_others() {
     if read_file(c"/proc/sys/kernel/yama/ptrace_scope", 16).is_ok_and(|scope| scope.first() == Some(&b'1')) {
@@ -203,6 +226,15 @@ pub fn allow_copies_by_others() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proc_of_another_pid_namespace_is_told_by_the_numbers_of_this_process() {
+        let status = |numbers| format!("Name:\tNSpid: 1 2\nNSpid:{numbers}\nNSpgid:\t1\t2\n").into_bytes();
+        assert_eq!(numbers_in_proc(&status("\t50")), Some(1));
+        assert_eq!(numbers_in_proc(&status("\t50\t1")), Some(2));
+        assert_eq!(numbers_in_proc(b"Name:\tx\n"), None);
+        assert_eq!(proc_entry(7, "maps").unwrap(), "/proc/7/maps");
+    }
 
     #[test]
     fn memory_is_mapped_in_pages() {
