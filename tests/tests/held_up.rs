@@ -38,6 +38,27 @@ fn a_process_that_was_stopped_itself_finds_its_queue_pair_free() {
     world.first().start_ferroce(&[], &[path], &[]).wait(LIMIT).expect_ok();
 }
 
+/// Has UDP port 4791 of an address that the host doesn't have yet, and shares it with no process.
+const TAKEN: &str = "
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(socket.SOL_IP, 15, 1)
+s.bind(('10.77.0.99', 4791)); print('taken', flush=True); time.sleep(100)";
+
+/// `tests/c/surroundings/taken_address.c`. Shared memory is copied to without the other side's adapter.
+#[test]
+fn a_new_address_whose_port_a_program_has_holds_up_no_queue_pair() {
+    let path = &*require!(Artifacts::get().c_program("surroundings/taken_address"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let mut taker = host.start(&["python3", "-c", TAKEN], &[]);
+    taker.wait_for_output("taken", LIMIT);
+    let mut process = host.start_ferroce(&[], &[path, "10.77.0.99"], Fabric::Udp.settings());
+    process.wait_for_output("ready", LIMIT);
+    host.admin("ip addr add 10.77.0.99/24 dev eth0");
+    let outcome = process.wait(LIMIT);
+    assert_eq!(outcome.expect_success().stdout, "ready\nok\n", "{outcome}");
+}
+
 #[test]
 fn a_thread_that_leaves_a_poll_of_many_completions_by_siglongjmp_holds_up_no_fork() {
     run(Fabric::Any, &["nowhere_at_the_end"]);

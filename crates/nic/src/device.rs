@@ -12,7 +12,7 @@ use ferroce_proto::Violation;
 use ferroce_queues::{EventQueue, Limits, MAX_CQ, MAX_SRQ};
 use ferroce_types::{AsyncEvent, Error, HostAddr, Result, invalid};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Queue pairs a process may have.
@@ -128,7 +128,7 @@ impl Device {
         let context = Arc::new(Context {
             device: self.clone(),
             port,
-            listening: Listening::default(),
+            listening: AtomicU32::new(0),
             async_events: EventQueue::new()?,
             failed: AtomicBool::new(false),
             listener: OnceLock::new(),
@@ -153,22 +153,6 @@ struct PortView {
     hardware_address: Option<[u8; 6]>,
     last_speed: LastSpeed,
     gids: GidTable,
-}
-
-/// Whether the adapter listens to all addresses of a device's GID table, but for those that are left out: nobody has to collect them then.
-#[derive(Default, Debug)]
-struct Listening {
-    /// Counts changes of the table. Written with the port locked.
-    table: AtomicU32,
-    /// High half: the adapter's generation plus one. Low half: `table` when the addresses were collected. 0: never.
-    seen: AtomicU64,
-}
-
-impl Listening {
-    /// The state to be remembered once `adapter` listens to the table as it is now.
-    fn state(&self, adapter: &Adapter) -> u64 {
-        (u64::from(adapter.generation()) + 1) << 32 | u64::from(self.table.load(Ordering::Acquire))
-    }
 }
 
 /// What becomes of an open device.
@@ -196,7 +180,8 @@ impl std::fmt::Debug for Listener {
 pub struct Context {
     device: Arc<Device>,
     port: RwLock<class::Port, PortView>,
-    listening: Listening,
+    /// The adapter that has been asked to listen to the device's addresses: its generation plus one. 0: none.
+    listening: AtomicU32,
     async_events: EventQueue<AsyncEvent>,
     /// The program has been told that the device is of no more use.
     failed: AtomicBool,
@@ -289,7 +274,7 @@ impl Context {
     fn catch_up(&self) {
         let mut port = self.port.write();
         if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
-            self.update_gids(&mut port, &netdev);
+            port.gids.update(&netdev);
             port.attributes = PortAttributes::of(&netdev);
             port.hardware_address = netdev.mac;
             let attributes = port.attributes;
@@ -310,19 +295,6 @@ impl Context {
         }
     }
 
-    /// Takes changes of the GID table into account, and returns them.
-    fn update_gids(
-        &self,
-        port: &mut PortView,
-        netdev: &ferroce_netdev::Netdev,
-    ) -> Vec<ferroce_netdev::GidChange> {
-        let changes = port.gids.update(netdev);
-        if !changes.is_empty() {
-            self.listening.table.fetch_add(1, Ordering::Release);
-        }
-        changes
-    }
-
     pub(crate) fn raise(&self, event: AsyncEvent) {
         tracing::debug!(?event, device = %self.device.info.name, "asynchronous event");
         self.async_events.push(event);
@@ -333,19 +305,19 @@ impl Context {
         self.async_events.withdraw(|e| e.object() == Some(object));
     }
 
-    /// The process's adapter: after a fork, a new one.
+    /// The process's adapter: after a fork, a new one. The first call makes the device's addresses usable, which takes a while. Later
+    /// addresses are made usable by the news of them, and by the queue pairs that name them.
     pub(crate) fn adapter(&self) -> Result<&'static Adapter> {
         let adapter = adapter::start()?;
-        let state = self.listening.state(adapter);
-        if self.listening.seen.load(Ordering::Relaxed) == state {
+        let generation = adapter.generation() + 1;
+        if self.listening.load(Ordering::Relaxed) == generation {
             return Ok(adapter);
         }
-        // Making an address usable takes a while, and other processes ask for the table meanwhile.
+        // Other processes ask for the table meanwhile.
         let addresses: Vec<HostAddr> =
             self.port.read().gids.iter().map(|(_, entry)| HostAddr::new(entry.ip, entry.scope_id)).collect();
-        if adapter.use_addresses(&addresses)? {
-            self.listening.seen.store(state, Ordering::Relaxed);
-        }
+        adapter.use_addresses(&addresses)?;
+        self.listening.store(generation, Ordering::Relaxed);
         Ok(adapter)
     }
 
@@ -401,9 +373,7 @@ impl Context {
         let gids = self.gid_table();
         let entries = gids.iter().map(|(_, entry)| entry).filter(|entry| is_usable(entry));
         let addresses: Vec<HostAddr> = entries.map(|e| HostAddr::new(e.ip, e.scope_id)).collect();
-        if let Err(error) = adapter.use_addresses(&addresses) {
-            tracing::warn!(%error, "addresses of a device can't be used");
-        }
+        adapter.use_later(&addresses);
     }
 
     /// Takes a change of the interface into account and raises the events for it. `was_down`: it has been down since the
@@ -411,7 +381,7 @@ impl Context {
     pub(crate) fn refresh(&self, netdev: &ferroce_netdev::Netdev, was_down: bool) {
         let mut port = self.port.write();
         let before = port.attributes;
-        let changes = self.update_gids(&mut port, netdev);
+        let changes = port.gids.update(netdev);
         let is_there = |entry: &GidEntry| port.gids.iter().any(|(_, there)| there == entry);
         let lost = changes.iter().filter_map(|change| change.old).filter(|old| !is_there(old));
         let lost: Vec<HostAddr> = lost.map(|entry| HostAddr::new(entry.ip, entry.scope_id)).collect();
@@ -446,28 +416,5 @@ impl Context {
         } else if !lost.is_empty() {
             self.tell(&DeviceNews::AddressesLost(lost));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::devices;
-    use crate::namespace::in_namespace;
-
-    #[test]
-    fn addresses_are_collected_again_when_the_table_has_changed() {
-        const NAME: &str = "device::tests::addresses_are_collected_again_when_the_table_has_changed";
-        in_namespace(NAME, || {
-            let context = devices().expect("the network")[0].open().expect("a device");
-            let adapter = context.adapter().unwrap();
-            let seen = || context.listening.seen.load(Ordering::Relaxed);
-            let first = seen();
-            assert_eq!(first, context.listening.state(adapter));
-            context.listening.table.fetch_add(1, Ordering::Release);
-            assert_ne!(first, context.listening.state(adapter));
-            context.adapter().unwrap();
-            assert!(seen() > first && seen() == context.listening.state(adapter));
-        });
     }
 }

@@ -112,6 +112,7 @@ classes! {
     LinksRefused: "hostlink/src/links.rs", "processes that share no memory just now";
     LinkConfirmed: "hostlink/src/link/mod.rs", "slots that are known to be the peer's";
     Locals: "nic/src/fabric/addresses.rs", "the addresses in use";
+    Arrivals: "nic/src/fabric/addresses.rs", "addresses that a device has got since it was opened";
     LeftOut: "nic/src/fabric/addresses.rs", "addresses of devices whose UDP port belongs to another program";
     Services: "host/src/services.rs", "the functions that answer requests of other processes";
     SpareDescriptor: "host/src/services.rs", "a descriptor that is given up when there is no other left";

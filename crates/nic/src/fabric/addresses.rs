@@ -18,7 +18,7 @@ use ferroce_types::{Error, HostAddr, Instant, MAX_FLOW_LABEL, Result, first_qpn,
 use ferroce_udp::{self, Endpoint};
 use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -44,12 +44,21 @@ struct LeftOut {
     for_good: bool,
 }
 
+/// Addresses that a device has got since it was opened.
+#[derive(Debug, Default)]
+struct Arrivals {
+    waiting: BTreeSet<HostAddr>,
+    /// A thread makes them usable.
+    has_thread: bool,
+}
+
 /// All of them, and what is known about peers.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     locals: RwLock<class::Locals, Arc<Vec<Local>>>,
     /// Addresses of devices whose port this process doesn't share.
     left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
+    arrivals: Mutex<class::Arrivals, Arrivals>,
     /// Where each QP has been counted as a user.
     listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
     /// How often QPs have been counted, at all addresses together.
@@ -175,12 +184,12 @@ impl Adapter {
     }
 
     /// Makes a device's addresses usable. One whose port somebody else has is left out, which is told once; who names it later
-    /// is refused, unless it is free by then. False: one can't be used yet.
+    /// is refused, unless it is free by then. So is one that can't be used yet: there is news when it can.
     ///
     /// # Errors
     /// As [`Adapter::add_address`], but EADDRINUSE and EBUSY only when no address is left, or the port is taken at all addresses.
-    pub(crate) fn use_addresses(&self, addresses: &[HostAddr]) -> Result<bool> {
-        let (mut usable, mut complete, mut refused) = (false, true, Vec::new());
+    pub(crate) fn use_addresses(&self, addresses: &[HostAddr]) -> Result<()> {
+        let (mut usable, mut refused) = (false, Vec::new());
         for &address in addresses {
             let is_it = |left_out: &LeftOut| left_out.address == address && left_out.for_good;
             if self.addresses.left_out.lock().iter().any(is_it) {
@@ -192,7 +201,6 @@ impl Adapter {
                 // Still tentative, or gone since the table was read: there is news of either.
                 Err((libc::EADDRNOTAVAIL, _)) => {
                     tracing::debug!(?address, "an address of the GID table can't be used now");
-                    complete = false;
                 }
                 Err((libc::EADDRINUSE | libc::EBUSY, error)) => refused.push((address, error)),
                 Err((_, error)) => return Err(error),
@@ -213,7 +221,43 @@ impl Adapter {
             drop(left_out);
             crate::voice::tell(&format!("{error}; the address is left out, the device's others work"));
         }
-        Ok(complete)
+        Ok(())
+    }
+
+    /// Makes a device's addresses usable when it has got new ones, in a thread of their own. A holder of the port that doesn't answer
+    /// is waited for for up to 15 s, and no queue pair at another address waits with it.
+    pub(crate) fn use_later(&'static self, addresses: &[HostAddr]) {
+        if addresses.iter().all(|&address| self.is_local_address(address)) {
+            return;
+        }
+        let mut arrivals = self.addresses.arrivals.lock();
+        arrivals.waiting.extend(addresses);
+        if std::mem::replace(&mut arrivals.has_thread, true) {
+            return;
+        }
+        drop(arrivals);
+        if let Err(error) = ferroce_engine::start_thread("ferroce-address", || self.use_arrivals()) {
+            tracing::warn!(%error, "no thread makes a new address usable before a queue pair names it");
+            *self.addresses.arrivals.lock() = Arrivals::default();
+        }
+    }
+
+    /// Until none waits.
+    fn use_arrivals(&self) {
+        let Ok(_inside) = fork::enter_library() else { return };
+        loop {
+            let mut arrivals = self.addresses.arrivals.lock();
+            let addresses = std::mem::take(&mut arrivals.waiting);
+            arrivals.has_thread = !addresses.is_empty();
+            drop(arrivals);
+            if addresses.is_empty() {
+                return;
+            }
+            let addresses: Vec<HostAddr> = addresses.into_iter().collect();
+            if let Err(error) = self.use_addresses(&addresses) {
+                tracing::warn!(%error, "addresses of a device can't be used");
+            }
+        }
     }
 
     /// Sees to it that the sockets of all this process's slots, at all its addresses, are read, and that of QP 1 if there are
