@@ -14,6 +14,7 @@ mod rank;
 mod readiness;
 pub mod room;
 mod setting;
+pub mod standard_error;
 pub mod sync;
 pub mod sys;
 pub mod throttle;

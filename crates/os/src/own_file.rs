@@ -21,7 +21,7 @@ use std::path::Path;
 const MOST_LINKS: usize = 40;
 
 /// Opens a file to write to, and makes it if there is none. `flags` are those of `open(2)`. A FIFO that no process reads isn't waited
-/// for.
+/// for, and writing to one whose reader has stopped gives EAGAIN, as with a terminal or a device.
 ///
 /// # Errors
 /// Those of opening; the file, or a link that leads to it, is another user's. Nothing is made and nothing is written then.
@@ -133,18 +133,12 @@ fn is_of_kernel(link: &File) -> io::Result<bool> {
     Ok(stat.f_type == libc::PROC_SUPER_MAGIC)
 }
 
-/// Takes a file that has been opened with `O_NONBLOCK`, if it isn't another user's.
+/// Takes a file, if it isn't another user's.
 fn accept(file: File) -> io::Result<File> {
     let metadata = file.metadata()?;
     // A terminal belongs to the user who has logged in, and `/dev/null` to root.
     if !metadata.file_type().is_char_device() {
         check(&metadata)?;
-    }
-    // SAFETY: takes no pointer; the description is new, so no other descriptor has this flag.
-    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: as above.
-    if flags < 0 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) } < 0 {
-        return Err(io::Error::last_os_error());
     }
     Ok(file)
 }

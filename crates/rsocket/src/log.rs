@@ -25,7 +25,6 @@ pub(crate) fn refused(call: &'static str, why: &str) {
     let now = second();
     if LAST.swap(now, Ordering::Relaxed) != now {
         let line = format!("ferroce: {call}: {why}\n");
-        // SAFETY: a readable buffer of this length. Standard error may be closed: then the line is lost.
-        unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        ferroce_os::standard_error::write(line.as_bytes());
     }
 }

@@ -1,5 +1,5 @@
 /* held_up: a page of memory whose fault isn't answered, a page that takes 50 ms, a process that is stopped, an array of completions that
- * isn't there. Whatever a thread waits for then, calls on other objects return, and calls on the same object return within their bound.
+ * isn't there, lines that aren't read. Whatever a thread waits for then, calls on other objects return, and calls on the same object return within their bound.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -535,13 +535,57 @@ static void fork_beside_a_page(void)
 	end_side(second);
 }
 
+/* The other side of `unread_lines`: its standard error is a pipe without room, and its adapter alone answers. */
+static void answer_unread(int fd)
+{
+	char bytes[4096] = {0};
+	int ends[2];
+
+	MUST(pipe2(ends, O_NONBLOCK));
+	for (size_t size = sizeof bytes; size; size = size > 1 ? 1 : 0)
+		while (write(ends[1], bytes, size) > 0)
+			;
+	MUST(fcntl(ends[1], F_SETFL, 0));
+	MUST(dup2(ends[1], STDERR_FILENO) != STDERR_FILENO);
+	begin();
+	connect_new(fd);
+	struct end other = connect_new(fd);
+
+	for (int i = 0; i < 3; i++)
+		MUST(post_recv(other.qp, other.mr, 0, 64, 1));
+	meet_again(fd);
+	for (;;)
+		pause();
+}
+
+/* A line on standard error, which a peer can cause, waits for no reader for longer than a second. */
+static void unread_lines(void)
+{
+	pid_t peer;
+	int fd = start_side(answer_unread, &peer);
+	struct ibv_wc wc;
+
+	begin();
+	struct end refused = connect_new(fd), other = connect_new(fd);
+
+	meet_again(fd);
+	write_and_wait(&other, 0);
+	refused.theirs.rkey ^= 1;
+	MUST(write_to(&refused, 0));
+	if (!wait_wc(refused.cq, &wc, STANDS_MS) || wc.status != IBV_WC_REM_ACCESS_ERR)
+		fail("a WRITE with a wrong key ends with %s", ibv_wc_status_str(wc.status));
+	for (int i = 0; i < 3; i++)
+		send_and_wait(&other);
+	end_side(peer);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
 		CASE(stopped_peer),	    CASE(page_that_is_written), CASE(page_that_receives),
 		CASE(sender_of_a_page),	    CASE(write_beside_a_page),	CASE(post_to_a_page),
 		CASE(nowhere),		    CASE(nowhere_at_the_end),	CASE(slow_pages),
-		CASE(record_for_a_sender_of_a_page), CASE(fork_beside_a_page),
+		CASE(record_for_a_sender_of_a_page), CASE(fork_beside_a_page), CASE(unread_lines),
 	};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);

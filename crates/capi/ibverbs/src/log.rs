@@ -12,7 +12,10 @@ use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use ferroce_nic::settings;
-use ferroce_os::sync::{Mutex, class};
+use ferroce_os::{
+    standard_error,
+    sync::{Mutex, class},
+};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -20,15 +23,14 @@ use tracing_subscriber::prelude::*;
 /// How often the same call may complain on standard error.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Standard error by raw system calls, which are no cancellation points: a thread that is being cancelled may be in the
-/// middle of a verbs call that has something to say.
+/// Standard error, as tracing writes to it. It isn't a cancellation point: a thread that is being cancelled may be in the middle of a verbs
+/// call that has something to say.
 struct StandardError;
 
 impl Write for StandardError {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: a readable buffer of this length.
-        let n = unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, bytes.as_ptr(), bytes.len()) };
-        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+        standard_error::write(bytes);
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -78,8 +80,7 @@ fn print(line: impl Display) {
         }
         false => format!("ferroce: {line}\n"),
     };
-    // Standard error may be closed.
-    let _ = StandardError.write_all(text.as_bytes());
+    standard_error::write(text.as_bytes());
 }
 
 /// Standard error was a terminal when this was first asked.
@@ -147,8 +148,7 @@ pub(crate) fn unusable(why: &str) {
         !ferroce_os::has_gained_privileges() && !run.is_null() && unsafe { CStr::from_ptr(run) } == c"1";
     if shown && !SAID.swap(true, Ordering::Relaxed) {
         for part in ["ferroce: ", why, "\n"] {
-            // Standard error may be closed; there is nobody left to tell.
-            let _ = StandardError.write_all(part.as_bytes());
+            standard_error::write(part.as_bytes());
         }
     }
 }

@@ -93,9 +93,11 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     check(unsafe { libc::syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len()) })
 }
 
-/// `write(2)`, for tests of descriptors.
-#[cfg(test)]
-fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
+/// `write(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
     // SAFETY: `buffer` is readable for its length.
     check(unsafe { libc::syscall(libc::SYS_write, fd, buffer.as_ptr(), buffer.len()) })
 }

@@ -7,26 +7,30 @@
 //! received. Two processes of one host show each of their packets twice, once each way.
 //!
 //! Nothing is buffered, allocated or locked here. When a write fails (a full disk), this process stops capturing, and
-//! says so once.
+//! says so once. So it does when what reads a FIFO has read nothing for a second: a queue pair may wait for the capture.
 
 use super::Direction;
-use ferroce_os::own_file;
 use ferroce_os::sync::MadeOnce;
+use ferroce_os::{own_file, sys};
 pub use ferroce_pcapng::IpUdpHeader;
 use ferroce_pcapng::{Interface, PacketBlock, file_header, headed, ip_udp_bytes, trailer};
 use ferroce_wire::Headers;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The environment variable.
 pub const VARIABLE: &str = "FERROCE_CAPTURE";
 
 /// Bytes of a message that are kept where a packet is a whole message and has no MTU.
 pub const MESSAGE_BYTES: usize = 4096;
+
+/// How long a block waits for room in a FIFO.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Pieces a packet may come in.
 const PIECES: usize = 6;
@@ -36,6 +40,8 @@ const PIECES: usize = 6;
 pub struct Capture {
     file: File,
     path: PathBuf,
+    /// A block that isn't written whole has no room. (A FIFO may have some for the rest later.)
+    is_regular: bool,
     /// Device and inode of the file.
     identity: (u64, u64),
     failed: AtomicBool,
@@ -80,7 +86,8 @@ impl Capture {
             // section, and what comes first in any case is a header.
             file.write_all(&file_header())?;
         }
-        Ok(Self { file, path, identity: (metadata.dev(), metadata.ino()), failed: AtomicBool::new(false) })
+        let (is_regular, identity) = (metadata.is_file(), (metadata.dev(), metadata.ino()));
+        Ok(Self { file, path, is_regular, identity, failed: AtomicBool::new(false) })
     }
 
     /// Writes a packet that is complete: `pieces` together are its bytes from BTH to ICRC.
@@ -141,15 +148,16 @@ impl Capture {
             *slice = IoSlice::new(piece);
         }
         slices[1 + pieces.len()] = IoSlice::new(block.back());
-        if let Err(error) = self.append(&slices, block.len())
+        if let Err(error) = self.append(&mut slices)
             && !self.failed.swap(true, Ordering::Relaxed)
         {
             tracing::error!("no more packets are captured: {}: {error}", self.path.display());
         }
     }
 
-    /// One `writev`. A second one for the rest of a block could come after another process's block.
-    fn append(&self, slices: &[IoSlice<'_>], len: usize) -> io::Result<()> {
+    /// One `writev`. A second one for the rest of a block could come after another process's block: only FIFOs get it, which take more
+    /// than 4 KiB (PIPE_BUF) in parts.
+    fn append(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         // A program that closes descriptors it didn't open (on becoming a daemon) may have reused ours for a file of its
         // own, which must not get our packets.
         let ours = self.file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == self.identity);
@@ -160,13 +168,31 @@ impl Capture {
             reopened = own_file::open_existing(&self.path, libc::O_WRONLY | libc::O_APPEND)?;
             &reopened
         };
-        let written = loop {
+        let mut until = None;
+        // What has no bytes is passed over.
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
             match file.write_vectored(slices) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => break other?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(io::Error::new(error.kind(), "its reader doesn't read"));
+                    }
+                    // Interrupted, it writes again.
+                    let _ = sys::wait_for(file.as_raw_fd(), libc::POLLOUT, left);
+                }
+                Err(error) => return Err(error),
+                Ok(written) => {
+                    IoSlice::advance_slices(&mut slices, written);
+                    if self.is_regular && !slices.is_empty() {
+                        return Err(io::ErrorKind::StorageFull.into());
+                    }
+                }
             }
-        };
-        if written == len { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        }
+        Ok(())
     }
 }
 

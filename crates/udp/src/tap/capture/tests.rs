@@ -1,7 +1,9 @@
 use super::*;
 use ferroce_pcapng::flow;
 use ferroce_wire::{Aeth, Bth, Opcode, Operation, Reth, Service};
+use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -216,6 +218,58 @@ fn a_full_disk_ends_the_capture_and_not_the_program() {
     for _ in 0..3 {
         capture.packet(Direction::In, &v4(), &[&[9; 20]]);
         assert!(capture.failed.load(Ordering::Relaxed));
+    }
+}
+
+/// A FIFO, and its end to read from.
+fn fifo(name: &str) -> (Scratch, File) {
+    let path = Scratch::new(name);
+    let text = std::ffi::CString::new(path.0.to_str().unwrap()).unwrap();
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o600) }, 0);
+    let flags = libc::O_NONBLOCK;
+    let reader = File::options().read(true).custom_flags(flags).open(&path.0).unwrap();
+    // SAFETY: takes no pointer.
+    assert!(unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, 0) } >= 0);
+    (path, reader)
+}
+
+#[test]
+fn a_fifo_that_is_not_read_ends_the_capture_and_holds_up_no_program() {
+    let (path, _reader) = fifo("unread");
+    let capture = Capture::open(&path.0).unwrap();
+    // It has room for 64 KiB.
+    for _ in 0..100 {
+        capture.packet(Direction::In, &v4(), &[&[9; 1000]]);
+    }
+    assert!(capture.failed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_fifo_that_is_read_slowly_gets_all_blocks_whole() {
+    const PACKETS: usize = 60;
+    let (path, mut reader) = fifo("slow");
+    let copy = Scratch::new("copy");
+    let mut file = File::create(&copy.0).unwrap();
+    let capture = Capture::open(&path.0).unwrap();
+    let reads = std::thread::spawn(move || {
+        let mut bytes = [0; 3000];
+        while let Ok(length @ 1..) = reader.read(&mut bytes) {
+            file.write_all(&bytes[..length]).unwrap();
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    });
+    // Longer than what a FIFO takes in one piece.
+    for _ in 0..PACKETS {
+        capture.packet(Direction::In, &v4(), &[&[1; 4000], &[2; 4000]]);
+    }
+    assert!(!capture.failed.load(Ordering::Relaxed));
+    drop(capture);
+    reads.join().unwrap();
+    let blocks = blocks(&copy.0);
+    assert_eq!(blocks.len(), PACKETS);
+    for block in &blocks {
+        assert_eq!(captured(block)[28..], [[1; 4000], [2; 4000]].concat());
     }
 }
 
