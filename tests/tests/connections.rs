@@ -466,3 +466,32 @@ fn a_host_without_ferroce_is_named_after_two_seconds() {
     client.wait(LIMIT).expect_success();
     server.wait(LIMIT).expect_success();
 }
+
+/// Has the name by which processes are asked first, and prints of which interface's GIDs it is asked.
+const LEADER: &str = "
+import os, socket, struct
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind('\\0ferroce-2-u%d-leader' % os.geteuid()); s.listen(64); print('listening', flush=True)
+while True:
+    c = s.accept()[0]; c.settimeout(20)
+    try: m = c.recv(100)
+    except OSError: continue
+    if m[5:6] == b'\\3': print('asked about', socket.if_indextoname(struct.unpack('=I', m[8:12])[0]), flush=True)";
+
+/// A process that is asked may be stopped, and is waited for.
+#[test]
+fn an_address_is_resolved_without_a_question_about_other_devices() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    host.admin(
+        "ip link add eth7 type veth peer name peer7 && ip link set peer7 addrgenmode none up && \
+         ip link set eth7 addrgenmode none up && ip addr add 10.88.0.1/24 dev eth7",
+    );
+    let mut leader = host.start(&["python3", "-c", LEADER], &[]);
+    leader.wait_for_output("listening", LIMIT);
+    let outcome = host.start_ferroce(&[], &["rping", "-c", "-C", "1", "-a", "10.88.0.1"], &[]).wait(LIMIT);
+    assert!(outcome.stderr.contains("no process listens at 10.88.0.1:7174"), "{outcome}");
+    let asked = leader.stdout();
+    assert!(asked.contains("asked about eth7") && !asked.contains("asked about eth0"), "{asked}");
+}

@@ -202,8 +202,9 @@ pub(crate) fn need_one() -> Outcome<()> {
 /// # Errors
 /// What kept it from being opened.
 pub(crate) fn with_address(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>> {
+    // Other processes, which may be stopped, know the indices of the GIDs. The addresses are the interface's.
     let has = |device: &Arc<nic::Device>| {
-        nic::gid_table(device.info()).iter().any(|(_, entry)| is_at(entry, ip, scope_id))
+        device.info().gid_table().iter().any(|(_, entry)| is_at(entry, ip, scope_id))
     };
     listed()?.into_iter().find(has).map(open).transpose()
 }
