@@ -57,7 +57,7 @@ impl Host {
         if self.user.is_ambiguous() || !self.trust.knows(holder) {
             return false;
         }
-        let candidates = self.possible_attendants(holder);
+        let mut candidates = self.possible_attendants(holder);
         if candidates.is_empty() {
             return false;
         }
@@ -66,7 +66,7 @@ impl Host {
             GuestAddress { open, holder, looked: begun, attendant: None, answered: false, silence: 0 };
         self.guests.addresses.lock().insert(address, guest);
         self.guests.some.store(true, Ordering::Relaxed);
-        let mut crowds = candidates.chunks(CROWD);
+        let mut left = candidates.clone();
         let mut next = begun;
         let mut patience = PATIENCE;
         while !self.is_attended(address) {
@@ -77,11 +77,17 @@ impl Host {
                 patience = BUSY_PATIENCE;
             }
             if Instant::now() >= next {
-                match crowds.next() {
-                    Some(crowd) => crowd.iter().for_each(|&slot| drop(self.ask(address, slot, 0))),
-                    None => crowds = candidates.chunks(CROWD),
+                if left.is_empty() {
+                    // Some have ended, others have come, and another user may have the port now, or none.
+                    candidates = self.possible_attendants(holder);
+                    left.clone_from(&candidates);
+                    if left.is_empty() || group::holder(address).uid != Some(holder) {
+                        break;
+                    }
                 }
-                next = Instant::now() + if crowds.len() == 0 { AGAIN } else { HEDGE };
+                let crowd = left.split_off(left.len().saturating_sub(CROWD));
+                crowd.into_iter().for_each(|slot| drop(self.ask(address, slot, 0)));
+                next = Instant::now() + if left.is_empty() { AGAIN } else { HEDGE };
             }
             self.answer_requests();
             // What comes for QPs at other addresses meanwhile is lost, as on a wire.

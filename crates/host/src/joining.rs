@@ -33,6 +33,8 @@ const ENDING_PATIENCE: Duration = Duration::from_secs(3);
 const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 /// … and when no other process of this user is there, and the port's sockets aren't this user's.
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
+/// How often a process that was late asks another holder of the port.
+const MOST_OTHERS: u32 = 10;
 /// How often a holder of the port may have ended before its user is looked up.
 const MOST_VANISHED: u32 = 3;
 
@@ -131,7 +133,8 @@ impl Host {
         let start = Instant::now();
         let mut answer_patience = ANSWER_PATIENCE;
         let mut vanished = 0;
-        let mut asked_holder = false;
+        // The user whose processes were asked to attend, and has the port since; how often others were asked after the time was up.
+        let (mut asked, mut other_holders) = (None, 0);
         loop {
             self.lead();
             let names = self.others();
@@ -146,16 +149,22 @@ impl Host {
             }
             answer_patience = (2 * answer_patience).min(MOST_ANSWER_PATIENCE);
             let is_late = start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE };
-            let holder = if is_late || !asked_holder { group::holder(address) } else { Holder::default() };
+            let holder = group::holder(address);
             let same = holder.uid == Some(self.user.uid());
             // A process of the same user doesn't know of those in another user namespace, who have other numbers there.
+            // A holder may end, and a process of a third user be faster than this one.
             if let Some(uid) = holder.uid
-                && !asked_holder
                 && (!same || is_late && lonely)
+                && (!is_late || asked != holder.uid && other_holders < MOST_OTHERS)
             {
-                asked_holder = true;
+                other_holders += u32::from(is_late);
                 if self.become_guest(address, open, uid) {
                     return Ok(None);
+                }
+                // The port may have changed hands more than once.
+                asked = holder.uid.filter(|_| group::holder(address).uid == holder.uid);
+                if is_late {
+                    continue;
                 }
             }
             if is_late {

@@ -1,7 +1,7 @@
 //! A third user that takes names and sockets by the hundred, or forges rows of the table of names: the processes of others work, and what
-//! is reported names the user.
+//! is reported names the user. Users whose processes come and go.
 
-use super::{FIRST, LIMIT, Pair, ROOT, SECOND, expect_no_complaint, holder, hosts, python, start};
+use super::{FIRST, LIMIT, Pair, ROOT, SECOND, THIRD, expect_no_complaint, holder, hosts, python, start};
 use ferroce_tests::{Artifacts, Fabric, Outcome, Process, World, require, tool};
 
 /// An attacker that has been at it, and goes on until this is dropped.
@@ -115,5 +115,20 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)",
             world.first().start_ferroce_privileged(&[], &["python3", "-c", &watch], &[]).wait(LIMIT);
         let kilobytes: u64 = watched.expect_success().stdout.trim().parse().expect("a number");
         assert!(kilobytes < 200_000, "{entries}: {kilobytes} kB");
+    }
+}
+
+/// The holder of the port ends, a process of another user is faster than the next one, and so on.
+#[test]
+fn processes_of_many_users_that_start_and_end_at_once_use_all_addresses() {
+    require!(tool("ibv_devinfo", "ibverbs-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    for _ in 0..8 {
+        let users = [FIRST, SECOND, THIRD, ROOT].repeat(2).into_iter();
+        let processes: Vec<_> =
+            users.map(|user| start(world.first(), user, Fabric::Any, "ibv_devinfo")).collect();
+        for mut process in processes {
+            expect_no_complaint(process.wait(LIMIT).expect_success());
+        }
     }
 }
