@@ -27,7 +27,7 @@ const OF_MEMORY: [&[u8]; 2] = [b"tmpfs", b"hugetlbfs"];
 /// Tries to find a file by its name in the kernel's cache: something else may change names meanwhile.
 const LOOKS: usize = 3;
 
-/// A range of another process's memory, mapped in this one.
+/// A range of a process's memory, mapped in this one.
 #[derive(Debug)]
 pub struct PeerView {
     /// The range's address in the other process.
@@ -37,7 +37,8 @@ pub struct PeerView {
     /// Its address in this process.
     at: u64,
     writable: bool,
-    mapping: Mapping,
+    /// `None`: of this process.
+    mapping: Option<Mapping>,
 }
 
 /// What was mapped, given back when it is dropped: not in the child of a fork, which doesn't have it.
@@ -92,6 +93,13 @@ impl Mapping {
 }
 
 impl PeerView {
+    /// All memory of this process, where each address is itself. The caller of a copy sees to it that what it names is the program's
+    /// registered memory.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self { addr: 0, len: u64::MAX, at: 0, writable: true, mapping: None }
+    }
+
     /// Maps `len` bytes at `addr` of a process. `None`: they aren't all of one mapping that can be shared, or this process
     /// may not open what is mapped.
     #[must_use]
@@ -114,13 +122,13 @@ impl PeerView {
         .ok()?;
         // It may have been another file, or another process, when it was opened.
         let is_still = find().as_ref() == Some(&file) && memory.is_there();
-        is_still.then_some(Self { addr, len, at, writable, mapping })
+        is_still.then_some(Self { addr, len, at, writable, mapping: Some(mapping) })
     }
 
     /// Where `len` bytes at `addr` of the other process are here.
     fn place(&self, addr: u64, len: usize) -> Option<u64> {
         let offset = addr.checked_sub(self.addr)?;
-        let is_here = !self.mapping.is_inherited() && !copy::by_kernel();
+        let is_here = !self.mapping.as_ref().is_some_and(Mapping::is_inherited) && !copy::by_kernel();
         (is_here && offset.checked_add(len as u64)? <= self.len).then(|| self.at + offset)
     }
 

@@ -1,7 +1,7 @@
 //! The progress engine: gives the sources and jobs of a process their turns, in threads that poll or wait, else in one of its own.
 //!
-//! In here: who makes progress and when (lease, background thread, sleep), the run queue, deadlines, alarms, packets
-//! and turns that one thread leaves for another (inboxes, run queue), and whether the process's descriptors are still its own.
+//! In here: who makes progress and when (lease, background thread, sleep), turns that one thread leaves for another (run
+//! queue), deadlines, alarms, and whether the process's descriptors are still its own.
 //! Out of here: what sources and jobs are. The adapter says that, by implementing [`Handler`].
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ mod wait;
 mod wait_watch;
 mod watch;
 
-pub use handoff::{Deadline, Inbox, PayloadBytes, Queued, Runnable};
+pub use handoff::{Deadline, Queued, Runnable};
 pub use pool::Pool;
 pub use source::{Handler, Job, Source};
 pub use thread::{Thread, start_thread};

@@ -32,6 +32,7 @@ mod links;
 mod payload;
 mod protocol;
 mod record;
+mod revocation;
 #[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod untrusted;
@@ -43,10 +44,11 @@ pub use link::{
     CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Unserved,
     Wanted,
 };
-pub use links::{LinkWithWork, Links, RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub use links::{LinkWithWork, Links};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
 pub use record::{CompactRecord, MAX_PAYLOAD, Record};
+pub use revocation::{RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 
 use ferroce_access::PeerMemory;
 

@@ -1,32 +1,27 @@
 //! All links of this process: making them, answering those who make one, noticing that a peer has gone.
 
 use super::PeerMemory;
-use super::directory::{self, Directory, PeerDirectory};
+use super::directory::{Directory, PeerDirectory};
 use super::hello::{self, Introduction};
 use super::limits;
-use super::link::{self, Link, PeerProcess, PeersAccess};
-use super::protocol::{DirectoryEntry, Object};
+use super::link::{self, Link, LinkEnd, PeerProcess, PeersAccess};
 use ferroce_access::SharedMemory;
 use ferroce_host::{Service, Services};
-use ferroce_os::Patience;
-use ferroce_os::fork;
 use ferroce_os::sync::{Mutex, MutexGuard, Published, Reader, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Error, Result};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long a peer may take to answer before its QPs are believed to be there all the same: it may be stopped.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 10_000 } else { 100 });
 /// How long a slot that refused, or that nobody holds, isn't asked again.
 const REFUSED: Duration = Duration::from_millis(200);
-/// How long a revocation waits for another process to let go.
-const REVOCATION: Duration = Duration::from_secs(1);
-/// How long it sleeps between two looks.
+/// How long a thread sleeps between two looks for an introduction.
 const ROUND: Duration = Duration::from_micros(50);
 /// In the `epoll`, beside a link's number: its process descriptor.
 const PIDFD: u64 = 1 << 63;
@@ -43,13 +38,15 @@ pub struct Links {
     /// Connections and process descriptors. Readable when a peer has rung, answered or ended.
     epoll: EngineFd,
     links: RwLock<class::LinkList, Arc<Vec<Arc<Link>>>>,
-    /// The same, for those who look without a lock. Written with the list locked.
+    /// Those to other processes, for pollers, who look without a lock. Written with the list locked.
     listed: Published<Vec<Arc<Link>>>,
     /// Links that have ended while the peer was in the middle of an access, each with that access.
-    ended: Mutex<class::LinksEnded, Vec<(Arc<Link>, PeersAccess)>>,
+    pub(super) ended: Mutex<class::LinksEnded, Vec<(Arc<Link>, PeersAccess)>>,
     next_id: AtomicU64,
     refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
     making: Mutex<class::LinksMaking, ()>,
+    /// The link of this process to itself, once something goes by it.
+    to_itself: OnceLock<Arc<Link>>,
     /// Held from the look for a link of the peer's until this process has introduced itself, and from a peer's introduction until its
     /// link can be seen.
     introducing: Mutex<class::LinksIntroducing, ()>,
@@ -72,6 +69,12 @@ impl LinkWithWork {
         let at = from + links.get(from..)?.iter().position(|link| link.may_have_work())?;
         Some(Self { link: links[at].clone(), next: Some(at + 1).filter(|&next| next < links.len()) })
     }
+}
+
+/// The links to other processes; `None`: there is none.
+fn to_others(links: &[Arc<Link>]) -> Option<Arc<Vec<Arc<Link>>>> {
+    let others: Vec<_> = links.iter().filter(|link| !link.is_to_itself()).cloned().collect();
+    (!others.is_empty()).then(|| Arc::new(others))
 }
 
 impl Links {
@@ -106,6 +109,7 @@ impl Links {
             next_id: AtomicU64::new(1),
             refused: Mutex::default(),
             making: Mutex::default(),
+            to_itself: OnceLock::new(),
             introducing: Mutex::default(),
             rung: AtomicBool::new(false),
         }))
@@ -121,10 +125,10 @@ impl Links {
         self.epoll.raw()
     }
 
-    /// There is no link.
+    /// There is no link to another process.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.links.read().is_empty()
+        self.listed.is_empty()
     }
 
     /// The links that there are now.
@@ -138,7 +142,7 @@ impl Links {
         self.links.read().iter().filter(|other| other.peer().is(&link.peer())).cloned().collect()
     }
 
-    /// The first link, from number `from` of the list on, in which there may be something to do for a poller. A link that comes or goes meanwhile may be seen twice, or only the next time.
+    /// The first link to another process, from number `from` of the list on, in which there may be something to do for a poller. A link that comes or goes meanwhile may be seen twice, or only the next time.
     #[inline(always)]
     pub fn next_with_work(&self, from: usize) -> Option<LinkWithWork> {
         if self.listed.is_empty() {
@@ -189,7 +193,7 @@ impl Links {
         let refused = |error| tracing::debug!(%error, slot, "no link to a process of this host");
         let memory = SharedMemory::create(link::LEN, false).map_err(refused).ok()?;
         let introducing = self.introducing.lock();
-        let link = self.add(slot, connection, Arc::new(memory), 0).map_err(refused).ok()?;
+        let link = self.add(slot, connection, Arc::new(memory), LinkEnd::Maker).map_err(refused).ok()?;
         // What the peer has made meanwhile will do, as long as it hasn't heard of this one.
         if let Some(other) = self.made_by_peer(&link, |_| true) {
             self.drop_link(&link);
@@ -274,12 +278,12 @@ impl Links {
         slot: u16,
         connection: EngineFd,
         memory: Arc<SharedMemory>,
-        side: usize,
+        end: LinkEnd,
     ) -> io::Result<Arc<Link>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let peer = sys::peer_credentials(connection.raw())?;
         let other_user = (!ferroce_host::is_of_this_user(connection.raw())).then_some(peer.uid);
-        let link = Arc::new(Link::new(id, slot, peer.pid, other_user, connection, memory, side));
+        let link = Arc::new(Link::new(id, slot, peer.pid, other_user, connection, memory, end));
         if self.copied && link.is_entitled() {
             sys::allow_copies_by_others();
         }
@@ -287,16 +291,58 @@ impl Links {
         link.entitle();
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
         // In the table first: from the moment the peer knows the directory, its access words count.
+        self.list(&link)?;
+        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, link.connection.raw(), events, id)
+            .inspect_err(|_| drop(self.drop_link(&link)))?;
+        Ok(link)
+    }
+
+    fn list(&self, link: &Arc<Link>) -> io::Result<()> {
         let mut links = self.links.write();
-        if !limits::has_room(&links, &link) {
+        if !limits::has_room(&links, link) {
             return Err(io::Error::from_raw_os_error(libc::EDQUOT));
         }
         *links = Arc::new(links.iter().cloned().chain([link.clone()]).collect());
-        let replaced = self.listed.replace(Some(links.clone()));
+        let replaced = self.listed.replace(to_others(&links));
         drop(links);
         drop(replaced);
-        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, link.connection.raw(), events, id)
-            .inspect_err(|_| drop(self.drop_link(&link)))?;
+        Ok(())
+    }
+
+    /// The link of this process to itself, once it was [made](Links::make_to_itself).
+    #[inline]
+    pub fn to_itself(&self) -> Option<&Arc<Link>> {
+        self.to_itself.get()
+    }
+
+    /// Makes that link, if there is none. It has no introduction, and no bell: a thread that leaves something there takes it, too.
+    pub fn make_to_itself(&self) -> Option<&Arc<Link>> {
+        let own = self.own?;
+        if self.to_itself().is_none() {
+            let made = self.try_make_to_itself(own);
+            let made =
+                made.inspect_err(|error| tracing::info!(%error, "no memory for messages to itself")).ok()?;
+            // The caller holds `making`: no other thread makes one.
+            let _ = self.to_itself.set(made);
+        }
+        self.to_itself()
+    }
+
+    fn try_make_to_itself(&self, own: &Directory) -> io::Result<Arc<Link>> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let pid = std::process::id().cast_signed();
+        let connection = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM)?;
+        let memory = SharedMemory::create(link::LEN, false)?;
+        let link = Arc::new(Link::new(id, 0, pid, None, connection, Arc::new(memory), LinkEnd::Both));
+        link.entitle();
+        let directory = PeerDirectory::open(sys::duplicate_engine(own.fd())?)?;
+        let copies = PeerMemory::probe(pid, own.cookie.at(), own.cookie.value());
+        let _ = link.remote.set(PeerProcess { process: own.process, directory, memory: copies });
+        if !self.captured {
+            link.offer_compact();
+        }
+        self.list(&link)?;
+        link.settle();
         Ok(link)
     }
 
@@ -310,7 +356,7 @@ impl Links {
         drop(ended);
         let mut links = self.links.write();
         *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
-        let replaced = self.listed.replace(Some(links.clone()));
+        let replaced = self.listed.replace(to_others(&links));
         drop(links);
         drop(replaced);
         for fd in [Some(&link.connection), link.pidfd.as_ref()].into_iter().flatten() {
@@ -435,98 +481,6 @@ impl Links {
     pub fn own(&self) -> Option<&'static Directory> {
         self.own
     }
-
-    /// Waits until no other process uses `object`, which has been revoked before this call. Accesses to other objects aren't waited for.
-    ///
-    /// # Errors
-    /// EBUSY, with the process, after a second.
-    fn wait_for_others(&self, object: Object) -> Result<()> {
-        let mut busy: Vec<(Arc<Link>, PeersAccess)> = Vec::new();
-        for link in self.snapshot().iter() {
-            busy.extend(link.accesses_of_peer().map(|access| (link.clone(), access)));
-        }
-        busy.extend_from_slice(&self.ended.lock());
-        busy.retain(|(_, access)| access.names(object));
-        let mut patience = Patience::new(REVOCATION, ROUND);
-        let mut rounds = 0;
-        loop {
-            busy.retain(|(link, access)| link.goes_on(*access));
-            let Some((link, _)) = busy.first() else { return Ok(()) };
-            if patience.has_ended() {
-                let pid = link.pid;
-                return Err(Error::Busy(format!(
-                    "process {pid} is in the middle of an access and doesn't go on (stopped?)"
-                )));
-            }
-            rounds += 1;
-            if rounds < 64 { sys::yield_processor() } else { fork::outside_library(|| sys::pause(ROUND)) }
-        }
-    }
-}
-
-/// Takes the entry of `object` in this process's directory back; when this returns, no other process uses the object.
-fn revoke(own: &Directory, entry: &DirectoryEntry, object: Object) -> Result<u64> {
-    let name = entry.revoke();
-    let Some(links) = own.links() else { return Ok(name) };
-    links.wait_for_others(object).inspect_err(|error| {
-        entry.restore(name);
-        tracing::warn!(%error, "nothing is revoked");
-    })?;
-    links.snapshot().iter().for_each(|link| link.tell_of_revocation());
-    Ok(name)
-}
-
-/// No other process accesses the region of this key when this returns.
-///
-/// # Errors
-/// EBUSY after a second; the region is listed as it was then.
-pub fn revoke_region(key: u32) -> Result<()> {
-    let Some(own) = directory::own() else { return Ok(()) };
-    own.region(key).map_or(Ok(()), |entry| revoke(own, entry, Object::Region(key)).map(drop))
-}
-
-/// As [`revoke_region`], where nobody can be using it.
-pub fn withdraw_region(key: u32) {
-    if let Some(entry) = directory::own().and_then(|own| own.region(key)) {
-        entry.revoke();
-    }
-}
-
-/// A QP that [`revoke_qp`] has taken out of the directory.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct RevokedQp {
-    qpn: u32,
-    /// Of its entry, before.
-    name: u64,
-}
-
-impl RevokedQp {
-    /// Lists the QP again as it was listed, unless it was withdrawn since.
-    pub fn restore(self) {
-        if let Some(entry) = directory::own().and_then(|own| own.qp(self.qpn)) {
-            entry.restore(self.name);
-        }
-    }
-}
-
-/// No other process accesses memory through this QP when this returns.
-///
-/// # Errors
-/// EBUSY after a second; the QP is as it was then.
-pub fn revoke_qp(qpn: u32) -> Result<RevokedQp> {
-    let revoked = |name| RevokedQp { qpn, name };
-    let Some((own, entry)) = directory::own().and_then(|own| Some((own, own.qp(qpn)?))) else {
-        return Ok(revoked(0));
-    };
-    revoke(own, entry, Object::Qp(qpn)).map(revoked)
-}
-
-/// As [`revoke_qp`], for a QP that fails by itself: nobody was promised anything.
-pub fn withdraw_qp(qpn: u32) {
-    if let Some(entry) = directory::own().and_then(|own| own.qp(qpn)) {
-        entry.withdraw();
-    }
 }
 
 impl Service for Links {
@@ -560,7 +514,7 @@ impl Service for Links {
             // The connection ends, and the other side uses this process's link.
             return;
         }
-        let opened = self.add(0, connection, memory, 1);
+        let opened = self.add(0, connection, memory, LinkEnd::Peer);
         let link = match opened {
             Ok(link) => link,
             // The connection ends, and the other side goes by UDP.
@@ -637,7 +591,7 @@ mod tests {
         /// Makes a link and introduces itself, and doesn't wait for the answer.
         fn introduces_itself(&mut self, peer: u16, connection: EngineFd) -> Arc<Link> {
             let memory = Arc::new(SharedMemory::create(link::LEN, false).unwrap());
-            let link = self.links.add(peer, connection, memory, 0).unwrap();
+            let link = self.links.add(peer, connection, memory, LinkEnd::Maker).unwrap();
             let own = self.links.own.unwrap();
             hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()]).unwrap();
             link

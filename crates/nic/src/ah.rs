@@ -22,12 +22,7 @@ pub(crate) enum Path {
         /// The peer's socket, of which this QP may fill a part.
         socket: Arc<PeerSocket>,
     },
-    /// To a QP of this process.
-    Local {
-        /// What the packets would say on the wire.
-        meta: PacketMeta,
-    },
-    /// To a QP of another process of this host, through shared memory.
+    /// To a QP of a process of this host, through memory that both processes have; of this process too.
     Shm {
         /// What the packets would say on the wire.
         meta: PacketMeta,
@@ -157,9 +152,6 @@ impl Ah {
 
     /// The path to a QP at this address, without waiting for anybody.
     pub(crate) fn path_to(&self, adapter: &'static Adapter, qpn: u32) -> Way {
-        if adapter.is_local(&self.route, qpn) {
-            return Way::Known(Path::Local { meta: self.route.meta(0) });
-        }
         let mut found = self.found.lock();
         let (slot, generation) = (slot_of(qpn), adapter.generation());
         let Some(at) = found.iter().position(|found| found.is_of(slot, generation)) else {

@@ -76,7 +76,6 @@ classes! {
     Srq: "queues/src/recv/mod.rs", "a shared receive queue";
     QpNumbers: "nic/src/numbers/qps.rs", "queue pairs by number";
     Listeners: "nic/src/fabric/addresses.rs", "how many queue pairs listen at an address";
-    Inbox: "engine/src/handoff/inbox.rs", "packets for a queue pair of this process";
     Pace: "nic/src/fabric/addresses.rs", "the pace towards a socket of a peer";
     WorkPool: "engine/src/pool.rs", "buffers of threads at work";
     Cq: "queues/src/cq/mod.rs", "a completion queue";

@@ -1,4 +1,4 @@
-//! What threads leave for one another: packets in an object's inbox, jobs that have more to do, deadlines; and how they know
+//! What threads leave for one another: jobs that have more to do, deadlines; and how they know
 //! whether the background thread has to be woken for it.
 //!
 //! In here: the data structures, on nothing but `crate::sync` and the standard library, so that `tests/handoff` can run
@@ -6,13 +6,11 @@
 //! Out of here: what the objects are, clocks, descriptors.
 
 mod deadlines;
-mod inbox;
 mod run_queue;
 mod sleep;
 
 pub use deadlines::Deadline;
 pub(crate) use deadlines::Deadlines;
-pub use inbox::{Inbox, PayloadBytes};
 pub(crate) use run_queue::RunQueue;
 pub use run_queue::{Queued, Runnable};
 pub(crate) use sleep::Sleep;

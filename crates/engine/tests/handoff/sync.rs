@@ -16,18 +16,12 @@ impl<C, T> Mutex<C, T> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap()
     }
-
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok()
-    }
 }
 
 /// The classes of the locks.
 pub(crate) mod class {
     #[derive(Debug)]
     pub(crate) struct Deadlines;
-    #[derive(Debug)]
-    pub(crate) struct Inbox;
     #[derive(Debug)]
     pub(crate) struct RunQueue;
     /// Of the models.

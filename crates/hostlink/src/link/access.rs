@@ -78,6 +78,9 @@ impl Link {
 
     /// The peer hasn't given the link up. (That its memory is still its own is found out with each copy.)
     fn is_there(&self) -> bool {
+        if self.is_to_itself() {
+            return !self.is_dead();
+        }
         let now = clock::ticks();
         if now.wrapping_sub(self.seen_alive.load(Ordering::Relaxed))
             < clock::ticks_of_half_millisecond_at_most() / TRUST

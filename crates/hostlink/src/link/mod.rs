@@ -25,7 +25,7 @@ use views::Views;
 use super::PeerMemory;
 use super::directory::PeerDirectory;
 use super::protocol::{AccessWord, Ended, Lines, Object, Producer};
-use ferroce_access::{SharedMemory, SharedPlace, SharedWords, layout};
+use ferroce_access::{PeerView, SharedMemory, SharedPlace, SharedWords, layout};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use smallvec::SmallVec;
@@ -152,13 +152,23 @@ struct Ring {
 }
 
 impl Ring {
-    /// That of `side`.
-    fn new(memory: &Arc<SharedMemory>, side: usize) -> Self {
-        Self { head: SharedPlace::new(memory, side * SPAN), bytes_at: side * SPAN + BYTES_AT }
+    /// The first or the second of a link's memory.
+    fn new(memory: &Arc<SharedMemory>, number: usize) -> Self {
+        Self { head: SharedPlace::new(memory, number * SPAN), bytes_at: number * SPAN + BYTES_AT }
     }
 }
 
-/// Both directions between this process and another.
+/// Which end of a link a process has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkEnd {
+    /// It has made the link, and sends through the first ring.
+    Maker,
+    Peer,
+    /// The link leads to the process itself, through the first ring alone.
+    Both,
+}
+
+/// Both directions between this process and another; or the one from this process to itself.
 #[derive(Debug)]
 pub struct Link {
     pub(super) id: u64,
@@ -170,12 +180,15 @@ pub struct Link {
     pub(super) pid: i32,
     /// The peer's user; `None`: this process's.
     pub(super) other_user: Option<u32>,
-    /// Readable when the peer has exited; `None`: that can't be seen here.
+    /// Readable when the peer has exited; `None`: that can't be seen here, or it is this process.
     pub(super) pidfd: Option<EngineFd>,
     /// Held by the thread that reads the peer's answer.
     pub(super) finishing: Mutex<class::LinkFinishing, ()>,
+    /// Nothing is at its other end if the link leads to this process.
     pub(super) connection: EngineFd,
     pub(super) memory: Arc<SharedMemory>,
+    /// This process's memory, if the link leads to this process.
+    own_memory: Option<PeerView>,
     to_peer: Ring,
     from_peer: Ring,
     tx: Mutex<class::LinkTx, Sender>,
@@ -218,11 +231,17 @@ impl Link {
         other_user: Option<u32>,
         connection: EngineFd,
         memory: Arc<SharedMemory>,
-        side: usize,
+        end: LinkEnd,
     ) -> Self {
         let pidfd = match sys::peer_pidfd(connection.raw()) {
+            _ if end == LinkEnd::Both => None,
             Err(_) if pid > 0 => sys::pidfd(pid).ok(),
             pidfd => pidfd.ok(),
+        };
+        let [to_peer, from_peer] = match end {
+            LinkEnd::Maker => [0, 1],
+            LinkEnd::Peer => [1, 0],
+            LinkEnd::Both => [0, 0],
         };
         Self {
             id,
@@ -233,9 +252,10 @@ impl Link {
             pidfd,
             finishing: Mutex::new(()),
             connection,
-            to_peer: Ring::new(&memory, side),
-            from_peer: Ring::new(&memory, 1 - side),
+            to_peer: Ring::new(&memory, to_peer),
+            from_peer: Ring::new(&memory, from_peer),
             memory,
+            own_memory: (end == LinkEnd::Both).then(PeerView::of_this_process),
             tx: Mutex::new(Sender::new(Producer::new(RING))),
             executed: AtomicU64::new(0),
             has_disowned: AtomicBool::new(false),
@@ -243,7 +263,7 @@ impl Link {
             rx: Mutex::new(Receiver::new()),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
-            answered: AtomicBool::new(side == 0),
+            answered: AtomicBool::new(end != LinkEnd::Peer),
             dead: AtomicBool::new(false),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
@@ -266,6 +286,12 @@ impl Link {
     #[inline]
     fn rx_lines(&self) -> &Lines {
         &self.from_peer.head.lines
+    }
+
+    /// It leads to this process.
+    #[inline]
+    pub fn is_to_itself(&self) -> bool {
+        self.own_memory.is_some()
     }
 
     /// The process at its other end: its ID, and the number it goes by, which isn't known before it has answered.
@@ -386,7 +412,7 @@ impl Link {
     /// Whether the peer may reach this process's memory by itself: it is a process of this user, and its exit is seen here. The access
     /// words of other peers mean nothing.
     pub(super) fn is_entitled(&self) -> bool {
-        self.other_user.is_none() && self.pidfd.is_some()
+        self.other_user.is_none() && (self.pidfd.is_some() || self.is_to_itself())
     }
 
     /// Grants the peer access to this process's memory if it is entitled to it.
@@ -418,9 +444,11 @@ impl Link {
         !self.is_dead() && self.terms(false).compact.load(Ordering::Relaxed) == 1
     }
 
-    /// Wakes the peer if it sleeps: something was left for it.
+    /// Wakes the peer if it sleeps: something was left for it. Not this process: the thread that has left something sees to it
+    /// ([`Link::has_unclaimed`]).
     pub fn ring_bell(&self) {
-        if self.remote.get().is_some_and(|remote| remote.directory.bell().is_wanted()) {
+        if !self.is_to_itself() && self.remote.get().is_some_and(|remote| remote.directory.bell().is_wanted())
+        {
             // Full means that it is being woken anyway.
             sys::send_byte(self.connection.checked());
         }

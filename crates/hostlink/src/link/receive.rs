@@ -118,6 +118,13 @@ impl Link {
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
+    /// Of a link of the process to itself: whether something was left there that perhaps no other thread takes. A thread that has left
+    /// something asks, and then takes it ([`Link::receive`]); if it finds another thread at it, that thread asks when it has received.
+    #[inline]
+    pub fn has_unclaimed(&self) -> bool {
+        !self.is_dead() && (self.rx_lines().has_unclaimed_records() || self.has_executed())
+    }
+
     /// As [`Link::receive`], with all that the peer has left so far. False, and nothing has happened: another thread is receiving.
     #[must_use]
     pub fn receive_what_has_come(&self, to: &mut dyn Receive) -> bool {

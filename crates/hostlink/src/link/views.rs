@@ -137,6 +137,9 @@ impl Link {
     /// The peer's region with this key can be mapped, as far as one can see.
     #[inline]
     pub fn is_mappable(&self, rkey: u32) -> bool {
+        if self.is_to_itself() {
+            return true;
+        }
         let is_refused = || {
             self.has_refused_views.load(Ordering::Relaxed)
                 && self.lanes.iter().filter_map(Mutex::try_lock).any(|lane| lane.refuses(rkey))
@@ -147,11 +150,14 @@ impl Link {
     /// The view of a region that a lane has, or makes. To be called while the access word names the region.
     #[inline]
     pub(super) fn view<'a>(
-        &self,
+        &'a self,
         lane: &'a mut Views,
         region: &FoundRegion,
         memory: &PeerMemory,
     ) -> Option<&'a PeerView> {
+        if self.is_to_itself() {
+            return self.own_memory.as_ref();
+        }
         let mapped = lane.mapped;
         // Before the access word is left: a revocation looks at the count of views after that.
         let at = lane.use_region(region, memory);
@@ -222,7 +228,7 @@ impl Link {
 mod tests {
     use super::*;
     use crate::directory::{Directory, ListedQp, ListedRegion, PeerDirectory, Purpose};
-    use crate::link::LEN;
+    use crate::link::{LEN, LinkEnd};
     use ferroce_access::{Cookie, SharedMemory};
     use ferroce_os::sys;
     use ferroce_types::Access;
@@ -231,7 +237,7 @@ mod tests {
     fn a_revocation_that_finds_a_lane_locked_is_seen_by_the_thread_that_unlocks_it() {
         let memory = SharedMemory::create(LEN, false).unwrap();
         let [connection, _] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
-        let link = Link::new(1, 1, 0, None, connection, memory.into(), 0);
+        let link = Link::new(1, 1, 0, None, connection, memory.into(), LinkEnd::Maker);
         link.terms(true).views.store(1, Ordering::Release);
         let mut lane = link.lanes[0].lock();
         lane.mapped = 1;

@@ -82,6 +82,17 @@ impl Lines {
         self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
     }
 
+    /// As [`Lines::has_records`], of a ring that threads of one process read, of which one at a time holds the consumer. To be asked by a
+    /// thread that has published a record, which then takes it if no other thread holds the consumer; and by a thread that has freed the
+    /// consumer.
+    #[inline]
+    pub(crate) fn has_unclaimed_records(&self) -> bool {
+        // SYNC: pairs with itself in another thread (store buffering): either the thread that has published finds the consumer free, or the
+        // thread that has freed the consumer finds the record. Model: `a_record_that_finds_the_consumer_held_is_taken`.
+        fence(Ordering::SeqCst);
+        self.has_records()
+    }
+
     /// By the producer, before it publishes the record that ends at `end`: these are its words.
     #[inline]
     pub(crate) fn copy_last(&self, end: u64, words: [u64; COPIED_WORDS]) {

@@ -9,6 +9,7 @@ mod answers;
 mod attention;
 mod bell;
 mod entry;
+mod own;
 mod positions;
 #[path = "../../src/protocol/mod.rs"]
 mod protocol;

@@ -235,12 +235,12 @@ impl Adapter {
         self.host.owns(number)
     }
 
-    /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
+    /// Runs `f` with a set of buffers, then takes what `f` has sent to QPs of this process.
     pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
         let mut work = self.works.take(|| Box::new(Work::sending_through(self.taps)));
         let unwinding = HandsOn { adapter: self, work: &mut work };
         let result = f(unwinding.work);
-        self.deliver_local(unwinding.work);
+        self.take_left(unwinding.work);
         self.find_ways(unwinding.work);
         if !unwinding.work.said.is_empty() {
             crate::voice::say(&mut unwinding.work.said);
@@ -268,7 +268,13 @@ impl Adapter {
             } else {
                 return;
             }
-            self.deliver_local(work);
+            self.take_left(work);
+        }
+    }
+
+    fn take_left(&'static self, work: &mut Work) {
+        if std::mem::take(&mut work.left_here) {
+            self.take_what_was_left();
         }
     }
 

@@ -6,12 +6,10 @@ use crate::fabric::Taps;
 use crate::qp::{Qp, Received};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;
+use ferroce_os::clock;
 use ferroce_udp::{OutgoingTap, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// So many payloads' rooms are kept.
-const PAYLOADS: usize = 4;
 
 /// One thread's buffers, for as long as it is at work.
 #[derive(Debug, Default)]
@@ -25,10 +23,8 @@ pub(crate) struct Work {
     pub(crate) unresolved: Vec<(Arc<Qp>, Arc<Ah>, u32)>,
     /// QPs whose peers turn out not to share memory with this process.
     pub(crate) falling_back: Vec<Arc<Qp>>,
-    /// QPs of this process that have got something.
-    pub(crate) delivered_to: Vec<Arc<Qp>>,
-    /// Room for the payloads of packets to QPs of this process.
-    payloads: Vec<Vec<u8>>,
+    /// Something was sent to a QP of this process.
+    pub(crate) left_here: bool,
     /// What is told of failures when no QP is locked.
     pub(crate) said: Vec<Untold>,
     /// A completion found no room in its queue.
@@ -47,24 +43,6 @@ impl Work {
         let mut work = Self::default();
         work.batch.set_tap(taps.map(|taps| taps as &dyn OutgoingTap));
         work
-    }
-
-    /// Room for a payload of `len` bytes, which are zeros.
-    #[inline]
-    pub(crate) fn take_payload(&mut self, len: usize) -> Vec<u8> {
-        // An acknowledgement has none.
-        let mut payload = if len > 0 { self.payloads.pop().unwrap_or_default() } else { Vec::new() };
-        payload.resize(len, 0);
-        payload
-    }
-
-    /// Keeps the room of a payload for the next one.
-    #[inline]
-    pub(crate) fn put_payload(&mut self, mut payload: Vec<u8>) {
-        if payload.capacity() > 0 && self.payloads.len() < PAYLOADS {
-            payload.clear();
-            self.payloads.push(payload);
-        }
     }
 
     /// Sends what has been gathered.
@@ -89,14 +67,19 @@ impl Work {
             qp.drop_backlog();
         }
         let waiting = self.unresolved.drain(..).map(|(qp, ..)| qp);
-        for qp in waiting.chain(self.falling_back.drain(..)).chain(self.delivered_to.drain(..)) {
+        for qp in waiting.chain(self.falling_back.drain(..)) {
             adapter.enqueue(&qp);
+        }
+        if std::mem::take(&mut self.left_here) {
+            adapter.engine.wake_for(clock::now());
         }
     }
 
     /// Something was sent through `link`.
     pub(crate) fn rings(&mut self, link: &Arc<Link>) {
-        if !self.links_to_ring.iter().any(|other| Arc::ptr_eq(other, link)) {
+        if link.is_to_itself() {
+            self.left_here = true;
+        } else if !self.links_to_ring.iter().any(|other| Arc::ptr_eq(other, link)) {
             self.links_to_ring.push(link.clone());
         }
     }

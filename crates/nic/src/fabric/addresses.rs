@@ -1,6 +1,5 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
-use super::Taps;
 use super::ends::Ends;
 use super::links::is_of_this_host;
 use crate::Context;
@@ -318,7 +317,7 @@ impl Adapter {
             users.fetch_sub(1, Ordering::Relaxed);
             self.addresses.users.fetch_sub(1, Ordering::Relaxed);
         }
-        if !using || matches!(path, Some(Path::Local { .. })) {
+        if !using || matches!(path, Some(Path::Shm { link, .. }) if link.is_to_itself()) {
             return;
         }
         let at = |local: &&Local| match path {
@@ -407,12 +406,6 @@ impl Adapter {
         self.addresses.endpoint(address).is_some()
     }
 
-    /// Is this QPN at this address one of this process, to be reached without a socket?
-    pub(crate) fn is_local(&self, route: &ResolvedAv, qpn: u32) -> bool {
-        let faults = self.taps.is_some_and(Taps::has_faults);
-        !udp_only() && !faults && self.host.owns(qpn) && self.addresses.endpoint(route.to).is_some()
-    }
-
     /// The path to a QP.
     ///
     /// # Errors
@@ -421,9 +414,6 @@ impl Adapter {
         let route = self.route(context, av)?;
         if route.to.is_group() {
             return invalid!("the destination {} is a multicast group, which only datagrams go to", route.to);
-        }
-        if self.is_local(&route, qpn) {
-            return Ok(Path::Local { meta: route.meta(0) });
         }
         match self.shm_path(&route, qpn) {
             Some(path) => Ok(path),
@@ -461,7 +451,7 @@ impl Adapter {
     /// Payload bytes that packets on this path may carry: a power of two from 256 to 4096.
     pub(crate) fn path_mtu(&self, path: &Path, context: &Context) -> u32 {
         match path {
-            Path::Local { .. } | Path::Shm { .. } => ferroce_netdev::MAX_MTU,
+            Path::Shm { .. } => ferroce_netdev::MAX_MTU,
             Path::Udp { dest, .. } => match dest.endpoint().path_mtu(dest.peer()) {
                 // To an address of this host the route is `lo`, which carries more than the port.
                 Ok(bytes) if udp_only() => ferroce_netdev::active_mtu(bytes).min(context.port().active_mtu),

@@ -34,7 +34,6 @@ impl Adapter {
         self.answer_introductions(qp.qpn(), &mut waits);
         self.empty_rings(&qp.links_to_peer(within)?, &mut waits);
         self.empty_sockets(qp.qpn(), &mut waits);
-        self.empty_inbox(qp, &mut waits);
         Ok(())
     }
 

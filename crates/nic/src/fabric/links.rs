@@ -12,7 +12,7 @@ use ferroce_os::{
     clock,
     sys::{self, InetAddress},
 };
-use ferroce_types::{Error, HostAddr, Instant, Result, first_qpn, slot_of};
+use ferroce_types::{Error, HostAddr, Instant, Result, slot_of};
 use ferroce_udp::tap::Direction;
 use std::sync::Arc;
 
@@ -25,11 +25,13 @@ pub(crate) struct LinkSource(pub(crate) &'static Adapter);
 impl Source for LinkSource {
     #[inline]
     fn poll(&self, _now: Instant) -> bool {
+        // Polls between two rounds don't look there: a thread that leaves something for its own process takes it.
+        let found_own = self.0.links.to_itself().is_some() && self.0.take_what_was_left();
         let found = self.poll_memory();
         if found {
             self.0.engine.found_in_memory();
         }
-        found
+        found_own | found
     }
 
     #[inline]
@@ -144,7 +146,7 @@ impl Adapter {
         self.engine.watch(self.links.poll_fd()).map_err(Error::os("epoll_ctl of the links"))
     }
 
-    /// The path to a QP of another process of this host, if there is shared memory with it. May take a tenth of a second
+    /// The path to a QP of this process or of another of this host, if there is shared memory with it. May take a tenth of a second
     /// when that process doesn't answer.
     pub(crate) fn shm_path(&self, route: &ResolvedAv, qpn: u32) -> Option<Path> {
         // Another host may have a queue pair of the same number.
@@ -152,22 +154,27 @@ impl Adapter {
             return None;
         }
         let slot = slot_of(qpn);
-        let known = || self.links.to_slot(slot, || self.host.dial_trusted(slot));
+        let is_own = self.host.owns(qpn);
+        let known = || match is_own {
+            true => self.links.to_itself().cloned(),
+            false => self.links.to_slot(slot, || self.host.dial_trusted(slot)),
+        };
         let link = match known() {
             Some(link) => link,
             None => {
                 let _making = self.links.making();
                 // Another thread may have made it meanwhile.
-                known().or_else(|| self.make_link(slot))?
+                let make = || match is_own {
+                    true => self.links.make_to_itself().cloned(),
+                    false => self.make_link(slot),
+                };
+                known().or_else(make)?
             }
         };
         Some(Path::Shm { meta: route.meta(0), link })
     }
 
     fn make_link(&self, slot: u16) -> Option<Arc<Link>> {
-        if self.host.owns(first_qpn(slot)) {
-            return None;
-        }
         if !self.links.may_ask(slot) {
             return None;
         }
@@ -190,12 +197,36 @@ impl Adapter {
     ) -> bool {
         let (mut done, mut found) = (false, Some(first));
         while let Some(LinkWithWork { link, next }) = found {
-            done |= link.receive(TURN, &mut Dispatch { adapter: self, poller: poller.as_deref_mut() });
-            if link.has_room_for_blocked() {
-                self.enqueue_all(&link.take_blocked());
-            }
+            done |= self.read_ring(&link, poller.as_deref_mut());
             found = next.and_then(|next| self.links.next_with_work(next));
         }
+        done
+    }
+
+    #[inline]
+    fn read_ring(&'static self, link: &Link, poller: Option<&mut Poller<'_>>) -> bool {
+        let done = link.receive(TURN, &mut Dispatch { adapter: self, poller });
+        if link.has_room_for_blocked() {
+            self.enqueue_all(&link.take_blocked());
+        }
+        done
+    }
+
+    /// Takes what threads of this process have left for it, this one among them, which has no QP locked. If another thread is at it,
+    /// that thread does. Returns whether there was anything.
+    #[inline(never)]
+    pub(crate) fn take_what_was_left(&'static self) -> bool {
+        /// Turns that a thread gives before it goes back to what it was called for.
+        const TURNS: usize = 16;
+        let Some(link) = self.links.to_itself() else { return false };
+        let mut done = false;
+        for _ in 0..TURNS {
+            if !link.has_unclaimed() || !self.read_ring(link, None) {
+                return done;
+            }
+            done = true;
+        }
+        self.engine.wake_for(clock::now());
         done
     }
 
@@ -213,6 +244,7 @@ impl Adapter {
         for link in links {
             while !link.receive_what_has_come(&mut Dispatch { adapter: self, poller: None }) && waits() {}
         }
+        self.take_what_was_left();
     }
 
     /// The QP that packets from another process are for. The sender's process learns that there is none.
@@ -293,7 +325,8 @@ impl Adapter {
     }
 
     fn show_received(&self, received: &ReceivedRecord<'_>) {
-        if self.has_capture() {
+        // What this process sends to itself has been shown when it was sent.
+        if self.has_capture() && !received.link().is_to_itself() {
             let packet = &received.packet;
             self.show_message(Direction::In, &packet.headers, &received.payload().to_vec(), &packet.meta);
         }

@@ -3,7 +3,6 @@
 //! Faults befall packets of the `udp` fabric; while there are any, every QP uses it. A packet that a fault has touched
 //! leaves alone, so that its ICRC (of identification 0) is right unless `corrupt` made it wrong.
 
-use super::LocalPacket;
 use crate::adapter::Adapter;
 use ferroce_engine::Source;
 use ferroce_os::{
@@ -189,12 +188,7 @@ impl Adapter {
         }
     }
 
-    /// Shows a packet of the `local` fabric to the capture.
-    pub(crate) fn show_local(&self, packet: &LocalPacket) {
-        self.show_message(Direction::Out, &packet.headers, &packet.payload, &packet.meta);
-    }
-
-    /// Shows a packet that has come from, or goes to, another process of this host through shared memory.
+    /// Shows a packet that has come from, or goes to, a process of this host through shared memory.
     pub(crate) fn show_message(
         &self,
         direction: Direction,

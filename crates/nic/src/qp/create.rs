@@ -15,7 +15,7 @@ use crate::adapter;
 use crate::owner::OfContext as _;
 use crate::watched;
 use crate::xrc::Domain;
-use ferroce_engine::{Deadline, Inbox, Queued};
+use ferroce_engine::{Deadline, Queued};
 use ferroce_mem::{Pd, QueueKind, ring_for};
 use ferroce_os::fork::{self, Turn};
 use ferroce_os::sync::Mutex;
@@ -125,7 +125,7 @@ impl Qp {
                     ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
-                inbox: Inbox::default(),
+                callers: AtomicU32::new(0),
                 queued: Queued::default(),
                 deadline: Deadline::default(),
                 notify_drained: AtomicBool::new(false),

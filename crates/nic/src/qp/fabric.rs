@@ -54,7 +54,7 @@ impl Qp {
         let mtu = 128 << mtu_code;
         let path = self.adapter.path(&self.pd.context(), &attr.av, qpn)?;
         match path {
-            Path::Local { .. } | Path::Shm { .. } => Ok(Some((path, LOCAL_MTU))),
+            Path::Shm { .. } => Ok(Some((path, LOCAL_MTU))),
             Path::Udp { .. } => {
                 let active = self.adapter.path_mtu(&path, &self.pd.context());
                 if mtu > active {
@@ -67,13 +67,13 @@ impl Qp {
 
     /// Nothing is lost on the way.
     pub(super) fn is_lossless(path: &Path) -> bool {
-        matches!(path, Path::Local { .. } | Path::Shm { .. })
+        matches!(path, Path::Shm { .. })
     }
 
     /// It is connected to a queue pair of this host.
     pub(crate) fn has_peer_here(&self) -> bool {
         match &self.inner.lock().path {
-            Some(Path::Local { .. } | Path::Shm { .. }) => true,
+            Some(Path::Shm { .. }) => true,
             Some(Path::Udp { socket, .. }) => socket.is_on_this_host(),
             None => false,
         }
@@ -87,7 +87,7 @@ impl Qp {
         let links = &self.adapter.links;
         Ok(match &self.lock_within(within)?.path {
             Some(Path::Shm { link, .. }) => links.to_same_process(link),
-            Some(Path::Local { .. } | Path::Udp { .. }) => Vec::new(),
+            Some(Path::Udp { .. }) => Vec::new(),
             None => links.snapshot().to_vec(),
         })
     }
@@ -210,20 +210,6 @@ impl Qp {
             directory.note_owing(self.qpn, owes);
             *noted = owes;
         }
-    }
-
-    /// Whether the QP `peer` of this process may have requests of this QP to look at, or owes this QP answers. Somebody is working for
-    /// the peer if its lock isn't free.
-    pub(super) fn is_local_peer_busy(&self, peer: u32) -> bool {
-        let Some(peer) = self.adapter.qp(peer).filter(|peer| peer.qpn != self.qpn && !peer.is_broken())
-        else {
-            return false;
-        };
-        peer.inner.try_lock().is_none_or(|inner| {
-            let is_for_this = inner.proto.params().dest_qpn == self.qpn;
-            let owes_answers = || inner.proto.owes_answers() || inner.xrc_target.has_backlog();
-            is_for_this && (peer.inbox.has_records() || owes_answers())
-        })
     }
 
     /// Lists it again after [`Qp::unlist`]. A queue pair whose lock isn't free in time is reached by packets instead.

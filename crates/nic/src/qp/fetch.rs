@@ -49,7 +49,7 @@ impl Qp {
             && !self.adapter.has_capture()
             && !copy::by_kernel();
         let Some(psn) = proto.fetch_psn(fetch).filter(|_| usable) else { return false };
-        if self.may_overrun(proto.signaled_len(), fetch.signaled) {
+        if self.may_overrun(link, proto.signaled_len(), fetch.signaled) {
             return false;
         }
         let (operation, reth, operands) = match fetch.op {

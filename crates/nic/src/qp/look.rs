@@ -98,7 +98,6 @@ impl Qp {
             // It has failed before it had a peer.
             None if number == 0 => return None,
             None => (Text::default(), None),
-            Some(Path::Local { meta }) => (text(meta.dst), Some(std::process::id())),
             Some(Path::Shm { meta, link }) => {
                 (text(meta.dst), link.peer_pid().and_then(|pid| u32::try_from(pid).ok()))
             }
@@ -114,14 +113,14 @@ fn text(address: IpAddr) -> Text {
 
 fn own_address(path: &Path) -> IpAddr {
     match path {
-        Path::Local { meta } | Path::Shm { meta, .. } => meta.src,
+        Path::Shm { meta, .. } => meta.src,
         Path::Udp { dest, .. } => dest.endpoint().address().ip(),
     }
 }
 
 fn fabric_name(path: &Path) -> &'static str {
     match path {
-        Path::Local { .. } => "local",
+        Path::Shm { link, .. } if link.is_to_itself() => "local",
         Path::Shm { .. } => "shm",
         Path::Udp { .. } => "udp",
     }

@@ -47,11 +47,10 @@ pub(crate) use xrc_backlog::Lost;
 
 use crate::adapter::Adapter;
 use crate::ah::Ah;
-use crate::fabric::LocalPacket;
 use crate::xrc::Domain;
 use burst::Burst;
 use fabric::Listing;
-use ferroce_engine::{Deadline, Inbox, Job, Queued, Runnable};
+use ferroce_engine::{Deadline, Job, Queued, Runnable};
 use ferroce_mem::Pd;
 use ferroce_os::fork::Turn;
 use ferroce_os::sync::{Mutex, class};
@@ -115,13 +114,14 @@ pub struct Qp {
     adapter: &'static Adapter,
     rq: Mutex<class::ReceiveQueue, RecvQueue>,
     inner: Mutex<class::Qp, Inner>,
+    /// Calls of the program that wait for `inner`.
+    callers: AtomicU32,
     /// Of who changes attributes or ends the QP, which may wait for a second.
     changing: Turn,
     /// The program has destroyed it; what is left to do waits for the program.
     ended: AtomicBool,
     /// The transport's state, for whoever can't wait for `inner`.
     state: AtomicU8,
-    pub(crate) inbox: Inbox<LocalPacket>,
     queued: Queued,
     pub(crate) deadline: Deadline,
     /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
@@ -167,6 +167,7 @@ impl Runnable for Qp {
 
 impl Job for Qp {
     fn run(self: Arc<Self>, now: Instant) {
+        self.let_callers_in();
         self.adapter.with_work(|work| self.work(work, now, |_, _| ()));
     }
 }

@@ -58,11 +58,29 @@ impl Qp {
     /// # Errors
     /// [`Error::Busy`] at its end.
     pub(super) fn lock_within(&self, bound: Duration) -> Result<MutexGuard<'_, class::Qp, Inner>> {
-        self.inner.try_lock_for(bound).ok_or_else(|| {
+        if let Some(locked) = self.inner.try_lock() {
+            return Ok(locked);
+        }
+        self.callers.fetch_add(1, Ordering::Relaxed);
+        let locked = self.inner.try_lock_for(bound);
+        self.callers.fetch_sub(1, Ordering::Relaxed);
+        locked.ok_or_else(|| {
             Error::Busy(
                 "a thread is held up in its work for the queue pair (by memory that isn't there?)".into(),
             )
         })
+    }
+
+    /// Gives calls that wait for the queue pair some time to lock it. A thread that copies a long message locks it again as soon as it has
+    /// unlocked it: a call that has to wake up first would wait for the end of all messages.
+    pub(super) fn let_callers_in(&self) {
+        const OFFERS: u32 = 100;
+        for _ in 0..OFFERS {
+            if self.callers.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            sys::yield_processor();
+        }
     }
 
     /// Changes attributes and state (ibv_modify_qp(3)). `bits` are those of [`mask`].
@@ -165,10 +183,6 @@ impl Qp {
                     self.rq.lock().clear();
                     self.send_cq.forget_qp(self.qpn);
                     self.recv_cq.forget_qp(self.qpn);
-                }
-                if matches!(to, QpState::Reset | QpState::Rtr) {
-                    // What has come since, from QPs of this process.
-                    while self.inbox.pop().is_some() {}
                 }
                 let now = ferroce_os::clock::now();
                 self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, env));

@@ -94,7 +94,7 @@ impl Qp {
             && !self.adapter.has_capture()
             && !self.observers.any()
             && !copy::by_kernel();
-        if !usable || !proto.may_reach_peer(reads) || self.may_overrun(0, signaled) {
+        if !usable || !proto.may_reach_peer(reads) || self.may_overrun(link, 0, signaled) {
             return false;
         }
         let len = data.len() as usize;

@@ -184,49 +184,31 @@ pub(super) fn fill_ring(
     }
 }
 
-/// Fills `buf` with the payload that `source` names.
-pub(super) fn fill(by: KeyUser, source: PayloadSource<'_>, buf: &mut [u8]) -> Result<(), TransmitError> {
-    match source {
-        PayloadSource::Bytes(bytes) => buf.copy_from_slice(bytes),
-        _ => fill_by(by, source, buf, copy::read)?,
-    }
-    Ok(())
-}
-
-/// As [`fill`]. Returns the CRC-32 of what `crc` is the CRC-32 of, followed by the payload.
+/// Fills `buf` with the payload that `source` names. Returns the CRC-32 of what `crc` is the CRC-32 of, followed by the payload.
 pub(super) fn fill_summed(
     by: KeyUser,
     source: PayloadSource<'_>,
     buf: &mut [u8],
     mut crc: u32,
 ) -> Result<u32, TransmitError> {
-    if let PayloadSource::Bytes(bytes) = source {
-        buf.copy_from_slice(bytes);
-        return Ok(extend(crc, buf));
-    }
-    fill_by(by, source, buf, |addr, part| {
+    let mut read = |addr, part: &mut [u8]| {
         crc = summed::read(addr, part, crc)?;
         Ok(())
-    })?;
-    Ok(crc)
-}
-
-/// Fills `buf` from the program's memory by `read`, which copies each part from an address, in order.
-fn fill_by(
-    by: KeyUser,
-    source: PayloadSource<'_>,
-    buf: &mut [u8],
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), Fault>,
-) -> Result<(), TransmitError> {
+    };
     match source {
-        PayloadSource::None | PayloadSource::Bytes(_) => Ok(()),
+        PayloadSource::None => {}
+        PayloadSource::Bytes(bytes) => {
+            buf.copy_from_slice(bytes);
+            return Ok(extend(crc, buf));
+        }
         PayloadSource::Local { sges, offset, .. } => {
-            gather_by(by.pd, sges, offset, buf, &mut read).map_err(|()| TransmitError::Local)
+            gather_by(by.pd, sges, offset, buf, &mut read).map_err(|()| TransmitError::Local)?;
         }
         PayloadSource::Remote { rkey, va, len } => KeyTable::global()
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf))
-            .map_err(TransmitError::Remote),
+            .map_err(TransmitError::Remote)?,
     }
+    Ok(crc)
 }
 
 pub(super) fn source_len(source: &PayloadSource<'_>) -> usize {

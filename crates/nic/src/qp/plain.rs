@@ -327,12 +327,13 @@ impl Inner {
     }
 }
 
-/// Wakes the peer, if it sleeps.
+/// Wakes the peer, if it sleeps. True: it is this process, and this thread [takes](crate::adapter::Adapter::take_what_was_left) what it has
+/// sent when no QP is locked.
 #[inline]
-pub(super) fn ring_bell(inner: &Inner) {
-    if let Some(Path::Shm { link, .. }) = &inner.path {
-        link.ring_bell();
-    }
+pub(super) fn ring_bell(inner: &Inner) -> bool {
+    let Some(Path::Shm { link, .. }) = &inner.path else { return false };
+    link.ring_bell();
+    link.is_to_itself()
 }
 
 /// What the transport has to know of a SEND in one packet, which it answers with a packet unless it is acknowledged `by_position`;

@@ -3,9 +3,10 @@
 use super::broken::EndsOnPanic;
 use super::one_sided::MOST;
 use super::plain::ring_bell;
-use super::{Inner, Qp, look};
+use super::{Inner, Path, Qp, look};
 use crate::adapter::Work;
 use crate::ah::Ah;
+use ferroce_hostlink::Link;
 use ferroce_os::clock;
 use ferroce_proto::{DataRef, PostError, SendOp, SendRequest, SendWr};
 use ferroce_types::{Error, QpState, RecvWqe, Result, invalid};
@@ -48,7 +49,7 @@ impl<'a> Poster<'a> {
     /// Whether the adapter takes a request after others, of which so many are signaled. The transport has its own checks.
     fn check(&self, request: &SendRequest<'_, Arc<Ah>>, signaled: u32) -> Result<()> {
         self.qp.check_send(request)?;
-        self.qp.check_room(&self.inner.proto, request, signaled)
+        self.qp.check_room(self.inner, request, signaled)
     }
 
     /// Puts a request into the send queue.
@@ -101,11 +102,12 @@ impl Qp {
             let mut poster = Poster::new(self, &mut inner, false);
             let done = poster.send_at_once(&mut request);
             let Poster { sent, overrun, .. } = poster;
-            if sent {
-                ring_bell(&inner);
-            }
+            let left_here = sent && ring_bell(&inner);
             std::mem::forget(unwinding);
             drop(inner);
+            if left_here {
+                self.adapter.take_what_was_left();
+            }
             if overrun {
                 self.end_overrun();
             }
@@ -152,9 +154,7 @@ impl Qp {
             let mut poster = Poster::new(self, &mut inner, queued);
             let result = post(&mut poster);
             let Poster { sent, overrun, queued, .. } = poster;
-            if sent {
-                ring_bell(&inner);
-            }
+            work.left_here |= sent && ring_bell(&inner);
             std::mem::forget(unwinding);
             if overrun {
                 self.work_locked(&mut inner, work, clock::now(), |_, env| env.note_overrun());
@@ -245,26 +245,24 @@ impl Qp {
     }
 
     /// Whether a request may end before the program polls, and then has no room for its completion, after those of
-    /// signaled requests under way. An adapter's send queue would have been full by then, as it counts what hasn't been polled.
+    /// signaled requests under way. An adapter's send queue would have been full by then, as it counts what hasn't been polled. Within a
+    /// process the queue overruns: a program can find out what happens then.
     #[inline]
-    pub(super) fn may_overrun(&self, under_way: u32, signaled: bool) -> bool {
-        signaled && self.shares_memory_with_peer() && !self.send_cq.has_room(under_way + 1)
+    pub(super) fn may_overrun(&self, link: &Link, under_way: u32, signaled: bool) -> bool {
+        let refuses = signaled && self.shares_memory_with_peer() && !link.is_to_itself();
+        refuses && !self.send_cq.has_room(under_way + 1)
     }
 
     /// See [`Qp::may_overrun`], after `before` other signaled requests. Requests that will be flushed need no
     /// CQ entry.
-    fn check_room(
-        &self,
-        proto: &ferroce_proto::Qp<Arc<Ah>>,
-        wr: &SendRequest<'_, Arc<Ah>>,
-        before: u32,
-    ) -> Result<()> {
+    fn check_room(&self, inner: &Inner, wr: &SendRequest<'_, Arc<Ah>>, before: u32) -> Result<()> {
+        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return Ok(()) };
         let one_sided = matches!(
             wr.op,
             SendOp::Write { .. } | SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
         );
         let executes = || matches!(proto.state(), QpState::Rts | QpState::Sqd);
-        if one_sided && self.may_overrun(proto.signaled_len() + before, wr.signaled) && executes() {
+        if one_sided && self.may_overrun(link, proto.signaled_len() + before, wr.signaled) && executes() {
             return Err(Error::NoMemory(
                 "the completion queue may be full when the request ends: poll first".into(),
             ));

@@ -62,11 +62,11 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use super::{Completion, OfSrq, Received, WcTags};
-    use crate::fabric::LocalPacket;
     use crate::namespace::in_namespace;
     use crate::qp::{Path, QpAttr, RxPayload, mask};
     use crate::side::{Side, open};
     use crate::{Poll as _, QpState, Service, WcOpcode, WcStatus};
+    use ferroce_hostlink::{CompactHeaders, CompactRun, Link, Receive, ReceivedRecord, Sent, SentPacket};
     use ferroce_os::clock;
     use ferroce_wire::{Bth, Headers, Opcode, Operation};
 
@@ -111,85 +111,101 @@ mod tests {
     /// The first PSN of a [`Side`].
     const PSN: u32 = 0xff_fff0;
 
-    fn packet_of(side: &Side, operation: Operation) -> LocalPacket {
-        let (dest_qp, Path::Local { meta }) = ({
-            let inner = side.qp.inner.lock();
-            (inner.attr.dest_qpn, inner.path.clone().unwrap())
-        }) else {
-            panic!("another path");
-        };
-        let opcode = Opcode { service: Service::Rc, operation };
-        let headers = Headers::new(Bth { ack_request: true, ..Bth::new(opcode, dest_qp, PSN) });
-        let payload = vec![7; 8];
-        LocalPacket { headers, meta: meta.with_len(headers.packet_len(payload.len())), payload }
+    /// Takes what comes by holding the ring until another thread has run this.
+    struct Meanwhile<F>(Option<F>);
+
+    impl<F: FnOnce() + Send> Meanwhile<F> {
+        fn run(&mut self) {
+            if let Some(f) = self.0.take() {
+                // Another thread, which takes locks of its own.
+                std::thread::scope(|scope| scope.spawn(f).join().unwrap());
+            }
+        }
     }
 
-    /// Calls `then` with a queue pair that has executed a SEND and has another receive, and with its peer, whose inbox has no room for
-    /// the ACK.
-    fn executed_without_room(then: impl FnOnce(&Side, &Side)) {
+    impl<F: FnOnce() + Send> Receive for Meanwhile<F> {
+        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {
+            self.run();
+        }
+
+        fn compact(&mut self, _: CompactRun<'_>) {
+            self.run();
+        }
+
+        fn executed(&mut self, _: SentPacket) {}
+    }
+
+    /// Leaves a packet for no queue pair in the ring; false when there is no room.
+    fn leaves(link: &Link) -> bool {
+        let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
+        let headers = CompactHeaders::of_send(opcode, (0xffff, 0), PSN, (false, 0), false);
+        matches!(link.send_on_connection::<()>(&headers, 0, |_| Ok(())), Sent::Published(_))
+    }
+
+    /// A queue pair that has executed a SEND and has another receive, and its peer. There was no room for the ACK in the ring between them
+    /// while `meanwhile` ran.
+    fn executed_without_room(meanwhile: impl FnOnce(&Side) + Send) -> [Side; 2] {
         let context = open();
-        let [sender, receiver] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
+        let sides = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
+        let [sender, receiver] = &sides;
         sender.connect(receiver.qp.qpn());
         receiver.connect(sender.qp.qpn());
         (1..=2).for_each(|wr_id| receiver.recv(wr_id, receiver.sge(0, 8)));
-        while !sender.qp.inbox.is_full() {
-            sender.qp.inbox.push(packet_of(&receiver, Operation::Acknowledge));
-        }
-
-        let send = packet_of(&sender, Operation::SendOnly);
-        receiver.qp.adapter.with_work(|work| {
-            receiver.qp.work(work, clock::now(), |proto, env| {
-                env.handle(
-                    proto,
-                    clock::now(),
-                    &send.headers,
-                    RxPayload::of_packet(&send.payload),
-                    &send.meta,
-                );
+        let Some(Path::Shm { meta, link }) = sender.qp.inner.lock().path.clone() else {
+            panic!("another path")
+        };
+        assert!(link.is_to_itself() && leaves(&link));
+        let execute = || {
+            while leaves(&link) {}
+            let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
+            let headers = Headers::new(Bth { ack_request: true, ..Bth::new(opcode, receiver.qp.qpn(), PSN) });
+            let (payload, now) = ([7; 8], clock::now());
+            let meta = meta.with_len(headers.packet_len(payload.len()));
+            receiver.qp.adapter.with_work(|work| {
+                receiver.qp.work(work, now, |proto, env| {
+                    env.handle(proto, now, &headers, RxPayload::of_packet(&payload), &meta);
+                });
             });
-        });
-        assert_eq!(receiver.qp.counters().messages_received, 1);
-        assert_eq!(receiver.cq.poll(1, |_| ()).unwrap(), 0, "received before its ACK has left");
-        then(&receiver, &sender);
+            assert_eq!(receiver.qp.counters().messages_received, 1);
+            let polled = receiver.cq.poll(1, |_| ()).unwrap();
+            assert_eq!(polled, 0, "received before its ACK has left");
+            meanwhile(receiver);
+        };
+        assert!(link.receive(1, &mut Meanwhile(Some(execute))));
+        sides
     }
 
     #[test]
     fn a_receive_completes_when_its_ack_has_left() {
         in_namespace("qp::received::tests::a_receive_completes_when_its_ack_has_left", || {
-            executed_without_room(|receiver, sender| {
-                while sender.qp.inbox.pop().is_some() {}
-                let completion = receiver.wait();
-                assert_eq!((completion.wr_id, completion.status), (1, WcStatus::Success));
-            });
+            let [_, receiver] = executed_without_room(|_| ());
+            let completion = receiver.wait();
+            assert_eq!((completion.wr_id, completion.status), (1, WcStatus::Success));
         });
     }
 
     #[test]
     fn a_receive_whose_ack_has_not_left_is_flushed_in_its_place() {
         in_namespace("qp::received::tests::a_receive_whose_ack_has_not_left_is_flushed_in_its_place", || {
-            executed_without_room(|receiver, sender| {
+            let [_, receiver] = executed_without_room(|receiver| {
                 let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
                 receiver.qp.modify(&attr, mask::STATE).unwrap();
-                for wr_id in 1..=2 {
-                    let completion = receiver.wait();
-                    assert_eq!((completion.wr_id, completion.status), (wr_id, WcStatus::WrFlushErr));
-                }
                 // Nor is it acknowledged later.
-                let acks = std::iter::from_fn(|| sender.qp.inbox.pop()).filter(|ack| ack.payload.is_empty());
-                assert_eq!(acks.count(), 0);
+                assert!(!receiver.qp.inner.lock().proto.owes_acknowledgement());
             });
+            for wr_id in 1..=2 {
+                let completion = receiver.wait();
+                assert_eq!((completion.wr_id, completion.status), (wr_id, WcStatus::WrFlushErr));
+            }
         });
     }
 
     #[test]
     fn a_receive_whose_ack_has_not_left_is_dropped_by_a_reset() {
         in_namespace("qp::received::tests::a_receive_whose_ack_has_not_left_is_dropped_by_a_reset", || {
-            executed_without_room(|receiver, sender| {
-                receiver.reset();
-                while sender.qp.inbox.pop().is_some() {}
-                receiver.connect(sender.qp.qpn());
-                assert_eq!(receiver.cq.poll(1, |_| ()).unwrap(), 0);
-            });
+            let [sender, receiver] = executed_without_room(Side::reset);
+            receiver.connect(sender.qp.qpn());
+            assert_eq!(receiver.cq.poll(1, |_| ()).unwrap(), 0);
         });
     }
 }

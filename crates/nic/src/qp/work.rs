@@ -26,7 +26,7 @@ impl Qp {
         self.work_locked(&mut inner, work, now, f);
     }
 
-    /// As [`Qp::work`], unless somebody else is at it.
+    /// As [`Qp::work`], unless another thread is at it.
     pub(crate) fn try_work(
         self: &Arc<Self>,
         work: &mut Work,
@@ -125,9 +125,6 @@ impl Qp {
         }
         if more || blocked {
             self.adapter.enqueue(self);
-        }
-        if self.inbox.has_records() {
-            work.delivered_to.push(self.clone());
         }
         std::mem::forget(unwinding);
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compact::CompactHeaders;
-use crate::link::{LEN, Sent};
+use crate::link::{LEN, LinkEnd, Sent};
 use crate::payload::RingBytes;
 use crate::protocol::COPIED_WORDS;
 use ferroce_access::SharedMemory;
@@ -80,12 +80,12 @@ fn unanswered_link() -> [Link; 2] {
     let memory = SharedMemory::create(LEN, false).unwrap();
     let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
     let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
-    let link = |connection, memory: SharedMemory, side| {
-        let link = Link::new(1, 1, 0, None, connection, memory.into(), side);
+    let link = |connection, memory: SharedMemory, end| {
+        let link = Link::new(1, 1, 0, None, connection, memory.into(), end);
         link.offer_compact();
         link
     };
-    [link(one, memory, 0), link(other, same, 1)]
+    [link(one, memory, LinkEnd::Maker), link(other, same, LinkEnd::Peer)]
 }
 
 pub(in crate::link) fn try_send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> Option<u64> {
@@ -129,6 +129,31 @@ fn told(sends: impl IntoIterator<Item = (u32, u32)>) -> Vec<RingEvent> {
     assert!(link.receive(64, &mut told));
     assert!(!link.receive(64, &mut told) && !link.is_dead() && !peer.is_dead());
     told.events
+}
+
+#[test]
+fn a_process_takes_what_it_leaves_for_itself_and_learns_of_its_end() {
+    let connection = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM).unwrap();
+    let memory = SharedMemory::create(LEN, false).unwrap();
+    let link = Link::new(1, 0, 1, None, connection, memory.into(), LinkEnd::Both);
+    assert!(link.is_to_itself() && !link.has_unclaimed());
+    link.offer_compact();
+    assert!(link.peer_takes_compact());
+    for psn in 2..=4 {
+        send(&link, 3, psn, true);
+    }
+    let leaves_one_more = || {
+        send(&link, 5, 6, true);
+    };
+    let mut told = RingEvents { meanwhile: Some(&leaves_one_more), ..RingEvents::default() };
+    while link.has_unclaimed() {
+        assert!(link.receive(64, &mut told));
+    }
+    // A SEND that is disowned has no end by position.
+    let came = [2, 3, 4].map(RingEvent::Came);
+    let ends = [RingEvent::Executed(3, 4), RingEvent::Came(6), RingEvent::Executed(5, 6)];
+    assert!(told.events.iter().eq(came.iter().chain(&ends)), "{:?}", told.events);
+    assert!(link.unread().is_none() && !link.has_executed());
 }
 
 #[test]

@@ -145,6 +145,7 @@ impl QpEnv<'_> {
         let peer = params.dest_qpn;
         let here = match self.path {
             None => return self.no_route(None),
+            Some(Path::Shm { link, .. }) if link.is_to_itself() => true,
             Some(Path::Shm { link, .. }) if link.is_dead() => return Reason::ProcessGone,
             Some(Path::Shm { link, .. }) => {
                 let stopped = link.peer_pid().filter(|&pid| is_stopped(pid));
@@ -157,7 +158,6 @@ impl QpEnv<'_> {
                     None => Reason::Ignored { tries, each },
                 };
             }
-            Some(Path::Local { .. }) => true,
             Some(Path::Udp { dest, .. }) if !dest.endpoint().has_route(dest.peer()) => {
                 return self.no_route(None);
             }
@@ -219,9 +219,9 @@ impl QpEnv<'_> {
         }
         let qpn = failure.params.dest_qpn;
         Some(match self.path? {
-            Path::Local { meta } => PeerName { qpn, address: Some(meta.dst), process: Process::This },
             Path::Shm { meta, link } => {
-                let process = link.peer_pid().map_or(Process::Unknown, Process::Other);
+                let other = link.peer_pid().map_or(Process::Unknown, Process::Other);
+                let process = if link.is_to_itself() { Process::This } else { other };
                 PeerName { qpn, address: Some(meta.dst), process }
             }
             Path::Udp { dest, .. } => {

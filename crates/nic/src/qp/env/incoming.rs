@@ -22,9 +22,7 @@ const CNP_RESERVED: usize = 16;
 pub(crate) enum Origin {
     /// A socket.
     Network,
-    /// This process.
-    Here,
-    /// Another process of this host.
+    /// A process of this host.
     Process(Peer),
 }
 
@@ -34,7 +32,6 @@ impl QpEnv<'_> {
         let mirrors = |own: &PacketMeta| own.src == meta.dst && own.dst == meta.src;
         match (self.qp.service, self.path) {
             (Service::Ud, _) => true,
-            (_, Some(Path::Local { meta: own })) => origin == Origin::Here && mirrors(own),
             (_, Some(Path::Shm { meta: own, link })) => {
                 // Each of two processes may have made a link: what counts is the process.
                 matches!(origin, Origin::Process(from) if from.is(&link.peer())) && mirrors(own)

@@ -17,11 +17,10 @@ use super::xrc_target::XrcTarget;
 use super::{Path, Qp};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::fabric::{LocalPacket, seen_of};
+use crate::fabric::seen_of;
 use crate::owner::OfContext as _;
 use crate::settings;
 use ferroce_access::atomic;
-use ferroce_engine::Inbox;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_netdev::LinkLayer;
 use ferroce_netdev::{Grh, grh_of};
@@ -61,12 +60,7 @@ pub(crate) struct QpEnv<'a> {
     pub(super) ecn: bool,
 }
 
-impl<'a> QpEnv<'a> {
-    /// What QPs of this process have sent to this one.
-    pub(crate) fn inbox(&self) -> &'a Inbox<LocalPacket> {
-        &self.qp.inbox
-    }
-
+impl QpEnv<'_> {
     /// The protection domain of what is being done. A target has that of the SRQ at hand.
     fn pd(&self) -> u32 {
         self.xrc_target.srq.as_ref().map_or(self.qp.pd.id(), |srq| srq.pd().id())
@@ -190,10 +184,6 @@ impl Env for QpEnv<'_> {
                 let links = self.qp.adapter.links.to_same_process(link);
                 links.iter().any(|link| link.peer_owes((self.qp.qpn, peer)))
                     || self.unread.may_be_in_rings(&links, oldest)
-            }
-            // A peer that isn't busy any more has put its answers into the inbox.
-            Some(Path::Local { .. }) => {
-                self.qp.is_local_peer_busy(peer) || self.unread.may_be_in_inbox(&self.qp.inbox, oldest)
             }
             _ => false,
         }
@@ -409,7 +399,7 @@ impl Env for QpEnv<'_> {
 
     fn telling(&self) -> Telling {
         match self.path {
-            Some(Path::Local { .. } | Path::Shm { .. }) if !self.qp.adapter.has_capture() => Telling::WithNak,
+            Some(Path::Shm { .. }) if !self.qp.adapter.has_capture() => Telling::WithNak,
             Some(Path::Udp { .. }) if self.qp.peer_is_told.load(Ordering::Relaxed) => Telling::BeforeNak,
             _ => Telling::Never,
         }

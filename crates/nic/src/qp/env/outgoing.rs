@@ -3,10 +3,9 @@
 use super::QpEnv;
 use crate::adapter::Work;
 use crate::ah::{Ah, Way};
-use crate::fabric::LocalPacket;
 use crate::qp::Path;
 use crate::qp::one_sided::Reach;
-use crate::qp::payload::{each_piece, fill, fill_ring, fill_summed, source_len};
+use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
 use crate::xrc::Range;
 use ferroce_access::copy;
 use ferroce_hostlink::{LARGE, Link, Purpose, Sent};
@@ -92,28 +91,10 @@ impl QpEnv<'_> {
                     Ok(()) => Ok(()),
                 }
             }
-            Path::Local { meta } => {
-                let Some(peer) = self.qp.adapter.qp(headers.bth.dest_qp) else { return Ok(()) };
-                if peer.inbox.is_full() {
-                    self.work.blocked = true;
-                    return Err(TransmitError::Blocked);
-                }
-                if self.qp.service == Service::Ud {
-                    self.unacked_pace.ask_own(self.now, len)?;
-                }
-                let mut payload = self.work.take_payload(len);
-                fill(by, source, &mut payload)?;
-                let packet =
-                    LocalPacket { headers: *headers, payload, meta: meta.with_len(headers.packet_len(len)) };
-                self.qp.adapter.show_local(&packet);
-                peer.inbox.push(packet);
-                self.work.delivered_to.push(peer);
-                Ok(())
-            }
         }
     }
 
-    /// Sends a packet to another process of this host.
+    /// Sends a packet to a process of this host.
     fn transmit_record(
         &mut self,
         link: &Arc<Link>,
