@@ -7,6 +7,8 @@ use crate::{LinkSizes, Traffic};
 pub struct Totals {
     /// Packets that left a host.
     pub packets: u64,
+    /// Requests among them.
+    pub requests: u64,
     /// Requests sent again.
     pub repeated: u64,
     /// Packets for which a queue had no room.
@@ -30,7 +32,7 @@ pub struct RunOutcome {
     times: Vec<u64>,
     /// Nanoseconds until the last of them.
     end: u64,
-    /// The same at best: all bytes of the busiest host at the rate of its link, and a round trip.
+    /// The same at best: all bytes of the busiest host at the rate of its link, and a round trip. Some flows can end sooner.
     ideal: u64,
     /// Bytes through the busiest host.
     bytes: u64,

@@ -18,7 +18,7 @@ pub struct WriteFlow {
 pub struct Traffic {
     /// The flows.
     pub flows: Vec<WriteFlow>,
-    /// Bytes of payload through the busiest link of a host: no flow's end can come before all of them have passed.
+    /// Bytes of payload through the busiest link of a host: the last flow can't end before all of them have passed.
     pub most_of_a_host: u64,
 }
 

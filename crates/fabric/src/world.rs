@@ -180,6 +180,7 @@ impl World {
         }
         for end in self.ends.iter().step_by(2) {
             let counters = end.qp.counters();
+            self.totals.requests += counters.requests_sent;
             self.totals.repeated += counters.retransmissions;
             self.totals.timeouts += counters.timeouts;
         }

@@ -54,6 +54,18 @@ fn short_messages_that_meet_at_a_receiver_wait_for_milliseconds_at_most() {
     }
 }
 
+/// Without congestion notifications: of QPs that haven't agreed on them (ibv_set_ece(3)).
+#[test]
+fn senders_that_meet_at_a_receiver_share_its_link_where_no_switch_marks_packets() {
+    let sizes = LinkSizes { mark: u64::MAX, ..SIZES };
+    for (bytes, most) in [(64 << 10, 6.0), (1 << 20, 2.0)] {
+        let traffic = Traffic::incast(32, 24, bytes, &mut Chances::new(1));
+        let outcome = World::new(SHAPE, sizes, (Law::Window, MTU), 1).run(&traffic, LIMIT);
+        assert_eq!((outcome.totals.failed, outcome.totals.timeouts), (0, 0));
+        assert!(slowdown(&outcome) < most, "{bytes}: {outcome:?}");
+    }
+}
+
 #[test]
 fn all_write_to_all_in_little_more_than_the_least_time() {
     let outcome = run(&Traffic::all_to_all(32, 64 << 10, &mut Chances::new(1)), Law::Window);

@@ -133,6 +133,10 @@ impl Mw {
         bind: &BindMw,
         region: impl FnOnce(u32) -> Option<Arc<Mr>>,
     ) -> std::result::Result<(), &'static str> {
+        // The end of a window waits for accesses with its turn taken. A queue pair is locked here, and doesn't wait for that.
+        if self.gate.read().freed {
+            return Err("the window is deallocated");
+        }
         let Ok(_changing) = self.begin_change() else { return Err("another thread changes the window") };
         let mut gate = self.gate.write();
         if gate.freed || self.number != bind.window {
@@ -178,12 +182,18 @@ impl Mw {
     }
 
     /// Ends a type 2 window's bond, if `rkey` is its key and `by` the QP that bound it. That QP alone uses the bond, so this waits for no
-    /// access.
+    /// access, and the turn of another thread is short: a window that is being deallocated isn't bound.
     pub(crate) fn invalidate(&self, by: KeyUser, rkey: u32) -> bool {
+        let is_its = |gate: &WindowState| {
+            let own = gate.bound.as_ref().is_some_and(|bound| bound.qp == Some(by.qp));
+            own && gate.rkey == rkey && by.pd == self.pd.id()
+        };
+        if !is_its(&self.gate.read()) {
+            return false;
+        }
         let Ok(_changing) = self.begin_change() else { return false };
         let mut gate = self.gate.write();
-        let own = gate.bound.as_ref().is_some_and(|bound| bound.qp == Some(by.qp));
-        if !own || gate.rkey != rkey || by.pd != self.pd.id() {
+        if !is_its(&gate) {
             return false;
         }
         let before = gate.bound.take();

@@ -2,8 +2,8 @@
 //!
 //! Slow start to the first cut, then a sixteenth, or one MTU, more per window acknowledged. A congestion notification halves the window. A
 //! loss cuts it to what the path has carried in a round trip without queues, and to its half at most: where no queue has grown the
-//! loss wasn't congestion, and costs next to nothing. Either cuts once per round trip. `cargo xtask bench fabric` shows what these
-//! rules do in a data center (decision 100). Only the sender has to know. A lossless fabric has no window. Services that
+//! loss wasn't congestion, and cuts nothing. Either cuts once per round trip. `cargo xtask bench fabric` shows what these
+//! rules do in a data center (decision 104). Only the sender has to know. A lossless fabric has no window. Services that
 //! acknowledge nothing have a [pace](crate::Pace) instead.
 
 use core::time::Duration;
@@ -85,7 +85,13 @@ impl Window {
     /// A round trip was measured (RFC 6298's smoothing), in which the path has carried `in_flight` bytes.
     pub(crate) fn sample(&mut self, rtt: Duration, in_flight: u64) {
         let rtt = (rtt.as_nanos() as u64).clamp(1, 10_000_000_000);
-        self.shortest = if self.shortest == 0 { rtt } else { self.shortest.min(rtt) };
+        if self.shortest == 0 || rtt < self.shortest {
+            // What was carried in a much longer one says too much.
+            if rtt < self.shortest - self.shortest / CLEAR {
+                (self.samples, self.carried) = (0, [0; 2]);
+            }
+            self.shortest = rtt;
+        }
         let carried = u128::from(in_flight) * u128::from(self.shortest) / u128::from(rtt);
         if self.samples == SAMPLES {
             (self.samples, self.carried) = (0, [0, self.carried[0]]);
@@ -190,6 +196,15 @@ mod tests {
         // Never to less than half.
         let (before, after) = lose_with([400, 500, 900], 200_000);
         assert_eq!(after, before / 2);
+    }
+
+    #[test]
+    fn what_was_carried_before_a_much_shorter_round_trip_does_not_count() {
+        let mut w = Window::new();
+        w.sample(Duration::from_micros(800), 1 << 20);
+        w.sample(Duration::from_micros(100), 1000);
+        w.lost(Instant(1), 1024);
+        assert_eq!(w.size(), INITIAL / 2);
     }
 
     #[test]

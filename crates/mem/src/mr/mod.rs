@@ -77,8 +77,8 @@ impl Mr {
     ///
     /// # Errors
     /// As [`Mr::register`]; [`Error::Invalid`] for a region that is deregistered or of no memory; [`Error::Busy`] while a
-    /// window is bound to it, when another process is in the middle of an access and doesn't end it within a second, and
-    /// when the region isn't `old` any more: another thread has changed it.
+    /// window is bound to it, when another process is in the middle of an access and doesn't end it within a second, when another
+    /// thread changes the region for longer than a second, and when the region isn't `old` any more.
     pub unsafe fn reregister(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
         if self.is_null() {
             return invalid!("a null memory region stays what it is");

@@ -74,7 +74,7 @@ impl<A: Clone> Qp<A> {
             self.req.note_sent(now, bytes, &self.params);
             self.req.since_ack_request = if ends || due { 0 } else { self.req.since_ack_request + cost };
             // The first packets after a loss show too little of what the path carries.
-            let is_filled = self.req.in_flight + cost >= u64::from(self.req.window.size()) / 2;
+            let is_filled = self.req.in_flight + cost >= window / 2;
             self.advance(now, psns, cost, ends || due && is_filled);
         }
         false

@@ -191,7 +191,7 @@ fn no_packet_panics_or_breaks_the_order_of_completions() {
 fn queue_of_answers_is_bounded() {
     let mut p = Pair::with(Service::Rc, params(256), params(256), 0);
     p.b.host.room = Some(0);
-    p.a.post(wr(1, SendOp::Read { va: THERE, rkey: ALL }, BASE, 8000));
+    p.a.post(wr(1, SendOp::Read { va: THERE, rkey: ALL }, BASE, 16_000));
     p.step();
     p.b.host.room = Some(1000);
     while p.b.qp.transmit(p.now, &mut p.b.host, 1 << 20) {}
@@ -201,7 +201,7 @@ fn queue_of_answers_is_bounded() {
     f.headers.bth.opcode = Opcode::new(Service::Rc, Operation::ReadRequest).unwrap();
     f.headers.bth.pkey = 0xffff;
     for n in 0..200 {
-        f.headers.bth.psn = n % 30;
+        f.headers.bth.psn = n % 60;
         f.headers.reth = Some(Reth { va: THERE, rkey: ALL, dma_len: 10 });
         p.inject(true, &f);
     }
