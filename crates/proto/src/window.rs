@@ -86,7 +86,7 @@ impl Window {
     pub(crate) fn sample(&mut self, rtt: Duration, in_flight: u64) {
         let rtt = (rtt.as_nanos() as u64).clamp(1, 10_000_000_000);
         if self.shortest == 0 || rtt < self.shortest {
-            // What was carried in a much longer one says too much.
+            // Bytes that were carried in a much longer one are too many.
             if rtt < self.shortest - self.shortest / CLEAR {
                 (self.samples, self.carried) = (0, [0; 2]);
             }
@@ -133,7 +133,7 @@ impl Window {
         }
     }
 
-    /// The network says that it is full.
+    /// A congestion notification has come.
     pub(crate) fn congested(&mut self, now: Instant, mtu: u32) {
         self.cut_to(self.size / 2, now, mtu);
     }
