@@ -12,6 +12,7 @@ use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Error, Result};
 use std::collections::HashMap;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -37,7 +38,7 @@ pub struct Links {
     copied: bool,
     /// Connections and process descriptors. Readable when a peer has rung, answered or ended.
     epoll: EngineFd,
-    links: RwLock<class::LinkList, Arc<Vec<Arc<Link>>>>,
+    links: RwLock<class::LinkList, LinkLists>,
     /// Those to other processes, for pollers, who look without a lock. Written with the list locked.
     listed: Published<Vec<Arc<Link>>>,
     /// Links that have ended while the peer was in the middle of an access, each with that access.
@@ -71,10 +72,30 @@ impl LinkWithWork {
     }
 }
 
-/// The links to other processes; `None`: there is none.
-fn to_others(links: &[Arc<Link>]) -> Option<Arc<Vec<Arc<Link>>>> {
-    let others: Vec<_> = links.iter().filter(|link| !link.is_to_itself()).cloned().collect();
-    (!others.is_empty()).then(|| Arc::new(others))
+/// The links that there are.
+#[derive(Default, Debug)]
+struct LinkLists {
+    all: Arc<Vec<Arc<Link>>>,
+    /// Those to other processes. Pollers have the address of the list alone, by which memory checkers don't find it.
+    others: Option<Arc<Vec<Arc<Link>>>>,
+}
+
+impl LinkLists {
+    /// Replaces the lists. Returns that of the links to other processes.
+    fn set(&mut self, all: Vec<Arc<Link>>) -> Option<Arc<Vec<Arc<Link>>>> {
+        let others: Vec<_> = all.iter().filter(|link| !link.is_to_itself()).cloned().collect();
+        self.all = Arc::new(all);
+        self.others = (!others.is_empty()).then(|| Arc::new(others));
+        self.others.clone()
+    }
+}
+
+impl Deref for LinkLists {
+    type Target = Arc<Vec<Arc<Link>>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
 }
 
 impl Links {
@@ -302,8 +323,8 @@ impl Links {
         if !limits::has_room(&links, link) {
             return Err(io::Error::from_raw_os_error(libc::EDQUOT));
         }
-        *links = Arc::new(links.iter().cloned().chain([link.clone()]).collect());
-        let replaced = self.listed.replace(to_others(&links));
+        let all = links.iter().cloned().chain([link.clone()]).collect();
+        let replaced = self.listed.replace(links.set(all));
         drop(links);
         drop(replaced);
         Ok(())
@@ -355,8 +376,8 @@ impl Links {
         ended.extend(link.accesses_of_peer().map(|access| (link.clone(), access)));
         drop(ended);
         let mut links = self.links.write();
-        *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
-        let replaced = self.listed.replace(to_others(&links));
+        let all = links.iter().filter(|other| other.id != link.id).cloned().collect();
+        let replaced = self.listed.replace(links.set(all));
         drop(links);
         drop(replaced);
         for fd in [Some(&link.connection), link.pidfd.as_ref()].into_iter().flatten() {

@@ -112,17 +112,23 @@ impl Receiver {
 
 impl Link {
     /// Takes packets, `limit` at most, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
-    /// Returns whether there was any: whether it is worth the lock, [`Links::next_with_work`](crate::Links::next_with_work) says.
-    pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> bool {
-        self.answered.load(Ordering::Acquire)
-            && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
+    /// Returns whether there was any, and `None` if another thread is receiving:
+    /// [`Links::next_with_work`](crate::Links::next_with_work) shows whether it is worth the lock.
+    pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> Option<bool> {
+        if !self.answered.load(Ordering::Acquire) {
+            return None;
+        }
+        self.rx.try_lock().map(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
     /// Of a link of the process to itself: whether something was left there that perhaps no other thread takes. A thread that has left
     /// something asks, and then takes it ([`Link::receive`]); if it finds another thread at it, that thread asks when it has received.
     #[inline]
     pub fn has_unclaimed(&self) -> bool {
-        !self.is_dead() && (self.rx_lines().has_unclaimed_records() || self.has_executed())
+        !self.is_dead()
+            && (self.rx_lines().has_unclaimed_records()
+                || self.has_executed()
+                || self.has_room_for_disowned())
     }
 
     /// As [`Link::receive`], with all that the peer has left so far. False, and nothing has happened: another thread is receiving.

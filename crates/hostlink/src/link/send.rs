@@ -270,7 +270,7 @@ mod tests {
             try_send(&link, 3, psn, false).unwrap();
         }
         let mut told = RingEvents::default();
-        assert!(peer.receive(4, &mut told) && told.events.len() == 4);
+        assert_eq!((peer.receive(4, &mut told), told.events.len()), (Some(true), 4));
         assert!(peer.receive_what_has_come(&mut told) && told.events.len() == 200);
         assert!(!peer.has_records());
     }

@@ -171,7 +171,8 @@ impl Adapter {
                 known().or_else(make)?
             }
         };
-        Some(Path::Shm { meta: route.meta(0), link })
+        // A ring into which the program has written by mistake isn't made anew.
+        (!is_own || !link.is_dead()).then(|| Path::Shm { meta: route.meta(0), link })
     }
 
     fn make_link(&self, slot: u16) -> Option<Arc<Link>> {
@@ -197,14 +198,15 @@ impl Adapter {
     ) -> bool {
         let (mut done, mut found) = (false, Some(first));
         while let Some(LinkWithWork { link, next }) = found {
-            done |= self.read_ring(&link, poller.as_deref_mut());
+            done |= self.read_ring(&link, poller.as_deref_mut()).unwrap_or(false);
             found = next.and_then(|next| self.links.next_with_work(next));
         }
         done
     }
 
+    /// Whether there was anything; `None` if another thread reads the ring.
     #[inline]
-    fn read_ring(&'static self, link: &Link, poller: Option<&mut Poller<'_>>) -> bool {
+    fn read_ring(&'static self, link: &Link, poller: Option<&mut Poller<'_>>) -> Option<bool> {
         let done = link.receive(TURN, &mut Dispatch { adapter: self, poller });
         if link.has_room_for_blocked() {
             self.enqueue_all(&link.take_blocked());
@@ -221,10 +223,12 @@ impl Adapter {
         let Some(link) = self.links.to_itself() else { return false };
         let mut done = false;
         for _ in 0..TURNS {
-            if !link.has_unclaimed() || !self.read_ring(link, None) {
+            if !link.has_unclaimed() {
                 return done;
             }
-            done = true;
+            // A thread that has had the ring looks once more: others have left their records to it, also where it has found none.
+            let Some(any) = self.read_ring(link, None) else { return done };
+            done |= any;
         }
         self.engine.wake_for(clock::now());
         done

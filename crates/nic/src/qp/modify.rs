@@ -6,7 +6,7 @@ use crate::adapter;
 use crate::owner::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_os::sys;
+use ferroce_os::{clock, sys};
 use ferroce_proto::{LEAST_ACK_TIMEOUT, RateLimit};
 use ferroce_types::{Error, QpState, Result, invalid};
 use ferroce_wire::Service;
@@ -74,11 +74,12 @@ impl Qp {
     /// Gives calls that wait for the queue pair some time to lock it. A thread that copies a long message locks it again as soon as it has
     /// unlocked it: a call that has to wake up first would wait for the end of all messages.
     pub(super) fn let_callers_in(&self) {
-        const OFFERS: u32 = 100;
-        for _ in 0..OFFERS {
-            if self.callers.load(Ordering::Relaxed) == 0 {
-                return;
-            }
+        const OFFERED: Duration = Duration::from_micros(100);
+        if self.callers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let end = clock::now().after(OFFERED);
+        while self.callers.load(Ordering::Relaxed) != 0 && clock::now() < end {
             sys::yield_processor();
         }
     }

@@ -33,14 +33,17 @@ impl Reach<'_> {
     }
 
     /// Copies `len` bytes between `addr` in this process and byte `at` of a range (key, address, length) of the peer's memory. The
-    /// whole range is looked up: no byte is copied of one that isn't allowed. `None` when it isn't, or can't be reached this way.
+    /// whole range is looked up: no byte is copied of one that isn't allowed. `None` when it isn't, or can't be reached this way, and where
+    /// both overlap: a copy from the front would read what it has written.
     #[inline]
     pub(super) fn copy(&self, range: (u32, u64, u64), at: u64, addr: u64, len: usize) -> Option<()> {
         let Self { qp, link, peer, reads } = *self;
         link.access((qp.qpn, peer), range, self.purpose(), |peer, place| {
             // The peer says where the range is: nothing is added to that without a thought.
             let at_peer = place.wrapping_add(at);
-            let copied = qp.is_connected(peer)
+            let overlaps = link.is_to_itself() && at_peer.abs_diff(addr) < len as u64;
+            let copied = !overlaps
+                && qp.is_connected(peer)
                 && if reads { peer.read(at_peer, addr, len) } else { peer.write(at_peer, addr, len) };
             copied.then_some(())
         })

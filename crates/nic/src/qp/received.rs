@@ -171,7 +171,7 @@ mod tests {
             assert_eq!(polled, 0, "received before its ACK has left");
             meanwhile(receiver);
         };
-        assert!(link.receive(1, &mut Meanwhile(Some(execute))));
+        assert_eq!(link.receive(1, &mut Meanwhile(Some(execute))), Some(true));
         sides
     }
 

@@ -9,10 +9,13 @@
 
 use super::control::{Control, space};
 use super::messages::peek_message;
-use super::{EngineFd, check, close, receive_message, set_option, shutdown, start_thread, with_forks_held};
+use super::{
+    EngineFd, check, close, receive_message, set_option, shutdown, start_thread, wait_for, with_forks_held,
+};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::mpsc;
+use std::time::Duration;
 
 const STACK: usize = 64 << 10;
 /// As many as a message can have with it (SCM_MAX_FD), and the sender's credentials.
@@ -31,18 +34,32 @@ pub fn refuse_descriptors(fd: RawFd) -> bool {
 /// that have duplicates.
 pub fn discard(socket: EngineFd) {
     let fd = socket.checked();
+    let is_empty = !wait_for(fd, libc::POLLIN, Duration::ZERO);
     shutdown(fd);
     // With credentials, so that a message differs from the end of the connection.
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32);
     // A listener can't be looked at, and neither can a connection whose peer has closed it with unread data.
-    if !peek(fd).is_ok_and(|next| !next.is_message) {
-        leave(socket);
+    if peek(fd).is_ok_and(|next| !next.is_message) {
+        return;
+    }
+    // Where no thread can be started and nothing lay there a moment ago, it is closed here.
+    if let Err(open) = close_beside(socket)
+        && !is_empty
+    {
+        std::mem::forget(open);
     }
 }
 
 /// Closes a socket of which other processes have duplicates, and what lies unread in it if this is the last. Where no thread can be
 /// started the socket stays open until this process ends.
 pub fn leave(socket: EngineFd) {
+    if let Err(open) = close_beside(socket) {
+        std::mem::forget(open);
+    }
+}
+
+/// Closes a socket while another thread holds what lies in it. Returns the socket if no thread can be started.
+fn close_beside(socket: EngineFd) -> Result<(), EngineFd> {
     let (holds, is_held) = mpsc::channel();
     let (closed, is_closed) = mpsc::channel::<()>();
     let fd = socket.raw();
@@ -53,11 +70,12 @@ pub fn leave(socket: EngineFd) {
         }
     };
     if start_thread("ferroce-discard", STACK, holder).is_err() {
-        return std::mem::forget(socket);
+        return Err(socket);
     }
     let _ = is_held.recv();
     drop(socket);
     drop(closed);
+    Ok(())
 }
 
 /// Whether the next message of a socket has descriptors with it. The message stays where it is.

@@ -126,8 +126,9 @@ fn told(sends: impl IntoIterator<Item = (u32, u32)>) -> Vec<RingEvent> {
     };
     let answers = || std::thread::scope(|scope| scope.spawn(answers).join().unwrap());
     let mut told = RingEvents { meanwhile: Some(&answers), ..RingEvents::default() };
-    assert!(link.receive(64, &mut told));
-    assert!(!link.receive(64, &mut told) && !link.is_dead() && !peer.is_dead());
+    assert_eq!(link.receive(64, &mut told), Some(true));
+    assert_eq!(link.receive(64, &mut told), Some(false));
+    assert!(!link.is_dead() && !peer.is_dead());
     told.events
 }
 
@@ -147,7 +148,7 @@ fn a_process_takes_what_it_leaves_for_itself_and_learns_of_its_end() {
     };
     let mut told = RingEvents { meanwhile: Some(&leaves_one_more), ..RingEvents::default() };
     while link.has_unclaimed() {
-        assert!(link.receive(64, &mut told));
+        assert_eq!(link.receive(64, &mut told), Some(true));
     }
     // A SEND that is disowned has no end by position.
     let came = [2, 3, 4].map(RingEvent::Came);
@@ -164,9 +165,9 @@ fn a_packet_that_comes_alone_is_executed_and_acknowledged_alone() {
         let mut told = RingEvents { eager: true, ..RingEvents::default() };
         for psn in [2, 4, 6] {
             try_send_bytes(&link, 3, psn, true, &bytes).unwrap();
-            assert!(peer.receive(64, &mut told));
+            assert_eq!(peer.receive(64, &mut told), Some(true));
             let mut sender = RingEvents::default();
-            assert!(link.receive(64, &mut sender));
+            assert_eq!(link.receive(64, &mut sender), Some(true));
             assert_eq!(sender.events, [RingEvent::Executed(3, psn)]);
         }
         assert_eq!(told.events, [2, 4, 6].map(RingEvent::Came));
@@ -183,13 +184,13 @@ fn a_packet_that_comes_alone_is_acknowledged_before_its_queue_pair_goes_on() {
     // On a thread of its own, as it takes locks of the same ranks.
     let look = || {
         let mut sender = RingEvents::default();
-        assert!(link.receive(64, &mut sender));
+        assert_eq!(link.receive(64, &mut sender), Some(true));
         assert_eq!(sender.events, [RingEvent::Executed(3, 2)]);
         assert!(link.is_consumed(64), "its room is free");
     };
     let look = || std::thread::scope(|scope| scope.spawn(look).join().unwrap());
     let mut told = RingEvents { eager: true, meanwhile: Some(&look), ..RingEvents::default() };
-    assert!(peer.receive(64, &mut told));
+    assert_eq!(peer.receive(64, &mut told), Some(true));
     assert!(told.meanwhile.is_none());
 }
 
@@ -198,7 +199,8 @@ fn nothing_is_taken_before_the_maker_is_answered_nor_of_a_link_that_has_ended() 
     let [link, peer] = unanswered_link();
     let mut told = RingEvents::default();
     send(&link, 3, 2, true);
-    assert!(!peer.has_records() && !peer.receive(64, &mut told) && peer.receive_what_has_come(&mut told));
+    assert!(!peer.has_records() && peer.receive(64, &mut told).is_none());
+    assert!(peer.receive_what_has_come(&mut told));
     assert!(told.events.is_empty());
     peer.answered();
     assert!(peer.has_records() && peer.receive_what_has_come(&mut told));
@@ -229,8 +231,8 @@ fn packets_that_come_alone_go_round_the_ring() {
         let len = lengths[n as usize * 7919 % lengths.len()];
         let bytes: Vec<u8> = (0..len).map(|at| (n + at) as u8).collect();
         try_send_bytes(&link, 3, 2 * n, true, &bytes).unwrap();
-        assert!(peer.receive(64, &mut told));
-        assert!(link.receive(64, &mut RingEvents::default()));
+        assert_eq!(peer.receive(64, &mut told), Some(true));
+        assert_eq!(link.receive(64, &mut RingEvents::default()), Some(true));
         assert_eq!(told.events.pop(), Some(RingEvent::Came((2 * n) & 0xff_ffff)));
         if let Some(came) = told.alone.pop() {
             assert_eq!(came, bytes);
@@ -245,18 +247,18 @@ fn packets_that_do_not_come_alone_or_are_not_executed_come_together() {
     let [link, peer] = link();
     let mut told = RingEvents { eager: true, ..RingEvents::default() };
     send(&link, 3, 1, true);
-    assert!(peer.receive(64, &mut told));
+    assert_eq!(peer.receive(64, &mut told), Some(true));
     assert_eq!((told.alone.len(), &told.events[..]), (1, &[RingEvent::Came(1)][..]));
     // The one before is disowned, of which the sender has no notice.
     send(&link, 3, 2, true);
     send(&link, 3, 4, true);
-    assert!(peer.receive(64, &mut told));
+    assert_eq!(peer.receive(64, &mut told), Some(true));
     assert_eq!((told.alone.len(), &told.events[1..]), (1, &[2, 4].map(RingEvent::Came)[..]));
     send(&link, 3, 6, false);
-    assert!(peer.receive(64, &mut told));
+    assert_eq!(peer.receive(64, &mut told), Some(true));
     assert_eq!((told.alone.len(), &told.events[3..]), (1, &[RingEvent::Came(6)][..]));
     let mut sender = RingEvents::default();
-    assert!(link.receive(64, &mut sender));
+    assert_eq!(link.receive(64, &mut sender), Some(true));
     assert_eq!(sender.events, [RingEvent::Executed(3, 4)]);
 }
 
@@ -266,7 +268,8 @@ fn a_copy_that_the_peer_makes_up_is_passed_over() {
     let end = send(&link, 3, 2, true);
     link.tx_lines().copy_last(end, [u64::MAX; COPIED_WORDS]);
     let mut told = RingEvents { eager: true, ..RingEvents::default() };
-    assert!(peer.receive(64, &mut told) && !peer.is_dead());
+    assert_eq!(peer.receive(64, &mut told), Some(true));
+    assert!(!peer.is_dead());
     assert_eq!(told.events, [RingEvent::Came(2)]);
 }
 
@@ -435,7 +438,7 @@ impl ModelEnd {
     /// Receives what `peer` has sent. Whether anything has come.
     fn receive(&mut self, peer: &mut Self, number: u16) -> bool {
         let mut noted = ModelReader { is_eager: number & 1 == 0, ..ModelReader::default() };
-        let any = self.link.receive(1 + usize::from(number >> 1) % 8, &mut noted);
+        let any = self.link.receive(1 + usize::from(number >> 1) % 8, &mut noted).unwrap_or(false);
         assert!(any || noted.came.is_empty() && noted.told.is_empty());
         for (packet, executed) in noted.came {
             assert_eq!(peer.packets.pop_front(), Some(packet.clone()));
