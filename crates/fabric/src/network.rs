@@ -42,6 +42,13 @@ pub struct LinkSizes {
 }
 
 impl LinkSizes {
+    /// Links of 25 Gbit/s with a round trip of 10 µs.
+    pub const DATA_CENTER: Self =
+        Self { rate: 25.0, to_host: 2000, to_spine: 500, buffer: 512 << 10, mark: 64 << 10, socket: 1 << 20 };
+
+    /// The same with a round trip of a millisecond, and one QP's share of a socket of the default size.
+    pub const LONG_PATH: Self = Self { to_spine: 248_000, socket: 208 << 10, ..Self::DATA_CENTER };
+
     /// Nanoseconds that `bytes` take on a link.
     #[must_use]
     pub fn time_of(&self, bytes: u64) -> u64 {

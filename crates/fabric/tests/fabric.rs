@@ -3,14 +3,7 @@
 use ferroce_fabric::{Chances, Law, LinkSizes, RunOutcome, Shape, Traffic, World};
 
 const SHAPE: Shape = Shape { leaves: 4, hosts_of_leaf: 8, spines: 4 };
-const SIZES: LinkSizes = LinkSizes {
-    rate: 25.0,
-    to_host: 2000,
-    to_spine: 500,
-    buffer: 512 << 10,
-    mark: 64 << 10,
-    socket: 1 << 20,
-};
+const SIZES: LinkSizes = LinkSizes::DATA_CENTER;
 const MTU: u32 = 4096;
 const LIMIT: u64 = 2_000_000_000;
 
@@ -77,10 +70,8 @@ fn all_write_to_all_in_little_more_than_the_least_time() {
 #[test]
 fn losses_without_congestion_cost_little() {
     let shape = Shape { leaves: 2, hosts_of_leaf: 1, spines: 1 };
-    // The share of a socket of the default size.
-    let sizes = LinkSizes { to_spine: 248_000, socket: 208 << 10, ..SIZES };
     let goodput = |lost| {
-        let mut world = World::new(shape, sizes, (Law::Window, MTU), 1);
+        let mut world = World::new(shape, LinkSizes::LONG_PATH, (Law::Window, MTU), 1);
         world.lose(0, 0, lost);
         let outcome = world.run(&Traffic::permutation(2, 64 << 20, &mut Chances::new(1)), 10 * LIMIT);
         assert_eq!(outcome.totals.failed, 0);

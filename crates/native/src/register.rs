@@ -49,11 +49,12 @@ impl NativeDomain {
         let address = memory.start().as_ptr().expose_provenance() as u64;
         let init = MrInit { addr: address, length: memory.len() as u64, iova: address, access };
         let _inside = library::enter(verb)?;
-        // SAFETY: `ferroce_buffers` drops a registration before the memory is released, moved or given back, and the drop below
-        // waits until the region has ended. Until then the adapter accesses the memory for requests that name it, whose
-        // memory is in their slots: it has no `&mut` while it is read, and no reference while it is written. With rights of peers,
-        // the memory is exposed: it has no reference, but for those whose creation is unsafe. The memory is initialised, and
-        // any bytes are valid for it.
+        // `ferroce_buffers` drops a registration before the memory is released, moved or given back, and the drop below waits until the
+        // region has ended. Until then the adapter accesses the memory for requests that name it, whose memory is in their slots: it has
+        // no `&mut` while it is read, and no reference while it is written. With rights of peers, the memory is exposed: it has no
+        // reference, but for those whose creation is unsafe.
+        // SAFETY: so the memory outlives the region, and no reference is in the way of an access. It is initialised, and any bytes are
+        // valid for it.
         #[allow(unsafe_code)]
         let mr = unsafe { Mr::register(self.pd(), init) };
         let mr = mr.map_err(|error| library::error(verb, &error))?;

@@ -10,14 +10,7 @@ use std::io;
 /// Bytes of payload in a packet.
 const MTU: u32 = 4096;
 const SHAPE: Shape = Shape { leaves: 32, hosts_of_leaf: 16, spines: 16 };
-const SIZES: LinkSizes = LinkSizes {
-    rate: 25.0,
-    to_host: 2000,
-    to_spine: 500,
-    buffer: 512 << 10,
-    mark: 64 << 10,
-    socket: 1 << 20,
-};
+const SIZES: LinkSizes = LinkSizes::DATA_CENTER;
 /// Two seconds of virtual time: flows that go on by then have failed.
 const LIMIT: u64 = 2_000_000_000;
 const SEED: u64 = 1;
@@ -66,10 +59,8 @@ pub fn fabric(replace: bool) -> io::Result<()> {
 /// Goodput on a path with a round trip of a millisecond that loses packets without being full, beside that without losses.
 fn path() -> Vec<Path> {
     let shape = Shape { leaves: 2, hosts_of_leaf: 1, spines: 1 };
-    // The share of a socket of the default size.
-    let sizes = LinkSizes { to_spine: 248_000, socket: 208 << 10, ..SIZES };
     let goodput = |lost| {
-        let mut world = World::new(shape, sizes, (Law::Window, MTU), SEED);
+        let mut world = World::new(shape, LinkSizes::LONG_PATH, (Law::Window, MTU), SEED);
         world.lose(0, 0, lost);
         world.run(&Traffic::permutation(2, 64 << 20, &mut Chances::new(SEED)), 10 * LIMIT).goodput()
     };
