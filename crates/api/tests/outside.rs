@@ -53,6 +53,8 @@ impl Outside {
             .args(&words[1..])
             .current_dir(&self.directory)
             .env("CARGO_TARGET_DIR", &self.target)
+            // Captures of failing seeds are deleted with the crate.
+            .env("TMPDIR", &self.directory)
             .envs(["CC", "CXX", "CMAKE", "PKG_CONFIG"].map(|tool| (tool, "/nonexistent")))
             .env_remove("RUSTFLAGS")
             .env_remove("FERROCE_SEED")
