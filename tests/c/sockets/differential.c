@@ -633,9 +633,25 @@ static void forget_waiting(struct listener *listener, int c)
 		}
 }
 
+/* Of the threads that accept on one listener, the longest parked gets the connection: accept has no order of wakeups. */
+static void order_accepts(void)
+{
+	for (int i = 0; i < parked_count; i++)
+		for (int n = i + 1; n < parked_count; n++) {
+			struct agent *first = parked[i].agent, *then = parked[n].agent;
+
+			if (parked[i].kind == PARKED_ACCEPT && parked[n].kind == PARKED_ACCEPT && parked[i].object == parked[n].object &&
+			    !first->ended && then->ended && then->command.result >= 0) {
+				parked[i].agent = then;
+				parked[n].agent = first;
+			}
+		}
+}
+
 /* What ended calls have changed. Connections get their slots in the order in which they were made, whoever has accepted them. */
 static void take_parked(void)
 {
+	order_accepts();
 	for (int n = 0; n < connection_count; n++)
 		for (int i = 0; i < parked_count; i++) {
 			struct command *c = &parked[i].agent->command;
@@ -704,7 +720,7 @@ static void finish_step(void)
 	run.steps++;
 }
 
-/* The events of this end that its own acts cause on TCP at the edge alone are no promise. They may come with each look in this step. */
+/* The events of this end that its own acts cause on TCP at the edge alone are not guaranteed. They may come with each look in this step. */
 static void absorb(int object)
 {
 	for (int set = 0; set < set_count; set++) {
@@ -1196,6 +1212,9 @@ static bool epoll_ctl_act(void)
 		return false;
 	/* Two that wait for an event of the same edge: one gets it. */
 	if ((slots[at].kind == SET && (any_parked_set() || is_set_polled())) || is_taken_from(&slots[at]))
+		return false;
+	/* When the second of two connections has arrived can't be seen but by its edge. */
+	if (slots[at].kind == LISTENER && command.events[0].events & EPOLLET && listeners[slots[at].object].count > 1)
 		return false;
 	/* An exclusive entry takes events from those in other sets, or not. */
 	if ((command.events[0].events & EPOLLEXCLUSIVE && is_anywhere(at)) || has_exclusive(at, slots[set].object))
