@@ -436,6 +436,12 @@ static void note_events(int set, const struct command *command, long count)
 	set_found[set] = true;
 }
 
+static void forget_found(void)
+{
+	memset(found, 0, sizeof found);
+	memset(set_found, 0, sizeof set_found);
+}
+
 static uint32_t events_of(int set, int slot)
 {
 	for (int i = 0; i < REGISTRATIONS; i++)
@@ -709,8 +715,7 @@ static void finish_step(void)
 	}
 	take_parked();
 	puts(line);
-	memset(found, 0, sizeof found);
-	memset(set_found, 0, sizeof set_found);
+	forget_found();
 	if (has_expected) {
 		run.differs = strcmp(line, expected()) != 0;
 		expected_at++;
@@ -758,6 +763,7 @@ static bool send_act(void)
 	struct end *end;
 	struct connection *c;
 	struct command command = {.run = call_send};
+	bool found_by_waits;
 	int side;
 
 	if (at < 0)
@@ -803,10 +809,16 @@ static bool send_act(void)
 	if (command.result > 0)
 		c->sent[side] += command.result;
 	/* Calls that wait for this may find it themselves. */
-	if (!has_expected || !any_parked_set())
+	found_by_waits = has_expected && any_parked_set();
+	if (!found_by_waits)
 		settle_connection(slot->object / 2);
 	finish_step();
 	settle_connection(slot->object / 2);
+	/* Each piece that arrives is an edge: the waits end at the first one, and those of later pieces belong to this step. */
+	if (found_by_waits) {
+		absorb(slot->object ^ 1);
+		forget_found();
+	}
 	return true;
 }
 
@@ -1750,8 +1762,7 @@ static void run_seed(uint64_t seed)
 	memset(connections, 0, sizeof connections);
 	memset(registrations, 0, sizeof registrations);
 	memset(listeners, 0, sizeof listeners);
-	memset(found, 0, sizeof found);
-	memset(set_found, 0, sizeof set_found);
+	forget_found();
 	slot_count = connection_count = set_count = pipe_count = parked_count = 0;
 	run.steps = 0;
 	run.differs = false;
