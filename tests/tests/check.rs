@@ -1,5 +1,5 @@
-//! `ferroce run --check`: a program for each finding and its correct twin, on each fabric. The finding is told exactly once, the
-//! twin says nothing.
+//! `ferroce run --check`: a program for each finding and its correct twin, on each fabric. The finding is reported exactly once, the
+//! twin prints nothing.
 
 use ferroce_tests::pages::error_programs;
 use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, Skip, World, require, tool};
@@ -16,7 +16,7 @@ const CASES: &[(&str, &str, Option<&str>)] = &[
     ("never_asked_for", "FC110", None),
 ];
 
-/// The same, of mistakes that one process makes by itself, whoever its peer is.
+/// The same, of mistakes that one process makes by itself, with any peer.
 const LONE_CASES: &[(&str, &str, Option<&str>)] = &[
     ("small_queue", "FC102", None),
     ("unacknowledged", "FC103", None),
@@ -36,7 +36,7 @@ const MEMORY_CASES: &[(&str, &str, Option<&str>)] = &[
     ("tagged_receive_buffer", "FC109", None),
 ];
 
-/// What the programs of these cases leave is no concern here.
+/// What the programs of these cases leave isn't tested here.
 const CHECK: &str = "--check=-FC106";
 const CHECK_MEMORY: &str = "--check=memory,-FC106";
 
@@ -47,7 +47,7 @@ fn run(world: &World, options: &[&str], words: &[&str], fabric: Fabric) -> Outco
     world.first().start_ferroce(options, words, fabric.settings()).wait(LIMIT)
 }
 
-/// The IDs that lines of standard error begin with, in order. That a queue is full in truth, for a moment, is no finding.
+/// The IDs that lines of standard error begin with, in order. A line about a send queue that is really full for a moment isn't a finding.
 fn ids(outcome: &Outcome) -> Vec<&str> {
     let id = |line| -> Option<&str> { str::strip_prefix(line, "ferroce: ")?.split(' ').next() };
     let is_full = |line: &&str| line.starts_with("ferroce: ibv_post_send: the send queue of");
@@ -66,7 +66,7 @@ fn check(cases: &[(&str, &str, Option<&str>)], options: &str, fabric: Fabric, pr
         let expected: Vec<_> = reason.iter().chain([finding]).copied().collect();
         let mut said = ids(&wrong);
         if *case == "path_mtu" {
-            // Both ends tell it if they ask each other at the same time.
+            // Both ends report it if they ask each other at the same time.
             said.dedup();
         }
         assert_eq!(said, expected, "{case}: {wrong}");
@@ -96,7 +96,7 @@ fn pages_of_findings_name_programs_that_have_them() {
     }
 }
 
-/// A call that hangs is told without the checker, too.
+/// A call that hangs is reported without the checker, too.
 #[test]
 fn a_destruction_that_waits_is_told_without_the_checker() {
     let path = require!(Artifacts::get().c_program("misuse/checked"));
@@ -219,7 +219,7 @@ fn a_report_has_each_finding_and_is_whole() {
     }
 }
 
-/// The published schema is nobody's to copy: `FERROCE_SARIF_SCHEMA` names it (`sarif-schema-2.1.0.json` of OASIS).
+/// The published schema may not be copied: `FERROCE_SARIF_SCHEMA` names it (`sarif-schema-2.1.0.json` of OASIS).
 fn sarif_schema() -> Result<String, Skip> {
     let schema = std::env::var("FERROCE_SARIF_SCHEMA");
     let schema =
@@ -265,7 +265,7 @@ fn what_only_looks_like_a_mistake_is_no_finding() {
     let world = require!(World::one_host(1500));
     let cases = Command::new(&path).output().expect("the program runs").stdout;
     for case in String::from_utf8(cases).expect("case names are ASCII").lines() {
-        // What can't be told from a mistake ends no process.
+        // A finding that a correct program may have ends no process.
         let expected: &[_] = if case == "answer_in_memory" { &["FC110"] } else { &[] };
         for options in ["--check=fatal", "--check=memory"] {
             let outcome = run(&world, &[options], &[&path, case], Fabric::Any);

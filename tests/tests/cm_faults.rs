@@ -1,5 +1,5 @@
-//! Connections in bad company: sides that die or stop in the middle, great numbers, a port that somebody else has. Whoever is left gets a
-//! documented event in time, a server goes on serving, and nothing is left behind.
+//! Connections in bad company: sides that die or stop in the middle, great numbers, a port that another program has. The remaining side
+//! gets a documented event in time, a server goes on serving, and nothing is left behind.
 
 use ferroce_tests::{Artifacts, Host, Process, World, require, tool};
 use std::time::Duration;
@@ -14,7 +14,7 @@ enum Side {
     Client,
 }
 
-/// A connection on its way, and who is to suffer.
+/// A connection that isn't complete yet or about to end, and the side that gets the signal.
 struct Case {
     state: &'static str,
     victim: Side,
@@ -55,7 +55,7 @@ impl Case {
         if self.victim == Side::Server { &mut self.client } else { &mut self.server }
     }
 
-    /// What the survivor said of the end, and after how many milliseconds.
+    /// The survivor's last event of the connection, and after how many milliseconds.
     fn ended(&mut self, limit: Duration) -> (String, u64) {
         self.survivor().wait_for_output("ended by", limit);
         self.survivor().wait_for_output(" ms\n", limit);
@@ -67,7 +67,7 @@ impl Case {
         (how.to_owned(), ms)
     }
 
-    /// How it may end when the victim is gone, and somebody says so: the victim itself, or who answers for it.
+    /// How it may end when the victim is gone, if the victim or another process of its host sends a message about it.
     fn expected(&self, signal: libc::c_int) -> &'static [&'static str] {
         let exits = signal == libc::SIGUSR2;
         match (self.state, self.victim) {
@@ -86,7 +86,7 @@ impl Case {
                 "RDMA_CM_EVENT_REJECTED 4",
                 "RDMA_CM_EVENT_DISCONNECTED 0",
             ],
-            // What it says, or what the kernel or its host says in its place, perhaps before the server has answered.
+            // An answer of the victim, or of the kernel or a process of its host in its place, perhaps before the server has answered.
             ("unfetched" | "fetched" | "accepted", Side::Client) => &[
                 "refusal -22",
                 "RDMA_CM_EVENT_REJECTED 28",
@@ -132,7 +132,7 @@ fn end_in_every_state(world: &World, signal: libc::c_int, limit: Duration) {
     serve_one_more(world, program, &mut cases);
 }
 
-/// The kernel says so at once.
+/// The kernel reports the death at once.
 #[test]
 fn a_process_of_the_host_that_is_killed_in_any_state_is_noticed() {
     let world = require!(World::one_host(1500));
@@ -154,7 +154,7 @@ fn a_process_of_another_host_that_is_killed_in_any_state_is_noticed() {
     drop(bystanders);
 }
 
-/// Who exits says so, also to those whose requests it hasn't fetched.
+/// A process that exits informs its peers, also those whose requests it hasn't fetched.
 #[test]
 fn a_process_that_exits_in_any_state_says_so() {
     for world in [World::one_host(1500), World::two_hosts(1500)] {
@@ -162,7 +162,7 @@ fn a_process_that_exits_in_any_state_says_so() {
     }
 }
 
-/// Who was stopped for a while goes on where it was.
+/// A process that was stopped for a while goes on where it was.
 #[test]
 fn a_process_that_was_stopped_in_any_state_goes_on() {
     for world in [World::one_host(1500), World::two_hosts(1500)] {
@@ -183,7 +183,7 @@ fn a_process_that_was_stopped_in_any_state_goes_on() {
     }
 }
 
-/// Nobody answers, neither for who is killed as the only one of its host nor for who is stopped: all repetitions go unanswered.
+/// A killed process that was the only one of its host sends no answer, and neither does a stopped one: all repetitions go unanswered.
 #[test]
 #[ignore = "takes all repetitions, twice: three and a half minutes"]
 fn silence_ends_connections_in_any_state() {
@@ -191,7 +191,7 @@ fn silence_ends_connections_in_any_state() {
         let world = require!(World::two_hosts(1500));
         let program = &*require!(Artifacts::get().c_program("connections/states"));
         let mut cases = Case::all(&world, program);
-        // One side of all, so that nobody answers on that host.
+        // One side of all, so that no process answers on that host.
         cases.retain(|case| case.victim == Side::Server);
         for case in &mut cases {
             case.victim().signal(signal);

@@ -195,7 +195,7 @@ fn a_persistent_server_serves_one_client_after_another() {
     world.first().expect_no_traces();
 }
 
-/// Whether the kernel says that the host is in the group.
+/// Whether the kernel lists the host in the group.
 fn is_member(host: &Host, table: &str, address: &str) -> bool {
     host.admin(&format!("cat /proc/net/{table}")).lines().any(|line| line.contains(address))
 }
@@ -254,8 +254,8 @@ fn send_to_groups(place: Place, options: &[&str]) {
     }
 }
 
-/// What is lost is sent again, by the communication manager as by the transport. (A server whose client has ended before its last word
-/// arrived hears of the end late: nobody is there to say it again.)
+/// Lost messages are sent again, by the communication manager as by the transport. (A server whose client exits before its last message
+/// has arrived learns of the end late: the client can't repeat the message.)
 #[test]
 fn connections_are_made_with_loss() {
     require!(tool("ucmatose", "rdmacm-utils"));
@@ -294,7 +294,7 @@ fn a_host_that_does_not_answer_is_an_address_error() {
     assert!(outcome.stderr.contains("RDMA_CM_EVENT_ADDR_ERROR, error -110"), "{outcome}");
 }
 
-/// A server that is killed leaves its port to the next one at once, and its client hears of the end.
+/// A server that is killed leaves its port to the next one at once, and its client gets the end of the connection.
 #[test]
 fn a_killed_server_leaves_its_port_free() {
     require!(tool("rping", "rdmacm-utils"));
@@ -324,8 +324,8 @@ fn an_id_hears_that_its_device_has_gone() {
     }
 }
 
-/// An address that goes is told to its ids alone, another hardware address to all ids of the interface. What becomes of neighbours is no
-/// event.
+/// When an address goes, only its ids get an event; when the hardware address changes, all ids of the interface do. Changes of neighbours
+/// cause no event.
 #[test]
 fn ids_hear_that_an_address_of_their_interface_has_changed() {
     let program = require!(Artifacts::get().c_program("connections/changes"));
@@ -361,7 +361,7 @@ fn ids_hear_that_an_address_of_their_interface_has_changed() {
     process.wait(LIMIT).expect_success();
 }
 
-/// What waits until events are acknowledged says after a second which id that is, and which events.
+/// A call that waits for acknowledgements logs after a second which id it waits for, and which events.
 #[test]
 fn who_waits_for_acknowledgements_says_of_which_events() {
     let program = require!(Artifacts::get().c_program("connections/acknowledged"));
@@ -386,7 +386,7 @@ fn who_waits_for_acknowledgements_says_of_which_events() {
     }
 }
 
-/// The checker says where the program has got the event that is waited for, not one that was acknowledged.
+/// The checker reports where the program has got the event that is waited for, not one that was acknowledged.
 #[test]
 fn the_place_of_an_event_is_that_of_the_one_waited_for() {
     let program = require!(Artifacts::get().c_program("connections/acknowledged"));

@@ -1,5 +1,5 @@
-//! Mistakes of programs, each with its correct twin, on each fabric: the line that says what is wrong appears exactly once at
-//! each side that knows, `vendor_err` has its number, and the twin gives none.
+//! Mistakes of programs, each with its correct twin, on each fabric: the line that explains a mistake appears exactly once at
+//! each side that can detect it, `vendor_err` has its number, and the twin logs none.
 
 use ferroce_tests::pages::error_programs;
 use ferroce_tests::{Artifacts, Fabric, Outcome, World, require};
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
-/// What both sides say: the requester, in its completion and its line, and the responder; 0 is nothing.
+/// The numbers that both sides report: the requester, in its completion and its line, and the responder; 0 is nothing.
 type Said = (u16, u16);
 
-/// A mistake, and what is said of it in one process, in two that share memory, in two over UDP, and on two hosts. `None`: it is
-/// none there.
+/// A mistake, and what is reported in one process, in two that share memory, in two over UDP, and on two hosts. `None`: it isn't a
+/// mistake there.
 struct Mistake {
     program: &'static str,
     case: &'static str,
@@ -21,12 +21,12 @@ struct Mistake {
     hosts: Option<Said>,
 }
 
-/// Said by both sides.
+/// Reported by both sides.
 const fn refused(program: &'static str, case: &'static str, number: u16) -> Mistake {
     everywhere(program, case, (number, number))
 }
 
-/// Said the same way on each fabric.
+/// Reported the same way on each fabric.
 const fn everywhere(program: &'static str, case: &'static str, said: Said) -> Mistake {
     Mistake { program, case, local: Some(said), shm: Some(said), udp: Some(said), hosts: Some(said) }
 }
@@ -215,7 +215,7 @@ macro_rules! on_each_fabric {
 
 on_each_fabric! { keys receives connection operations xrc }
 
-/// Cases of `c/misuse/refused.c`: a call that is refused, and what the line says of it; `true`: over UDP only.
+/// Cases of `c/misuse/refused.c`: a refused call, and a part of the line about it; `true`: over UDP only.
 const REFUSED: &[(&str, &str, bool)] = &[
     ("attribute_missing", "ibv_modify_qp: Init to Rtr needs IBV_QP_MIN_RNR_TIMER", false),
     ("gid_index_of_nothing", "entry 99 of the GID table of ferroce0 is empty; there are: 0, 1", false),
@@ -280,7 +280,7 @@ fn pages_of_reasons_name_programs_that_lead_to_them() {
             .find(of_page)
             .map(|m| [m.local, m.shm, m.udp, m.hosts].map(Option::unwrap_or_default));
         let leads = |said: [Said; 4]| said.iter().any(|&(one, other)| [one, other].contains(&named.number));
-        // What comes after a failure is told of by the same case.
+        // The consequence of a failure (FC001) is reported by the same case.
         assert!(said.is_some_and(leads) || named.number == 1, "{named:?}");
     }
 }
@@ -306,7 +306,7 @@ fn a_packet_that_the_peer_misses_ends_a_request_without_retries() {
     }
 }
 
-/// With a capture nothing goes beside the packets of a wire: the requester hears no more than from a peer that is no Ferroce.
+/// With a capture all packets are those of a wire: the requester gets the same NAK as from a peer that doesn't use Ferroce.
 #[test]
 fn a_peer_that_says_no_more_is_told_of_by_its_status() {
     let world = require!(World::one_host(1500));

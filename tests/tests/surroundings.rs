@@ -1,5 +1,5 @@
 //! Odd surroundings: real-time threads, forged ICMP packets, a limit of threads, an interface that isn't up yet, names that
-//! somebody else has taken, a port that somebody else has, and variables that mean nothing.
+//! another program has taken, a port that another program has, and variables that mean nothing.
 
 use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World, require, tool, wait::eventually};
 use std::time::Duration;
@@ -117,8 +117,8 @@ fn a_forged_packet_too_big_ends_no_connection() {
     forged_packets_end_nothing(["fd77::1", "fd77::2", "fd77::99/64"], "2", "1280");
 }
 
-/// Sends `victim`, until it is killed, ICMP packets as a host of the address `source`, that say of its packets from these ports to `peer` that there is nobody,
-/// no way, too little room, and no UDP.
+/// Sends ICMP packets to `victim`, until it is killed, as a host of the address `source`. They report that the victim's packets from these
+/// ports to `peer` found a closed port, no route, too small an MTU, and no UDP.
 const FORGE_UNREACHABLE: &str = "
 import socket, struct, sys
 source, victim, peer, *ports = sys.argv[1:]
@@ -142,7 +142,7 @@ while True:
     if rounds == 1000: print('many', flush=True)
 ";
 
-/// What sockets hear of their packets decides nothing, and keeps no train back.
+/// ICMP errors that sockets receive end no connection, and trains of segments go on.
 #[test]
 fn a_forged_port_unreachable_ends_no_connection() {
     let stream = &*require!(Artifacts::get().c_program("traffic/stream"));
@@ -175,7 +175,7 @@ fn a_forged_port_unreachable_ends_no_connection() {
     server.wait(LIMIT).expect_success();
 }
 
-/// A route with an MTU of its own is another matter: that is what the host was told.
+/// A route with an MTU of its own is another matter: that MTU is configured on the host.
 #[test]
 fn a_path_mtu_above_that_of_the_route_is_refused() {
     let stream = &*require!(Artifacts::get().c_program("traffic/stream"));
@@ -213,7 +213,7 @@ fn a_refused_thread_is_told() {
     assert!(outcome.stderr.contains("ferroce: ibv_open_device: starting the background thread"), "{outcome}");
 }
 
-/// Variables that mean nothing, each with what the line about it says.
+/// Variables with wrong names or values, each with the beginning of the line about it.
 const MISTAKES: [(&str, &str, &str); 6] = [
     ("FERROCE_FAULT", "duplicate=1%", "FERROCE_FAULT=duplicate=1%: "),
     ("FERROCE_FABRIC", "upd", "FERROCE_FABRIC=upd: the only value is udp"),
@@ -254,7 +254,7 @@ fn variables_that_mean_nothing_are_told_once_by_the_library() {
     }
 }
 
-/// A program that starts before its interface is up gets lo. Its address leads nobody to it, and it nowhere.
+/// A program that starts before its interface is up gets lo. With lo's address, it can't reach another host or be reached from one.
 #[test]
 fn a_loopback_address_and_another_hosts_are_no_pair() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
@@ -325,7 +325,7 @@ print('ready', flush=True)
 time.sleep(100)
 ";
 
-/// The others work, and who names it is refused.
+/// The others work, and a connection to that address is refused.
 #[test]
 fn an_address_whose_port_somebody_else_has_is_left_out() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));

@@ -1,4 +1,4 @@
-//! Processes share sockets and memory with those of their own user, and with nobody else; whatever numbers a user has
+//! Processes share sockets and memory with those of their own user alone; whatever numbers a user has
 //! in their user namespace, and whichever of its user ids a process has switched to.
 
 use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Process, Skip, World, require, tool};
@@ -23,7 +23,7 @@ fn as_user<'a>(user: &'a str, words: &[&'a str]) -> Vec<&'a str> {
     [&World::as_user(user)[..], words].concat()
 }
 
-/// The same in a user namespace of its own in which nobody has a number.
+/// The same in a user namespace of its own in which no user has a number.
 fn without_number<'a>(user: &'a str, words: &[&'a str]) -> Vec<&'a str> {
     as_user(user, &[&["unshare", "-U"], words].concat())
 }
@@ -32,7 +32,7 @@ fn start(host: &Host, words: &[&str]) -> Process {
     host.start_ferroce_privileged(&[], words, &[])
 }
 
-/// Asks the holder of the leader's name for the sockets of UDP port 4791, and says how many come.
+/// Asks the holder of the leader's name for the sockets of UDP port 4791, and prints how many come.
 const STEAL: &str = "
 import socket, ipaddress
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(20)
@@ -126,7 +126,7 @@ fn processes_of_one_user_without_a_number_meet_in_their_namespace() {
     outcome.expect_success().expect_quiet();
 }
 
-/// Daemons run as nobody, whose number is the overflow user id, but its own where everybody has one.
+/// Some daemons run as the user `nobody`, whose number is the overflow user id, but its own id where the namespace maps all users.
 #[test]
 fn processes_of_nobody_meet() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
@@ -136,7 +136,7 @@ fn processes_of_nobody_meet() {
     server.expect_success().expect_quiet();
 }
 
-/// The kernel tells the effective user id of who connects, so that one counts, also of a process that has two.
+/// The kernel reports the effective user id of a connecting process, so that one counts, also of a process that has two.
 #[test]
 fn processes_of_one_effective_user_meet_whatever_their_real_users() {
     let users = &*require!(Artifacts::get().c_program("surroundings/user_ids"));

@@ -140,7 +140,7 @@ static void traffic_class_and_hop_limit_arrive(void)
 	header = header_of_datagram(&f, &group, MULTICAST_QPN, 0x88, 3, &wc);
 	EXPECT(header[20] == 0x45 && header[21] == 0x88 && header[28] == 3);
 	EXPECT(!memcmp(header + 32, f.device.gid.raw + 12, 4) && !memcmp(header + 36, group.raw + 12, 4));
-	/* No router takes it further unless the handle says so. */
+	/* A router drops it unless the handle has a higher hop limit. */
 	header = header_of_datagram(&f, &group, MULTICAST_QPN, 0, 0, &wc);
 	EXPECT(header[28] == 1);
 	MUST(ibv_detach_mcast(f.b, &group, 0));
@@ -230,7 +230,7 @@ static void sender_is_answered_by_way_of_its_completion(void)
 	errno = 0;
 	EXPECT(ibv_init_ah_from_wc(f.device.context, 2, &wc, grh, &attr) == -1 && errno == EINVAL);
 	EXPECT_NULL(EINVAL, ibv_create_ah_from_wc(f.device.pd, &wc, grh, 2));
-	/* Nobody has sent this. */
+	/* A header that no QP has sent. */
 	memset(grh, 0, sizeof *grh);
 	errno = 0;
 	EXPECT(ibv_init_ah_from_wc(f.device.context, PORT_NUM, &wc, grh, &attr) == -1 && errno == EPROTONOSUPPORT);

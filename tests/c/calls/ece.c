@@ -27,7 +27,7 @@ static void agreement(void)
 	struct ibv_qp *ud = make_qp(&f.device, IBV_QPT_UD, f.cq_a, NULL, 4);
 
 	EXPECT(offer.vendor_id == f.device.attr.vendor_id && offer.options & ECN);
-	/* Whoever answers takes off what it doesn't know. */
+	/* The answering side clears the options that it doesn't know. */
 	ece.options = ~0u;
 	MUST(ibv_set_ece(f.b, &ece));
 	EXPECT(ece.options == offer.options && ece_of(f.b).options == offer.options);

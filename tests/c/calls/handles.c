@@ -5,7 +5,7 @@
 
 #include <poll.h>
 
-/* The call fails with this errno while the field says something else. */
+/* The call fails with this errno while the field has this value. */
 #define REFUSED_WITH(field, value, expected, call)          \
 	do {                                                \
 		__typeof__(field) own = (field);            \
@@ -108,7 +108,7 @@ static void a_windows_key_is_its_own_but_for_the_low_8_bits(void)
 	MUST(post_remote(f.a, IBV_WR_RDMA_WRITE, f.mr, 8, (uintptr_t)f.memory, mw->rkey, 2));
 	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
 	MUST(ibv_dealloc_mw(mw));
-	/* A region of another domain: the completion tells. */
+	/* A region of another domain: the error is in the completion. */
 	stranger = MAKE(ibv_reg_mr(pd, f.memory, 4096, ALL_ACCESS | IBV_ACCESS_MW_BIND));
 	wr.bind_mw.mw = mw = MAKE(ibv_alloc_mw(f.device.pd, IBV_MW_TYPE_2));
 	wr.bind_mw.bind_info.mr = stranger;

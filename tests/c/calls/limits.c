@@ -1,5 +1,5 @@
 /* limits: what ibv_query_device(3) and ibv_query_port(3) promise is there to the last object, request, element and
- * byte, and one more is refused as the man pages say.
+ * byte, and one more is refused as documented.
  *
  * usage: limits [messages]: of messages only, which fabrics carry
  */

@@ -1,4 +1,4 @@
-/* limits_of: prints how much the device says that it grants, and how much inline data it takes. Each is granted, and one more is not. */
+/* limits_of: prints the limits that the device reports, and how much inline data it takes. Each is granted, and one more is not. */
 #include "../cases.h"
 
 static struct device device;

@@ -146,7 +146,7 @@ static void device_memory_is_exported_and_registered_again(void)
 	EXPECT_STATUS(f.cq_a, 2, IBV_WC_REM_ACCESS_ERR);
 }
 
-/* What <linux/udmabuf.h> and <drm/drm_mode.h> say. */
+/* As in <linux/udmabuf.h> and <drm/drm_mode.h>. */
 struct udmabuf {
 	uint32_t memfd, flags;
 	uint64_t offset, size;

@@ -1,5 +1,5 @@
 /* post_after_reset: a queue pair that was connected to another process is in RESET, and its completion queue is full of
- * somebody else's completions: what is posted is refused because of the state, not for want of room.
+ * another queue pair's completions: what is posted is refused because of the state, not for want of room.
  */
 #include "common.h"
 

@@ -186,7 +186,7 @@ static void inline_data_beyond_the_limit_is_refused(void)
 	wr.send_flags |= IBV_SEND_INLINE;
 	int result = ibv_post_send(f.a, &wr, &bad);
 
-	/* ibv_post_send(3) says only that it fails; providers differ in the value. */
+	/* ibv_post_send(3) documents a failure without its value; providers differ in the value. */
 	EXPECT(result == EINVAL || result == ENOMEM);
 	EXPECT(bad == &wr);
 }

@@ -1,5 +1,5 @@
-/* before_the_flush: what the peer has acknowledged, and says so by other means, ends with success although the queue pair goes to ERR
- * next; what the peer has sent before is received. An adapter has taken both from the wire by then.
+/* before_the_flush: a request that the peer has acknowledged, and confirms by other means, ends with success although the queue pair goes
+ * to ERR next; what the peer has sent before is received. An adapter has taken both from the wire by then.
  */
 #include "common.h"
 #include "connections/ids.h"
@@ -8,7 +8,7 @@
 #define CONNECTIONS 15
 #define DEPTH 8
 #define LENGTH 64
-/* SENDs after the first request of a round: their receives say that all has been acknowledged. */
+/* SENDs after the first request of a round: their receives show that all has been acknowledged. */
 #define SENDS 2
 /* Queue pairs between two processes, and requests at once of each: together they fill the ring between the processes. */
 #define MANY 24

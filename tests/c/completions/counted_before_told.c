@@ -15,7 +15,7 @@
 #define MESSAGES 3
 #define LENGTH 8
 #define HELD_UP_MICROSECONDS 60000
-/* Of the SEND's timer, if nobody acknowledges: 4.096 µs times two to this power. */
+/* Of the SEND's timer, if no acknowledgement comes: 4.096 µs times two to this power. */
 #define TIMEOUT 10
 #define RETRIES 2
 

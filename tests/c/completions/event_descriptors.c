@@ -37,7 +37,7 @@ static void event_loop(void)
 	tear_down(&f);
 }
 
-/* What poll(2) says of the two descriptors, asked for both directions. */
+/* What poll(2) returns for the two descriptors, asked for both directions. */
 static void expect_readiness(const struct fixture *f, short channel, short async)
 {
 	struct pollfd both[2] = {{.fd = f->loop.channel->fd, .events = POLLIN | POLLOUT},
@@ -153,7 +153,7 @@ static void readiness(void)
 	raise_event(&f);
 	take_event(&f);
 
-	/* A program that closes it hears no more of events, and nothing worse. */
+	/* A program that closes it gets no more events, and nothing worse. */
 	close(copy);
 	close(fd);
 	raise_event(&f);

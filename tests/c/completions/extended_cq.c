@@ -61,7 +61,7 @@ static void every_field_of_a_completion_can_be_read(void)
 				ibv_wc_read_tm_info(x.cq, &info);
 				EXPECT(info.tag == 0 && info.priv == 0);
 				EXPECT(at >= last && at <= raw_clock(context));
-				/* Both clocks tell the same moment. */
+				/* Both clocks show the same moment. */
 				EXPECT(at_wall >= wall && at_wall <= realtime_ns());
 				last = at;
 				if (x.cq->wr_id == 2) {

@@ -1,5 +1,5 @@
 /* other_service: an RC queue pair and a UC one of two processes are connected to each other, by mistake. Neither takes what the
- * other sends, whoever was heard first.
+ * other sends, whichever sends first.
  */
 #include "common.h"
 

@@ -144,7 +144,7 @@ static void the_port_tells_its_speed(void)
 
 	EXPECT(query != NULL);
 	MUST(query(device.context, PORT_NUM, &hundreds));
-	/* A veth says 10 Gbit/s: one lane of QDR. */
+	/* A veth reports 10 Gbit/s: one lane of QDR. */
 	EXPECT(hundreds == 100 && device.port.active_width == 1 && device.port.active_speed == 4);
 	EXPECT_ERRNO(EINVAL, query(device.context, PORT_NUM + 1, &hundreds));
 	EXPECT_ERRNO(EINVAL, query(device.context, PORT_NUM, NULL));

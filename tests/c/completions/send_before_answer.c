@@ -17,7 +17,7 @@ static void go_together(void)
 {
 	int sides = ++*arrived;
 
-	/* Nobody sleeps here, unless there is no second processor. */
+	/* The processes spin here, and yield now and then in case there is no second processor. */
 	for (int i = 0; *arrived < (sides + 1) / 2 * 2; i++)
 		if (i % 10000 == 9999)
 			sched_yield();

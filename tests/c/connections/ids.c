@@ -1,5 +1,5 @@
 /* Promises of librdmacm's calls, one by one, within one process: bad input, ports, states, events, and what both sides
- * of a connection hear of each other.
+ * of a connection receive from each other.
  */
 #include "connections/cm.h"
 #include <pthread.h>
@@ -98,7 +98,7 @@ static void ports_are_exclusive(void)
 	if (ntohs(rdma_get_src_port(a)) != 7801 || !a->verbs || !a->pd || a->port_num != 1)
 		fail("the id doesn't show what it is bound to");
 	MUST(rdma_destroy_id(a));
-	/* Who was refused may try again. */
+	/* An id whose bind was refused may try again. */
 	MUST(bind_to(b, "0.0.0.0", 7801));
 	if (b->verbs)
 		fail("no device has all addresses");
@@ -127,7 +127,7 @@ static void ports_are_exclusive(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* What a side hears of the other is what that one has said: private data in full room, and the depths the other way round. */
+/* Each side receives what the other has sent: private data in full room, and the depths the other way round. */
 static void both_sides_hear_what_the_other_says(void)
 {
 	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
@@ -230,7 +230,7 @@ static void a_rejection_says_why(void)
 	MUST(rdma_ack_cm_event(event));
 	MUST(rdma_destroy_id(client));
 
-	/* Whom nobody answers any more is rejected when the listener goes. */
+	/* A client without an answer is rejected when the listener goes. */
 	client = resolved(of_client, RDMA_PS_TCP, ntohs(rdma_get_src_port(listening)));
 	MUST(rdma_connect(client, &param));
 	while (poll(&(struct pollfd){.fd = channel->fd, .events = POLLIN}, 1, 20000) != 1)
@@ -431,7 +431,7 @@ static void a_channel_is_readable_while_an_event_is_unread(void)
 	MUST(resolve(id, HERE, 1));
 	if (poll(&readable, 1, 20000) != 1)
 		fail("nothing to read");
-	/* An event that nobody has fetched moves along. */
+	/* An event that hasn't been fetched moves along. */
 	MUST(rdma_migrate_id(id, other));
 	if (poll(&readable, 1, 0) || id->channel != other)
 		fail("the id has left the channel");
@@ -557,7 +557,7 @@ static void a_backlog_is_a_bound(void)
 	rdma_destroy_event_channel(of_client);
 }
 
-/* Nobody has the port yet, so the request is made again for a while; an id that is destroyed meanwhile is told nothing more. */
+/* No id listens on the port, so the request is made again for a while; an id that is destroyed meanwhile gets no more events. */
 static void an_id_may_go_while_its_request_is_made_again(void)
 {
 	enum { IDS = 32, ROUNDS = 12 };

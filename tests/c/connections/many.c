@@ -4,7 +4,7 @@
  * usage: many server IP PORT
  *        many client IP PORT CONNECTIONS RATE     RATE a second; 0: all at once
  *
- * The server ends when SIGUSR1 tells it that no client comes any more; at SIGUSR2 it gives up what connections there still are.
+ * SIGUSR1 means that no further client comes: the server ends when all connections have ended. At SIGUSR2 it gives up the connections that are left.
  */
 #include "connections/cm.h"
 #include <signal.h>

@@ -35,7 +35,7 @@ static void *wait_all_the_time(void *unused)
 	return unused;
 }
 
-/* A packet that nobody expects to each socket that the server may have. */
+/* A packet for no queue pair, to each socket that the server may have. */
 static void send_strays(const char *ip)
 {
 	struct sockaddr_storage to = address(ip, 4791);
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
 		if (now_ms() - since > LIMIT_MS)
 			fail("%d connections took %d ms", CONNECTIONS, (int)(now_ms() - since));
 	}
-	/* What is there that nobody expects doesn't keep the thread awake. */
+	/* Unread packets for no queue pair don't keep the thread awake. */
 	used = used_seconds();
 	usleep(500000);
 	if (waits && used_seconds() - used > 0.25)

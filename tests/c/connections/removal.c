@@ -1,5 +1,5 @@
-/* The device goes, and a program hears of it: `removal events` binds an id, which gets an event and can be destroyed; `removal calls`
- * waits in a call of a synchronous id, which fails. "ready" is printed when the device may go.
+/* The device goes, and a program gets an event of it: `removal events` binds an id, which gets an event and can be destroyed;
+ * `removal calls` waits in a call of a synchronous id, which fails. "ready" is printed when the device may go.
  */
 #include "connections/cm.h"
 #include <pthread.h>
@@ -18,7 +18,7 @@ static void hear_by_event(struct rdma_event_channel *channel)
 	MUST(bind_to(id, HERE, 0));
 	ready();
 	pass(channel, RDMA_CM_EVENT_DEVICE_REMOVAL);
-	/* Verbs say it as well, perhaps after what else happens to the port. */
+	/* Verbs report it as well, perhaps after other events of the port. */
 	do {
 		MUST(ibv_get_async_event(id->verbs, &event));
 		ibv_ack_async_event(&event);
@@ -27,7 +27,7 @@ static void hear_by_event(struct rdma_event_channel *channel)
 	MUST(rdma_destroy_id(id));
 }
 
-/* Nobody accepts the request. */
+/* No side accepts the request. */
 static void *wait_for_request(void *channel)
 {
 	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST, 0);

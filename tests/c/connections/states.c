@@ -1,6 +1,6 @@
-/* One side of a connection that stops on its way, for the test to kill or stop either side there. Told to go on (SIGUSR1), it does
- * what a program does until the connection has ended, and says by which event. A server then serves one more client.
- * Told to exit (SIGUSR2), it does that.
+/* One side of a connection that stops on its way, for the test to kill or stop either side there. SIGUSR1 makes it go on: it does
+ * what a program does until the connection has ended, and prints the event that ended it. A server then serves one more client.
+ * SIGUSR2 makes it exit.
  *
  * usage: states server|client IP PORT STATE
  */
