@@ -1,4 +1,4 @@
-//! Whatever a peer writes into a ring, and wherever it says that its end is: records within bounds, or a broken ring.
+//! Any bytes that a peer writes into a ring, and any tails that it claims: records within bounds, or a broken ring.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

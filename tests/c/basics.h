@@ -20,7 +20,7 @@
 #define PORT_NUM 1
 #define QKEY 0x11111111
 
-/* Says what has gone wrong, as the suite has it, and ends the program. */
+/* Reports an error in the format of the suite, and ends the program. */
 UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...);
 
 /* The call must return 0, as most verbs do on success. */

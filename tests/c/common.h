@@ -34,8 +34,8 @@ static void fail(const char *format, ...)
 	exit(1);
 }
 
-/* Zeroed memory of at most 1 GiB where the kernel puts nothing by itself: what comes into memory that a program has given back, by free()
- * as by munmap(), is used by whoever still may, and nobody can tell.
+/* Zeroed memory of at most 1 GiB where the kernel maps nothing by itself. Elsewhere the kernel may reuse the addresses of memory that the
+ * program has released by free() or munmap(); a use of the released memory would then succeed unnoticed.
  */
 UNUSED static char *map_apart(size_t length)
 {
@@ -116,7 +116,7 @@ UNUSED static struct ibv_qp *make_qp(const struct device *device, enum ibv_qp_ty
 	return MAKE(ibv_create_qp(device->pd, &init));
 }
 
-/* What a side tells the other. */
+/* What a side sends the other to connect. */
 struct address {
 	uint32_t qpn;
 	uint32_t psn;
@@ -302,7 +302,7 @@ UNUSED static bool exchange(int fd, const void *mine, void *theirs, size_t size)
 }
 
 /* Has two processes play at the two ends of a connection (`exchange`), each with its number, and waits until both have ended well.
- * Neither outlives this one. What `round` is, is said when a side fails.
+ * Neither outlives this one. The message about a failed side contains `round`.
  */
 UNUSED static void run_two_sides(void (*play)(int fd, int side), int round)
 {

@@ -7,7 +7,7 @@
 #include "common.h"
 
 struct loop {
-	/* NULL where nobody waits for events. */
+	/* NULL where the program polls only. */
 	struct ibv_comp_channel *channel;
 	/* Of both queue pairs. */
 	struct ibv_cq *cq;

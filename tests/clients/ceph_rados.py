@@ -1,7 +1,7 @@
 """Ceph with the messenger `async+rdma`: an object that one client puts into a cluster of a monitor and a memory store is read by it again.
 
 Without an argument it starts the cluster; with its address it is the client. All of Ceph's messages go over RDMA: the daemons and the client
-are told no other messenger.
+are configured with no other messenger.
 """
 
 import os

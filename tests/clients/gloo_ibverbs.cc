@@ -36,7 +36,7 @@ using Numbers = std::vector<std::uint64_t>;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// What both ranks have set: each tells the other at once.
+// What both ranks have set: each sends its values to the other at once.
 class Meeting : public gloo::rendezvous::Store {
 public:
   explicit Meeting(int peer) : peer_(peer) {}
@@ -134,7 +134,7 @@ void expect(const Numbers& got, const Numbers& wanted, const char* what) {
   }
 }
 
-// Something that is never destroyed: gloo takes nothing down while its device's thread may be at work for it, and can't tell when it isn't.
+// Something that is never destroyed: gloo can't find out whether its device's thread still works on an object, so objects stay.
 template <typename Type, typename... Arguments>
 Type& kept(Arguments&&... arguments) {
   return *new Type(std::forward<Arguments>(arguments)...);
@@ -154,7 +154,7 @@ public:
     return context;
   }
 
-  // Each tells the other that it has all that it waits for.
+  // Each rank announces to the other that it has everything it waits for.
   void part() {
     const std::string own = "end " + std::to_string(rank), others = "end " + std::to_string(1 - rank);
     meeting_.set(own, {});

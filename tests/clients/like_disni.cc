@@ -20,7 +20,7 @@ constexpr unsigned ENDPOINTS = 4, ROUNDS = 200;
 constexpr std::size_t DATA = 50'000;
 constexpr int TIMEOUT_MS = 20'000;
 
-// What a server says of its memory, and which round is in it.
+// What a server sends about its memory, and which round is in it.
 struct Stag {
   std::uint64_t address;
   std::uint32_t key, round;
@@ -47,7 +47,7 @@ public:
     must(ibv_req_notify_cq(queue, 0), "ibv_req_notify_cq");
   }
 
-  // Hands each completion that comes to `take`, until it says that this was the last.
+  // Hands each completion that comes to `take`, until that returns true.
   template <typename Take>
   void each(Take take) {
     for (;;) {
@@ -236,7 +236,7 @@ void run_client(const char* address) {
   rdma_conn_param param = parameters();
   must(rdma_connect(id, &param), "rdma_connect");
   await(channel, RDMA_CM_EVENT_ESTABLISHED);
-  // Which of the server's endpoints it is, the first round's bytes tell.
+  // The first round's bytes show which of the server's endpoints it is.
   std::uint64_t number = ENDPOINTS;
   std::uint32_t round = 0;
   bool asked_last = false;

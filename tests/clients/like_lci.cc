@@ -1,8 +1,8 @@
 // What LCI does on verbs, between two processes of several threads each: the first without an argument, the second with its address.
 //
 // All queue pairs have one shared receive queue and one completion queue, in a parent domain. Any thread posts on any queue pair as far as
-// its places reach, and any thread makes progress: who gets the lock polls, refills the shared receive queue, and handles what has come.
-// Short messages are sent inline, longer ones from registered memory, and others are written and told by their immediate.
+// its places reach, and any thread makes progress: the one that gets the lock polls, refills the shared receive queue, and handles what has
+// come. Short messages are sent inline, longer ones from registered memory, and others are written and announced by their immediate.
 
 #include "sides.h"
 
@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint16_t PORT = 17817;
 constexpr unsigned QPS = 32, THREADS = 4, MESSAGES = 2000, RECEIVES = 256, PLACES = 16;
 constexpr unsigned LONGEST = 4096, SHORT = 60;
-// A message's number says who sends it, and what it is.
+// A message's number gives its kind (modulo this).
 constexpr unsigned KINDS = 3;
 
 struct Peer {
@@ -105,7 +105,7 @@ public:
     return true;
   }
 
-  // Who has the lock handles what has come.
+  // The thread that gets the lock handles what has come.
   void progress() {
     std::unique_lock<std::mutex> lock(polling_, std::try_to_lock);
     if (!lock.owns_lock()) {

@@ -1,6 +1,6 @@
 """QEMU moves a virtual machine by `migrate rdma:`: without an argument the machine's destination, with its address the source.
 
-24 MiB of memory, which the BIOS leaves alone, are random at the source only. The destination compares what has come with the digest that the source tells.
+24 MiB of memory, which the BIOS leaves alone, are random at the source only. The destination compares what has come with the source's digest.
 """
 
 import hashlib

@@ -167,7 +167,7 @@ void ask(Side& side, rpma_mr_remote* remote, unsigned thread) {
 constexpr int USAGE = RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_READ_DST | RPMA_MR_USAGE_WRITE_SRC | RPMA_MR_USAGE_WRITE_DST |
                       RPMA_MR_USAGE_FLUSH_TYPE_VISIBILITY | RPMA_MR_USAGE_SEND | RPMA_MR_USAGE_RECV;
 
-// What a server says of its memory.
+// What a server sends about its memory.
 struct Offer {
   std::uint32_t thread, length;
   std::uint8_t descriptor[48];

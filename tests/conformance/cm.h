@@ -20,7 +20,7 @@ UNUSED static void begin_cm(int argc, char **argv)
 	inet_ntop(AF_INET, gid.raw + 12, here, sizeof here);
 }
 
-/* Another address of the device's network, which nobody has. */
+/* Another address of the device's network, which no host has. */
 UNUSED static const char *nowhere(void)
 {
 	static char ip[INET6_ADDRSTRLEN];
@@ -61,7 +61,7 @@ UNUSED static const char *here6(void)
 		is(done_result, 0, __VA_ARGS__);                                       \
 	})
 
-/* An event after its acknowledgement: its numbers, and a copy of what it said. */
+/* An event after its acknowledgement: its numbers, and a copy of its private data. */
 struct heard {
 	struct rdma_cm_event event;
 	bool came;
@@ -71,7 +71,7 @@ struct heard {
 	unsigned char data[256];
 };
 
-/* Takes the next event; none within the time is no event. */
+/* Takes the next event; `came` is false if there is none within the time. */
 UNUSED static struct heard hear_for(struct rdma_event_channel *channel, unsigned int milliseconds)
 {
 	struct heard heard = {.event = {.event = (enum rdma_cm_event_type)-1}};

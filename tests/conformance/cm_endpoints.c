@@ -186,7 +186,7 @@ static void shared_receive_queues(void)
 	MUST(rdma_destroy_id(id));
 }
 
-/* The active side of rdma_client: asks, hears what the server says, and disconnects. */
+/* The active side of rdma_client: sends a message, receives the server's answer, and disconnects. */
 static void *client(void *service)
 {
 	struct rdma_addrinfo *info = info_of(here, service, 0, RDMA_PS_TCP);
@@ -219,7 +219,7 @@ static void *client(void *service)
 	return NULL;
 }
 
-/* Checks of the server's side are told when the client has ended: names have one order. */
+/* Checks of the server's side are printed when the client has ended, so that the order of names is fixed. */
 static void endpoints(void)
 {
 	struct rdma_addrinfo *info = info_of(here, "7472", RAI_PASSIVE, RDMA_PS_TCP);

@@ -182,7 +182,7 @@ static void *send_later(void *unused)
 	return NULL;
 }
 
-/* The calls sleep until there is something; that it came before is told too. */
+/* The calls sleep until there is a completion; they also return one that came before. */
 static void waiting(void)
 {
 	struct ibv_wc wc = {0};

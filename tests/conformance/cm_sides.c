@@ -1,4 +1,4 @@
-/* Two sides that connect, each a process, and what each hears of the other: man rdma_connect, rdma_accept, rdma_reject,
+/* Two sides that connect, each a process, and what each receives from the other: man rdma_connect, rdma_accept, rdma_reject,
  * rdma_establish, rdma_disconnect, rdma_notify, rdma_init_qp_attr, rdma_set_local_ece, rdma_get_remote_ece, rdma_get_cm_event.
  *
  * Alone the program is both: its child is the passive side. `-l`: the passive side of another host. `-s ADDRESS`: the active
@@ -9,7 +9,7 @@
 
 #define AT 7471
 
-/* What a side says of itself in its private data. */
+/* A side's own values, which it sends in its private data. */
 struct self {
 	char greeting[8];
 	uint32_t qpn;
@@ -89,7 +89,7 @@ static void receive(struct rdma_cm_id *id, struct ibv_mr **mr, unsigned char *by
 	MUST(rdma_post_recv(id, bytes, bytes, size, *mr));
 }
 
-/* A whole connection, with all that each side says. */
+/* A whole connection, with all values that each side sends. */
 static unsigned char inbox[256];
 
 static void whole_active(void)

@@ -2,7 +2,7 @@
  *
  * Usage of every program: PROGRAM [-d DEVICE] [-g GIDINDEX]. Plain verbs, right against any conforming provider.
  * Output is like TAP: a line `ok N - ibv_…(3): …`, `not ok …` or `ok … # skip WHY` a check; exit code 1 when one fails.
- * A name says the man page and, in our words, the sentence that is checked. Names are unique in a program.
+ * A name contains the man page and, in our words, the sentence that is checked. Names are unique in a program.
  */
 #ifndef CONFORM_H
 #define CONFORM_H
@@ -262,7 +262,7 @@ UNUSED static bool silent(struct ibv_cq *cq)
 	return poll_for(cq, &wc, QUIET_MS) < 0;
 }
 
-/* More elements than any request takes; they are there, for whoever looks at them first. */
+/* More elements than any request takes. All are valid memory, in case a device reads them before it checks their number. */
 #define TOO_MANY 99
 UNUSED static struct ibv_sge too_many[TOO_MANY];
 
@@ -279,7 +279,7 @@ UNUSED static int post_recv(struct ibv_qp *qp, const struct buffer *buffer, size
 	return ibv_post_recv(qp, &wr, &bad);
 }
 
-/* A signaled request for what `sge` says; what else it needs, the caller sets. */
+/* A signaled request for the memory of `sge`; the caller sets the other fields that the opcode needs. */
 UNUSED static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge)
 {
 	return (struct ibv_send_wr){.wr_id = 1000u + opcode,

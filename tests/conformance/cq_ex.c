@@ -20,7 +20,7 @@ static int start(struct ibv_cq_ex *cq, unsigned int milliseconds)
 	return result;
 }
 
-/* A start that must not find a completion; whoever finds one holds the CQ until the batch ends. */
+/* A start that must not find a completion. If it finds one it holds the CQ until the batch ends, so the batch is ended. */
 static int start_of_nothing(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	int result = ibv_start_poll(cq, attr);

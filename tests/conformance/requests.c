@@ -139,7 +139,7 @@ static void flags(void)
 	MUST(ibv_destroy_comp_channel(channel));
 }
 
-/* What a failed completion tells: wr_id, status, qp_num and vendor_err. */
+/* The fields that are valid in a failed completion: wr_id, status, qp_num and vendor_err. */
 static void failed_completion(void)
 {
 	struct pair pair = make_pair(IBV_QPT_RC);
@@ -185,7 +185,7 @@ static void unreliable(void)
 
 	uint64_t deadline = now_ms() + PATIENCE_MS;
 
-	/* The sender's completion says only that the WRITE is on its way. */
+	/* The sender's completion only shows that the WRITE has been sent. */
 	while (!filled(region.mem, 64, 8) && now_ms() < deadline)
 		usleep(1000);
 	check(filled(region.mem, 64, 8), "ibv_post_send(3): UC writes through a window");

@@ -103,7 +103,7 @@ static void *send_message(void *of)
 	return NULL;
 }
 
-/* The sender is a thread of its own: it waits for who reads. */
+/* The sender is a thread of its own: it waits for the reader. */
 static bool transfer(int from, int to, size_t length, unsigned int seed)
 {
 	struct message message = {.fd = from, .bytes = MAKE(malloc(length)), .length = length};

@@ -151,7 +151,7 @@ static void extended_connections(void)
 	MUST(ibv_close_xrcd(xrcd));
 }
 
-/* A full CQ ends the QP that has more to tell. */
+/* A full CQ ends a QP that has another completion. */
 static void fatal(void)
 {
 	struct ibv_cq *small = make_cq(1), *other = make_cq(16);

@@ -3,7 +3,7 @@
 //     mpirun -n N exchange [-1]
 //
 // A ring, a burst of messages received in another order than sent, an all-reduce and an all-to-all, of 8 bytes to
-// 4 MiB; with -1 also one-sided PUT, GET, ACCUMULATE and FETCH_AND_OP. Rank 0 says "exchange ok" at the end.
+// 4 MiB; with -1 also one-sided PUT, GET, ACCUMULATE and FETCH_AND_OP. Rank 0 prints "exchange ok" at the end.
 
 #include <mpi.h>
 #include <stdint.h>

@@ -79,7 +79,7 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
-    /// Write docs/MATRIX.md: which symbol is implemented and who uses it
+    /// Write docs/MATRIX.md: which symbols are implemented and which programs use them
     Matrix {
         /// Fail when the committed page is out of date, and write nothing
         #[arg(long)]

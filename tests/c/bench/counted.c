@@ -5,7 +5,7 @@
  * waits for its turn outside of the library, and the clock stands still but for what this program adds to it. So no lease runs
  * out and no timer fires, and the adapter's own thread, which isn't collected, has nothing to do.
  *
- * Each side ends a batch with a dump of callgrind's and a line in valgrind's log that says how often the allocator was called,
+ * Each side ends a batch with a dump of callgrind's and a line in valgrind's log with the number of calls of the allocator,
  * both with the operation's name. The system calls that count are those between "begin" and "end" in the log (--trace-syscalls).
  */
 #include <stdatomic.h>
@@ -198,7 +198,7 @@ static void post(struct side *side, enum ibv_wr_opcode opcode)
 	MUST(COUNTED(ibv_post_send(side->qp, &wr, &bad)));
 }
 
-/* Makes a queue pair that nobody uses. */
+/* Makes a queue pair that stays unused. */
 static void make_and_destroy(struct side *side)
 {
 	struct ibv_qp_init_attr init = {.send_cq = side->cq, .recv_cq = side->cq, .qp_type = IBV_QPT_RC,

@@ -1,6 +1,6 @@
 /* frames: Ethernet frames as fast as they go over eth0, by raw packet queue pairs or by a packet socket (packet(7)).
  *
- * `receive` counts what comes until an end is said; `send` says it after its seconds. `echo` returns each frame, and `ping`
+ * `receive` counts frames until one of kind LAST comes; `send` sends that after its seconds. `echo` returns each frame, and `ping`
  * waits for it, both polling. Figures are the receiver's, and half a round trip (median) in microseconds.
  */
 #define _GNU_SOURCE
@@ -14,7 +14,7 @@
 #define SLOT 2048
 #define BUFFER (4 << 20)
 #define MOST_PINGS 100000
-/* Where a frame says what it is: behind the EtherType for local experiments, which no protocol takes. */
+/* Offset of a frame's kind: behind the EtherType for local experiments, which no protocol takes. */
 #define KIND_AT 14
 
 enum kind { DATA, LAST };
@@ -231,7 +231,7 @@ static void send_for(struct carrier *c, uint64_t seconds)
 	for (; now_ns() < end; sent += BATCH)
 		c->send(c, BATCH, expected_size);
 	printf("sent %llu frames in %f seconds\n", (unsigned long long)sent, (double)(now_ns() - start) / 1e9);
-	/* The queue before it may be full, so the end is said more than once. */
+	/* The queue before it may be full, so LAST is sent more than once. */
 	write_frames(c, 1, LAST);
 	for (int i = 0; i < 20; i++) {
 		c->send(c, 1, expected_size);

@@ -1,5 +1,5 @@
-/* idle_qps [COUNT]: what queue pairs cost that nobody uses. Makes COUNT connected RC queue pairs, and says what one
- * takes:
+/* idle_qps [COUNT]: the costs of unused queue pairs. Makes COUNT connected RC queue pairs, and prints the costs of one
+ * of them:
  *
  *   memory      bytes of the process beyond what it had
  *   descriptors file descriptors of the process beyond what it had, of all together

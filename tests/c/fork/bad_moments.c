@@ -1,5 +1,5 @@
 /* bad_moments: single forks at moments that are bad for the library: with locks of the program's own, with events that
- * nobody has read or acknowledged, and in the middle of another fork.
+ * haven't been read or acknowledged, and in the middle of another fork.
  */
 #include "children.h"
 #include <poll.h>

@@ -101,7 +101,7 @@ static void outlive(void)
 	exit(0);
 }
 
-/* A child that dies, with or without using what it inherited, harms nobody. */
+/* A child that dies, with or without using what it inherited, doesn't disturb its parent. */
 static void dies(void)
 {
 	struct device device = open_device(1);

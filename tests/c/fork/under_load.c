@@ -78,7 +78,7 @@ static void *wait_for_events(void *of)
 	return NULL;
 }
 
-/* Opens and closes the device, and asks for its addresses, which somebody may be changing. */
+/* Opens and closes the device, and asks for its addresses, which the test may be changing. */
 static void *look(void *unused)
 {
 	while (!stop) {

@@ -83,7 +83,7 @@ static void middle(void)
 	pass_message(&spare);
 }
 
-/* A child that no handler of a fork has run in (a system call made it) is told so, and nothing is done as the parent. */
+/* No handler of a fork runs in a child that a system call has made: verbs fail there with EIO, and don't act for the parent. */
 static void cloned(void)
 {
 	static char memory[8192];

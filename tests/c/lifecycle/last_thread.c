@@ -1,5 +1,5 @@
 /* last_thread: programs whose main thread ends by pthread_exit. The process ends with the last of the program's threads, as by
- * exit(0), and not before. What the exit handler finds is checked there, and "ok" said.
+ * exit(0), and not before. What the exit handler finds is checked there, and "ok" printed.
  */
 #include "cases.h"
 #include <pthread.h>

@@ -1,9 +1,9 @@
-/* many_peers: servers and clients who say in every message who they are and whom they mean.
+/* many_peers: servers and clients that put their own name and the addressee's into every message.
  *
  * A client connects to a server (RC), and both send messages both ways; with -n until each has sent and received that
  * many, else until it dies. Some are RDMA WRITEs into a place that the server keeps for this client, and now and then a
  * datagram goes to the other's UD QP. Every byte of every message is checked, and so is its addressee. A server
- * outlives its clients, however these end; on SIGUSR1 it says how many there are, on SIGTERM it leaves. It sleeps when
+ * outlives its clients, however these end; on SIGUSR1 it prints its counts of them, on SIGTERM it leaves. It sleeps when
  * there is nothing to do.
  */
 #define _GNU_SOURCE

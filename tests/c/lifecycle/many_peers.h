@@ -1,4 +1,4 @@
-/* The messages of many_peers: what they say, and that each is the one that was expected. */
+/* The messages of many_peers: their content, and checks that each is the expected one. */
 #ifndef MANY_PEERS_H
 #define MANY_PEERS_H
 
@@ -20,7 +20,7 @@ struct message {
 	unsigned char body[LONGEST - HEADER];
 };
 
-/* What a side tells the other over TCP; `count` messages each way, 0 for ever. */
+/* What a side sends the other over TCP; `count` messages each way, 0 for ever. */
 struct greeting {
 	uint64_t identity, count;
 	struct address rc, ud;

@@ -153,7 +153,7 @@ static void writer(const char *self)
 int main(int argc, char **argv)
 {
 	alarm(ALARM_SECONDS);
-	/* The peer says what it has found before it goes. */
+	/* The peer prints what it has found before it goes. */
 	signal(SIGPIPE, SIG_IGN);
 	if (argc == 2 && !strcmp(argv[1], "writer"))
 		writer(argv[0]);

@@ -39,7 +39,7 @@ static int set_state(struct ibv_qp *qp, enum ibv_qp_state state)
 	return ibv_modify_qp(qp, &attr, mask);
 }
 
-/* Makes a target and says its state whenever it is asked. */
+/* Makes a target, and writes its state to `out` for each number read from `in`. */
 static void create(int gid_index, int in, int out)
 {
 	struct device device = open_device(gid_index);

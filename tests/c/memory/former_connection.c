@@ -1,5 +1,5 @@
 /* former_connection: one side writes and reads the other's memory, which is then connected anew, to the same queue pair and with
- * another first PSN. What still comes by the former connection must be refused, and change and tell nothing.
+ * another first PSN. What still comes by the former connection must be refused, and neither change memory nor return its contents.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 /* import: one process makes a domain, regions and device memory; another imports them by a descriptor that came through
  * a UNIX socket, and uses them with QPs of its own.
  *
- * What is asked of a provider: what ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3) and ibv_import_dm(3) say.
+ * A provider must support ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3) and ibv_import_dm(3) as in their pages.
  */
 #include "common.h"
 #include <signal.h>
@@ -10,7 +10,7 @@
 #define SIZE 65536
 #define DM_SIZE 4096
 
-/* What the exporter tells the importer beside the descriptor. */
+/* What the exporter sends the importer beside the descriptor. */
 struct handles {
 	uint32_t pd, mr, dm, dm_mr, ended;
 	uint64_t buffer;

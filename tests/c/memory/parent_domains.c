@@ -1,4 +1,4 @@
-/* parent_domains: ibv_alloc_td(3), ibv_alloc_parent_domain(3): who holds whom, and allocators that are really used. */
+/* parent_domains: ibv_alloc_td(3), ibv_alloc_parent_domain(3): which objects keep which alive, and allocators that are really used. */
 #include "cases.h"
 
 struct arena {

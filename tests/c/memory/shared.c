@@ -28,7 +28,7 @@ static uint32_t draw(uint32_t below)
 	return (uint32_t)(drawn >> 33) % below;
 }
 
-/* Makes memory of a kind; where `at` says, if it says anything. */
+/* Makes memory of a kind, at `at` unless that is NULL. */
 static char *make_memory(enum kind kind, char *at, int *file)
 {
 	int fixed = at ? MAP_FIXED : 0;

@@ -249,7 +249,7 @@ static void run_responder(struct round *round)
 		if (gone && !satisfied && (!operation->receiver || round->first_error != IBV_WC_SUCCESS)) {
 			if (threaded)
 				pthread_join(thread, NULL);
-			/* Nobody will say that an unreliable WRITE has failed: it has had the time. */
+			/* No completion reports that an unreliable WRITE has failed, so wait until it has arrived or failed. */
 			if (!operation->requester[0] && !operation->receiver)
 				usleep(2000);
 			satisfied = true;
@@ -289,7 +289,7 @@ static void run_round(struct side *side, const struct operation *operation, enum
 		run_requester(&round);
 	else
 		run_responder(&round);
-	/* What the owner wrote after it had deregistered its memory is nobody else's business. */
+	/* The bytes that the owner wrote after it had deregistered its memory must not reach the other side. */
 	if (how == DEREGISTER && !mine && !is_atomic(operation) && memchr(round.memory.area, AFTERWARDS, AREA))
 		fail("%s: bytes written after ibv_dereg_mr have crossed", side->doing);
 	if (mine) {

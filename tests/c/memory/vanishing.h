@@ -36,7 +36,7 @@ struct side {
 	uint64_t witnessed;
 	/* The connection at hand. */
 	struct ibv_qp *qp;
-	/* What the side says it was doing when something is wrong. */
+	/* The step at hand, for messages about failures. */
 	char doing[128];
 };
 
@@ -107,7 +107,7 @@ static void tell(struct side *side, char word)
 		fail("%s: the other side is gone", side->doing);
 }
 
-/* Whether the other side has said `word` by now; waits for it with `milliseconds` at most. */
+/* Whether the other side has sent `word` by now; waits for it for `milliseconds` at most. */
 static bool told(struct side *side, char word, int milliseconds)
 {
 	struct pollfd ready = {.fd = side->fd, .events = POLLIN};

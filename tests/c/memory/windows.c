@@ -4,7 +4,7 @@
  *   windows [-l]          owns the memory
  *   windows [-l] HOST     reaches it
  *
- * With -l the network loses packets. A responder that refuses a request says so once: its queue pair is then in error and
+ * With -l the network loses packets. A responder that refuses a request sends one NAK: its queue pair is then in error and
  * silent. When that packet is lost, the requester's retries run out instead.
  *
  * What is asked of a provider: windows of types 1 and 2B, and on-demand paging with implicit regions.
@@ -15,7 +15,7 @@
 #define SIZE (1 << 20)
 #define ROUNDS 200
 #define CREDITS 8
-/* Messages tell of windows. */
+/* Messages announce windows. */
 #define MESSAGE_AT SIZE
 #define REACH (SIZE + 4096)
 
@@ -83,7 +83,7 @@ static void must_send(struct ibv_send_wr *wr)
 	MUST(ibv_post_send(qp, wr, &bad));
 }
 
-/* Tells the other side of a window, without waiting for what was posted before. */
+/* Announces a window to the other side, without waiting for what was posted before. */
 static void announce(const struct window *window)
 {
 	struct ibv_sge sge = {(uintptr_t)window, sizeof *window, 0};
@@ -136,7 +136,7 @@ static void reach(enum ibv_wr_opcode opcode, const struct window *window, size_t
 	must_send(&wr);
 }
 
-/* Type 2: bound, told of, written and read through, and given back by the other side; round after round. */
+/* Type 2: bound, announced, written and read through, and given back by the other side; round after round. */
 static void own_given_back(void)
 {
 	struct ibv_mw *mw = MAKE(ibv_alloc_mw(device.pd, IBV_MW_TYPE_2));

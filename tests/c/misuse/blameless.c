@@ -1,4 +1,4 @@
-/* What looks like a mistake and is none: `ferroce run --check` has nothing to say. */
+/* Correct programs that look wrong: `ferroce run --check` must report nothing. */
 #include "../common.h"
 #include <pthread.h>
 
@@ -114,7 +114,7 @@ static void old_and_new_completion(void)
 	end();
 }
 
-/* Requests have one number, and the last but unsignaled ones fails: its completion tells of the end of all. */
+/* Requests have one number, and the last of them fails, all others being unsignaled: its completion ends them all. */
 static void one_number_for_all(void)
 {
 	struct ibv_wc wc;

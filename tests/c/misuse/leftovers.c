@@ -1,5 +1,5 @@
 /* Objects that are left when their device is closed, or when the program exits: `leftovers close|exit|full|broken|none`. "full" closes the
- * device with output that isn't written yet, to a full pipe that nobody reads, "broken" to one that has no other end.
+ * device with output that isn't written yet, to a full pipe that has no reader, "broken" to one that has no other end.
  */
 #include "../common.h"
 #include <fcntl.h>

@@ -42,7 +42,7 @@ static pid_t other;
 static int to_other = -1;
 
 #define PORT 18515
-/* What the requester tells the responder in the end. */
+/* What the requester sends the responder in the end. */
 #define ENOUGH 'e'
 #define VANISH 'v'
 

@@ -85,7 +85,7 @@ static void bind_a_window(struct side *side, const struct offer *offer, bool wro
 	MUST(ibv_post_send(side->qp, &wr, &bad));
 }
 
-/* Two WRITEs of another queue pair complete into a queue that nobody polls. */
+/* Two WRITEs of another queue pair complete into a queue that isn't polled. */
 static void fill_a_queue(struct side *side, const struct offer *offer, bool wrong)
 {
 	struct ibv_cq *small = make_cq(side->device, wrong ? 1 : 2, NULL);

@@ -1,4 +1,6 @@
-/* Calls that are refused: `refused CASE wrong|right`. The wrong call returns the documented errno, and the library says why in a line. */
+/* Calls that are refused: `refused CASE wrong|right`. The wrong call returns the documented errno, and the library logs the reason in
+ * one line.
+ */
 #include "../cases.h"
 #include "connections/cm.h"
 #include <infiniband/ib.h>

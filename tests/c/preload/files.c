@@ -85,7 +85,7 @@ static void opens(void)
 	CHECK((stream = fopen64(file, "re")) && fcntl(fileno(stream), F_GETFD) == FD_CLOEXEC);
 	CHECK((stream = freopen64(file, "r", stream)) && fgets(line, sizeof line, stream) && !fclose(stream));
 
-	/* As any file: the offset, the size, a mapping; and nobody can write to it. */
+	/* As any file: the offset, the size, a mapping; and it can't be written. */
 	CHECK((fd = open(file, O_RDONLY | O_CLOEXEC)) >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
 	CHECK(stat(file, &named) == 0 && fstat(fd, &opened) == 0 && opened.st_size == 8);
 	CHECK(named.st_ino == opened.st_ino && named.st_dev == opened.st_dev && named.st_mode == opened.st_mode);
@@ -177,7 +177,7 @@ static void *open_for_ever(void *path)
 	return NULL;
 }
 
-/* A thread that waits in a call of ours can be cancelled, as the call's man page says. */
+/* A thread that waits in a call of ours can be cancelled, as documented. */
 static void cancellation(void)
 {
 	char path[] = "/tmp/preload-XXXXXX";

@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 			MUST(post_send(qp, mr, 0, 64, 42));
 		if (!wait_wc(cq, &wc, 60000))
 			fail("no message in a minute");
-		/* Whoever traces this process may want to know. */
+		/* After a failure, a tracer of this process may still read its messages. */
 		while (wc.status)
 			pause();
 		if (!told_so) {

@@ -201,7 +201,7 @@ const fn sockets(
     Client { name, package: name, settings: &[], options: &["--sockets"], how, not_yet: None }
 }
 
-/// A web server for one request, whose answer is a megabyte. `HTTPServer` itself would ask for its host's name, which nobody knows,
+/// A web server for one request, whose answer is a megabyte. `HTTPServer` itself would ask for its host's name, which can't be resolved,
 /// between `bind` and `listen`.
 const ONE_PAGE: &str = "import sys,http.server as h,socketserver as s; \
     page=lambda r: (r.send_response(200), r.send_header('Content-Length','1000000'), r.end_headers(), r.wfile.write(b'0123456789'*100000)); \

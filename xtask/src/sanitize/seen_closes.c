@@ -1,4 +1,4 @@
-/* Tells ThreadSanitizer of the closes that the library makes by raw system calls.
+/* Reports the closes that the library makes by raw system calls to ThreadSanitizer.
  *
  * ThreadSanitizer sees a descriptor come (dup, open) and go (close) by the C library's functions, and takes two makings of
  * one number by two threads for a race when nothing has closed the number in between. The library closes by syscall(2),

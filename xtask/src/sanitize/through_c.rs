@@ -1,9 +1,9 @@
 //! Sanitizers over the whole library, as C programs call it: programs of `tests/c`, compiled by the system's compiler with
 //! its instrumentation, linked with the library's code and the sanitizer's runtime of the nightly toolchain.
 //!
-//! The names that programs call are given to the functions behind them by the linker, since in an executable nobody asks
-//! for versions. There are no suppressions, but ThreadSanitizer is told of closes that it can't see (`seen_closes.c`). It doesn't follow a fork of several threads into the child, so
-//! under it nobody forks.
+//! The linker gives the names that programs call to the functions behind them: symbols of an executable have no versions. There are
+//! no suppressions, but `seen_closes.c` reports closes to ThreadSanitizer that it can't see. ThreadSanitizer doesn't follow a fork of
+//! several threads into the child, so the programs don't fork.
 
 use super::{TARGET, nightly};
 use crate::dist;

@@ -55,8 +55,8 @@ const MOST_SPREAD: f64 = 0.01;
 /// Compares this build with the committed figures, or with `write` replaces these.
 ///
 /// # Errors
-/// A figure has grown or is missing, or a program that is being measured fails. What the
-/// machine lacks is no error: it's said, and nothing is compared. Nor is a build with other settings.
+/// A figure has grown or is missing, or a program that is being measured fails. If the machine lacks a tool, or the build has other
+/// settings, a line reports that, nothing is compared, and there is no error.
 pub fn instructions(write: bool) -> io::Result<()> {
     apt::install_for_tests();
     if let Some(setting) = foreign_setting(std::env::vars_os()) {
