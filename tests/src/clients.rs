@@ -4,7 +4,7 @@ use crate::{Outcome, SERVER, Sides, World};
 use std::fmt;
 use std::time::Duration;
 
-/// What `FERROCE_FABRIC` says.
+/// The value of `FERROCE_FABRIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
     /// Unset: the best fabric that both processes know.
@@ -78,7 +78,7 @@ impl<'w> Pair<'w> {
         self
     }
 
-    /// The limit for both sides together (60 s unless said).
+    /// The limit for both sides together (60 s by default).
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -86,7 +86,7 @@ impl<'w> Pair<'w> {
 
     /// Runs both sides to their ends.
     ///
-    /// A server that doesn't get as far as listening is no reason to panic: the client's outcome says what it found.
+    /// A server that doesn't get as far as listening causes no panic: the client's outcome shows what it found.
     pub fn run(&self, words: &[&str]) -> PairOutcome {
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
         let settings: Vec<_> = self.settings.iter().map(|(name, value)| (&**name, &**value)).collect();
@@ -111,14 +111,14 @@ pub struct PairOutcome {
 }
 
 impl PairOutcome {
-    /// Panics with everything both sides said unless both ended by themselves with exit code 0.
+    /// Panics with the output of both sides unless both ended by themselves with exit code 0.
     #[track_caller]
     pub fn expect_success(&self) -> &Self {
         assert!(self.client.success() && self.server.success(), "{self}");
         self
     }
 
-    /// Panics unless both sides' standard errors are empty: a correct program makes the library say nothing.
+    /// Panics unless both sides' standard errors are empty: with a correct program the library prints nothing.
     #[track_caller]
     pub fn expect_quiet(&self) -> &Self {
         assert!(self.client.stderr.is_empty() && self.server.stderr.is_empty(), "{self}");

@@ -1,5 +1,5 @@
 //! Processes that help a test in its namespaces: each runs the test's own program again, and there the same test, which takes a
-//! role instead of its body. It is told what to do line by line.
+//! role instead of its body. It gets its commands line by line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! Who holds an abstract socket name, and what processes hold open.
+//! Which process holds an abstract socket name, and what processes hold open.
 
 use crate::{Host, Process};
 use std::fs;

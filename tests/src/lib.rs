@@ -44,7 +44,7 @@ use std::os::fd::{AsRawFd, RawFd};
 /// # Panics
 /// One of them isn't open.
 pub fn take_number(number: RawFd, file: &impl AsRawFd) {
-    // SAFETY: takes no pointer; who opened `number` is tested for what becomes of it.
+    // SAFETY: takes no pointer; the test checks how the owner of `number` copes with its loss.
     assert!(unsafe { libc::dup2(file.as_raw_fd(), number) } >= 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -57,7 +57,7 @@ pub fn record_skip(why: &str) {
     record("FERROCE_SKIP_LOG", &format!("skipped {}: {why}\n", test_name()));
 }
 
-/// Says that a run is repeated, and `why`: prints it and adds it to the file named by `FERROCE_REPETITION_LOG`, which
+/// Reports that a run is repeated, and `why`: prints it and adds it to the file named by `FERROCE_REPETITION_LOG`, which
 /// `cargo xtask test` shows at its end. A repetition is for what neither the product nor the test can help.
 pub fn record_repetition(why: &str) {
     record("FERROCE_REPETITION_LOG", &format!("repeated in {}: {why}\n", test_name()));

@@ -30,7 +30,7 @@ pub fn mpich_program(name: &str) -> Result<PathBuf, Skip> {
     compiled(name, &format!("{name}-mpich"), &tool("mpicc.mpich", "libmpich-dev")?)
 }
 
-/// The same with an MPI that isn't the distribution's; `staged` tells its program from those of others.
+/// The same with an MPI that isn't the distribution's; `staged` distinguishes its program from those of others.
 ///
 /// # Errors
 /// The compiler can't be run.
@@ -80,7 +80,7 @@ pub fn mpi_run(
     let ferroce = Artifacts::get().ferroce().display().to_string();
     line.extend([ferroce.as_str(), "run", "--"]);
     line.extend(program);
-    // mpirun takes the user's login shell, which nobody's isn't, or this for that of the second host.
+    // mpirun takes the user's login shell for that of the second host (the user `nobody` has none), or this.
     let with_shell: Vec<_> = settings.iter().copied().chain([("SHELL", "/bin/sh")]).collect();
     let mut ranks = first.start(&line, &with_shell);
     let command = first.path("/tmp/command");

@@ -14,7 +14,7 @@ pub struct Fact {
     pub function: &'static str,
     /// `return`, `errno`, `status`, `flag`, `limit` or `rule`.
     pub kind: &'static str,
-    /// What the page says, in our words.
+    /// The fact itself, in our words.
     pub what: &'static str,
     /// What checks it.
     pub check: Check,
@@ -61,7 +61,7 @@ impl Fact {
 /// Every fact, page by page.
 ///
 /// # Panics
-/// A line of the table hasn't six fields, or two say the same.
+/// A line of the table hasn't six fields, or two contain the same fact.
 #[must_use]
 pub fn facts() -> Vec<Fact> {
     let table = include_str!("../conformance/pages.tsv");

@@ -63,7 +63,7 @@ pub const TOOLS: [&str; 8] = [
     "ib_atomic_lat",
 ];
 const CONNECTIONS: [&str; 4] = ["RC", "XRC", "UC", "UD"];
-/// Options of every tool, or of none: perftest says itself what a tool doesn't know.
+/// Options of every tool, or of none: perftest itself refuses an option that a tool doesn't know.
 const OPTIONS: [&str; 10] =
     ["", "-e", "-b", "-q 16", "-a", "-I 64 -s 64", "-t 16", "-Q 1", "-r 256", "--use-srq"];
 /// Fewer receives than messages: RC and XRC wait for a receive, UC and UD drop what finds none.
@@ -97,7 +97,7 @@ pub enum Verdict {
     Fails(String),
 }
 
-/// What perftest says of a device that isn't there, when it has taken all options.
+/// perftest's messages about a device that isn't there, which come when it has taken all options.
 const NO_DEVICE: [&str; 3] =
     ["Did not detect devices", "Unable to find the Infiniband/RoCE device", "IB device none not found"];
 
@@ -139,7 +139,7 @@ impl Cell {
         found.unwrap_or_else(|| panic!("the matrix has no cell \"{line}\""))
     }
 
-    /// Why perftest itself doesn't take these options: what it says before it looks for a device.
+    /// Why perftest itself doesn't take these options: its message before it looks for a device.
     ///
     /// # Errors
     /// The tool can't be run.
@@ -158,7 +158,7 @@ impl Cell {
         Ok(Some(reason.unwrap_or("without a word").to_owned()))
     }
 
-    /// Runs the cell within `limit`, and says with the verdict what both sides wrote.
+    /// Runs the cell within `limit`; returns the verdict with the output of both sides.
     ///
     /// # Errors
     /// This machine lacks the program or namespaces.
@@ -192,8 +192,8 @@ impl Cell {
         if !self.is_reliable() && dropped != [0, 0] {
             Some(FULL_SOCKET)
         } else if !self.is_reliable() && place == Place::OneHost && hangs {
-            // Nobody counts what a ring of shared memory had no room for, of a receiver that wasn't scheduled for a tenth of a
-            // second.
+            // No counter counts the messages for which a ring of shared memory had no room, as its receiver wasn't scheduled for a tenth
+            // of a second.
             Some("a message never came, which no kernel counts on one host")
         } else if lost_the_clock(outcome) {
             Some("perftest could not measure the processor's clock")
@@ -210,7 +210,7 @@ impl Cell {
         let mut words = vec![self.tool, "-c", self.connection];
         words.extend(self.options.split_whitespace());
         words.extend(["-n", if self.has("-a") { "20" } else { "200" }]);
-        // A processor that changes its frequency is no concern of ours.
+        // Continue although the processor changes its frequency.
         words.push("-F");
         if self.tool.ends_with("_lat") {
             // Cycles: for microseconds the tool would measure the processor's clock twice for every size, not once.

@@ -130,7 +130,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end; after `limit` the process is killed and the outcome says so, with stacks where gdb is found.
+    /// Waits for the end; after `limit` the process is killed and the outcome shows that, with stacks where gdb is found.
     pub fn wait(&mut self, limit: Duration) -> Outcome {
         let start = Instant::now();
         let mut stacks = None;
@@ -206,14 +206,14 @@ impl Outcome {
         self.over_limit.is_none() && self.status.success()
     }
 
-    /// Panics with everything the process said unless it ended by itself with exit code 0.
+    /// Panics with the whole output of the process unless it ended by itself with exit code 0.
     #[track_caller]
     pub fn expect_success(&self) -> &Self {
         assert!(self.success(), "{self}");
         self
     }
 
-    /// Panics unless the process ended well and said `ok`, as a program of cases does, and nothing else.
+    /// Panics unless the process ended well and printed `ok`, as a program of cases does, and nothing else.
     #[track_caller]
     pub fn expect_ok(&self) -> &Self {
         self.expect_success();

@@ -27,7 +27,7 @@ pub struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// Runs both to their ends. A client of a server that doesn't get as far as listening says what it found.
+    /// Runs both to their ends. If the server doesn't get as far as listening, the client's outcome shows what it found.
     pub fn run(&self, world: &World, fabric: Fabric) -> PairOutcome {
         let start = Instant::now();
         let settings: Vec<_> = fabric.settings().iter().chain(self.settings).copied().collect();

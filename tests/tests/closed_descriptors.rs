@@ -7,7 +7,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(50);
 
 /// Where the C library's functions are ours, the adapter's descriptors stay open, and it goes on. System calls made by hand
-/// reach them: then it fails, and says so.
+/// reach them: then it fails, and reports that.
 fn run_with(fabric: Fabric, preload: bool, words: &[&str]) {
     let program = require!(Artifacts::get().c_program("surroundings/closed_descriptors"));
     let world = require!(World::one_host(1500));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Who is confined, and how.
+/// Which side is confined, and how.
 #[derive(Clone, Copy)]
 enum Confinement {
     /// Both sides may not call process_vm_readv and process_vm_writev.

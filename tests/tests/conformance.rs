@@ -1,7 +1,7 @@
 //! The conformance suite, `tests/conformance`: what the man pages of libibverbs and librdmacm promise, checked on Ferroce and on
 //! the kernel's `rdma_rxe` and `rdma_cm`.
 //!
-//! A check that fails on Ferroce is a defect. Where `rdma_rxe` and the specification differ, `rxe-differs.tsv` says so.
+//! A check that fails on Ferroce is a defect. Where `rdma_rxe` and the specification differ, `rxe-differs.tsv` lists the check.
 //! `FERROCE_WRITE_PAGES` (`cargo xtask conformance`) has the last test write `docs/CONFORMANCE.md`.
 
 use ferroce_tests::pages::{Check, Fact, facts};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(55);
-/// The differences of `rdma_rxe` and `rdma_cm`: check, kernels that have it, what they do, why the specification says otherwise.
+/// The differences of `rdma_rxe` and `rdma_cm`: check, kernels that have it, what they do, why the specification requires otherwise.
 const DIFFERENCES: &str = include_str!("../conformance/rxe-differs.tsv");
 
 /// The kernels that the table is about.
@@ -297,7 +297,7 @@ struct Rxe {
 }
 
 impl Rxe {
-    /// Runs every program in a guest with the kernel of a Debian package, or the one that guests have unless told otherwise.
+    /// Runs every program in a guest with the kernel of a Debian package, or by default the usual kernel of guests.
     fn run(package: Option<&str>) -> Result<Self, Skip> {
         let programs = compiled()?;
         let world = World::one_host_with_tap(1500)?;

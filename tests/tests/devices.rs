@@ -89,7 +89,7 @@ fn devices_and_doctor_describe_the_host() {
     world.first().expect_no_traces();
 }
 
-/// Somebody else's socket on port 4791: the open fails, and one line says why.
+/// Another program's socket on port 4791: the open fails, and one line contains the reason.
 #[test]
 fn taken_port_is_said_by_errno_and_by_doctor() {
     require!(tool("ibv_devinfo", "ibverbs-utils"));

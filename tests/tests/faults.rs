@@ -59,7 +59,7 @@ fn loss_duplication_reordering_and_corruption_together_leave_every_operation_rig
 }
 
 /// A ping-pong's side exits at its last completion. When the acknowledgement of the other's last message is lost then,
-/// nobody is left to repeat it, on any adapter: that side may end in RETRY_EXC, but only after the first has ended well.
+/// no process is left to repeat it, on any adapter: that side may end in RETRY_EXC, but only after the first has ended well.
 fn expect_right_up_to_the_last_acknowledgement(outcome: &PairOutcome) {
     let sides = [&outcome.client, &outcome.server];
     assert!(sides.iter().any(|side| side.success()), "{outcome}");

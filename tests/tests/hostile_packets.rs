@@ -1,8 +1,8 @@
-//! Packets that nobody should act on, in the middle of real traffic: malformed and cut off, with a wrong ICRC, QPN, P_Key,
+//! Packets that must be dropped, in the middle of real traffic: malformed and cut off, with a wrong ICRC, QPN, P_Key,
 //! Q_Key, source or PSN, with any opcode, and mutated copies of real ones. They change nothing but counters: every byte
 //! of the real traffic is right, and no request fails.
 //!
-//! A packet in which all of this is right is a real one, whoever sent it: `hostile-sender` makes none.
+//! A packet in which all of this is right can't be distinguished from a real one: `hostile-sender` makes none.
 
 use ferroce_tests::{Artifacts, Fabric, Process, World, require};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A million packets take twenty seconds, and more on a busy machine.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// Addresses of the two hosts, or twice that of the one, and one of the attacker that is nobody's peer.
+/// Addresses of the two hosts, or twice that of the one, and the attacker's own, from which no peer sends.
 struct Addresses {
     server: &'static str,
     client: &'static str,
@@ -34,7 +34,7 @@ const IPV6: Addresses = Addresses {
     alias_command: "ip addr add fd77::99/64 dev eth0 nodad",
 };
 
-/// What a side of `traffic/hostile_packets` says about itself, as `name=value`.
+/// The numbers that a side of `traffic/hostile_packets` prints about itself, as `name=value`.
 fn settings_of(process: &Process) -> Vec<String> {
     let stdout = process.stdout();
     let line = stdout.lines().find_map(|line| line.strip_prefix("ready ")).expect("waited for");
@@ -66,7 +66,7 @@ fn attack(world: &World, settings: &[(&str, &str)], addresses: &Addresses, packe
     for side in [&mut server, &mut client] {
         side.wait_for_output("ready", LIMIT);
     }
-    // Only now, so that it is no GID that they could have chosen.
+    // Only now, so that the sides can't have chosen its GID.
     client_host.admin(addresses.alias_command);
     let interface = if two { "eth0" } else { "lo" };
     // With another fabric than udp there is nothing to record.
@@ -123,7 +123,7 @@ fn attack(world: &World, settings: &[(&str, &str)], addresses: &Addresses, packe
     let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));
     assert!(client.success() && server.success(), "{client}{server}");
     for side in [client, server] {
-        // Datagrams with another Q_Key are told of.
+        // Datagrams with another Q_Key are reported.
         side.expect_success().expect_only_reasons();
         println!("{}", side.stdout.trim());
         assert!(side.stdout.contains("were right"), "{side}");
@@ -175,7 +175,7 @@ fn attack_listener(world: &World, kind: &str, count: u32, rate: u32) {
     let address = world.last().ipv4();
     let mut server = world.last().start_ferroce(&[], &[program, "server", &address, MAD_PORT], &[]);
     server.wait_for_output("listening", LIMIT);
-    // Of an interface that is no adapter, as the address is the attacker's alone.
+    // On an interface that isn't an adapter's, as the address is the attacker's alone.
     world.first().admin(&format!("ip addr add {}/32 dev lo", IPV4.alias));
     let settings = [
         format!("to={address}"),

@@ -1,4 +1,4 @@
-//! What happens to the interface while a program has the device open: ibv_asyncwatch tells it, and all see it alike.
+//! What happens to the interface while a program has the device open: ibv_asyncwatch prints the events, and all processes see the same.
 
 use ferroce_tests::{World, require, tool};
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ fn gid_indices_are_the_same_for_all_processes() {
     assert_eq!(place(&gids().0, "0004"), second, "the first free index");
     watch.signal(libc::SIGTERM);
     watch.wait(LIMIT);
-    // Nobody knows of the hole any more.
+    // No process is left that knows of the hole.
     host.admin("ip addr del 10.99.0.4/32 dev eth0");
     assert_eq!(place(&gids().0, "0003"), second);
 }

@@ -81,7 +81,7 @@ fn killed_peer_between_hosts_ends_in_retry_exc() {
     matrix(&world, &[]);
 }
 
-/// Kills at moments of setting up, before there is any traffic: nobody can promise the other side a completion, but
+/// Kills at moments of setting up, before there is any traffic: the other side may get no completion, but
 /// nothing may stay behind and the next program must work.
 #[test]
 fn kills_during_set_up_leave_nothing_and_harm_nobody() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 fn limits_hold(of: &[&str], settings: &[(&str, &str)]) {
     let program = require!(Artifacts::get().c_program("calls/limits"));
     let world = require!(World::one_host(9000));
-    // What is refused on purpose is said on standard error.
+    // Requests that are refused on purpose are reported on standard error.
     let words = [&[&*program], of].concat();
     world.first().start_ferroce(&[], &words, settings).wait(Duration::from_secs(190)).expect_success();
     world.first().expect_no_traces();

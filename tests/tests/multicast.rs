@@ -31,7 +31,7 @@ impl Setting<'_> {
         process
     }
 
-    /// Whether the kernel says that the host is in the group.
+    /// Whether the kernel lists the host in the group.
     fn is_member(&self, host: &Host) -> bool {
         let (table, address) = match self.group.parse().expect("a group is an address") {
             std::net::IpAddr::V4(ip) => ("igmp", format!("{:08X}", u32::from_ne_bytes(ip.octets()))),
@@ -86,7 +86,7 @@ fn every_queue_pair_of_every_process_gets_one_copy_over_udp() {
     on_one_host(Fabric::Udp.settings());
 }
 
-/// Whoever came first and leads the host's processes is as dispensable as anybody.
+/// The process that came first and leads the others of the host is as dispensable as any.
 #[test]
 fn process_that_is_killed_takes_nothing_from_the_others() {
     let program = &*require!(Artifacts::get().c_program("traffic/multicast"));

@@ -130,7 +130,7 @@ fn rc_between_two_hosts_over_ipv4_and_link_local() {
     world.last().expect_no_traces();
 }
 
-/// The commonest mistake on RoCE: the program fails as on an adapter, and one line says what to do.
+/// The commonest mistake on RoCE: the program fails as on an adapter, and one line contains the fix.
 #[test]
 fn missing_gid_index_is_explained_on_standard_error() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
-/// Runs `tests/c/PROGRAM.c CASE` and waits for `said`, which a daemon may say after its parent has ended.
+/// Runs `tests/c/PROGRAM.c CASE` and waits for `said`, which a daemon may print after its parent has ended.
 fn run(fabric: Fabric, &[program, case, said]: &[&str; 3]) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
@@ -149,7 +149,7 @@ fn one_sided_requests_of_all_lengths_reach_the_peers_memory_in_order() {
         for words in [&[program][..], &[program, "memfd"]] {
             let outcome = Pair::new(&world, fabric).limit(LIMIT).run(words);
             outcome.expect_success();
-            // What isn't allowed is told, and what isn't taken: requests that the peer carries out may fill the send queue first.
+            // What isn't allowed or taken is reported: requests that the peer carries out may fill the send queue first.
             let told = [
                 "ferroce: FC",
                 "ferroce: ibv_post_send: the completion queue may be full",
@@ -167,7 +167,7 @@ fn one_sided_requests_of_all_lengths_reach_the_peers_memory_in_order() {
 fn messages_before_a_bad_receive_arrive_and_those_after_it_are_flushed() {
     let program = &*require!(Artifacts::get().c_program("traffic/bad_receives"));
     let world = require!(World::one_host(1500));
-    // Within a host: on a wire the one packet that says what is wrong may be lost.
+    // Within a host: on a wire the one packet with the cause may be lost.
     Pair::new(&world, Fabric::Any).limit(LIMIT).run(&[program]).expect_success().expect_only_reasons();
     world.first().expect_no_traces();
 }

@@ -9,7 +9,7 @@ fn random_calls(seed: u32, threads: u32, settings: &[(&str, &str)]) {
     let world = require!(World::one_host(1500));
     let (seed, threads) = (seed.to_string(), threads.to_string());
     let words = [&*program, "-S", &seed, "-t", "5", "-T", &threads];
-    // What is refused on purpose is said on standard error.
+    // Requests that are refused on purpose are reported on standard error.
     let outcome = world.first().start_ferroce(&[], &words, settings).wait(Duration::from_secs(90));
     outcome.expect_success();
     assert_eq!(

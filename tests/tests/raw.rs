@@ -112,7 +112,7 @@ fn perftest(tool: &str, options: &[&str], from: &Host, to: &Host) {
     for attempt in 1..=ATTEMPTS {
         let mut server = to.start_ferroce_privileged(&[], &words("--server", 1), &[]);
         server.wait_for_output("MAC attached", SOON);
-        // The server takes a while from its flow to its first receive request, and says nothing of it.
+        // The server takes a while from its flow to its first receive request, and prints nothing then.
         std::thread::sleep(Duration::from_secs(2) * attempt);
         let client = from.start_ferroce_privileged(&[], &words("--client", 0), &[]).wait(SOON);
         // Ethernet repeats nothing, and both wait for a lost frame for ever.
@@ -151,7 +151,7 @@ fn perftest_measures_latency_on_one_host() {
 fn perftest_measures_bandwidth_between_hosts() {
     require!(tool("raw_ethernet_bw", "perftest"));
     let world = require!(World::two_hosts(1500));
-    // As many receive requests as frames: Ethernet waits for nobody.
+    // As many receive requests as frames: Ethernet has no flow control here.
     let options = ["-s", "1024", "-n", "1000", "-r", "1000"];
     perftest("raw_ethernet_bw", &options, world.first(), world.last());
 }

@@ -1,5 +1,5 @@
-//! Many processes of one host on one UDP port: they join, work and leave at once, and one that stands still is in
-//! nobody's way.
+//! Many processes of one host on one UDP port: they join, work and leave at once, and one that stands still doesn't
+//! block the others.
 
 use ferroce_tests::{Artifacts, Fabric, Pair, Process, World, require, tool};
 use std::time::Duration;

@@ -174,8 +174,8 @@ fn nobody_traces_another_users_process_but_root() {
     assert!(traced(Some("12346")).contains("isn't yours"));
 }
 
-/// Processes that take names of slots and answer whoever asks, each in its own bad way, while their parent is there. Each prints its way
-/// and its number.
+/// Processes that take names of slots and answer each process that asks, each in its own bad way, while their parent is there. Each prints
+/// its way and its number.
 const HOSTILE: &str = r#"
 import fcntl, json, os, signal, socket, sys, time
 def memory(data, size=None):

@@ -205,7 +205,7 @@ places! {
     two_hosts: Place::TwoHosts;
 }
 
-/// UCX registers 13 MiB and more: the checker says so where the machine's RLIMIT_MEMLOCK is less (FC107).
+/// UCX registers 13 MiB and more: the checker reports that where the machine's RLIMIT_MEMLOCK is less (FC107).
 #[test]
 fn the_checker_finds_nothing_in_ucx() {
     for (transports, name) in [(RC, "checked_rc"), (UD, "checked_ud")] {

@@ -1,5 +1,5 @@
-//! What `ferroce ps` and `ferroce stats` show of real processes: a pair that hangs can be understood, a stopped process keeps
-//! nobody waiting, and nobody sees another user's processes.
+//! What `ferroce ps` and `ferroce stats` show of real processes: a pair that hangs can be understood, a stopped process doesn't
+//! hold up the command, and processes of other users are hidden.
 
 use ferroce_tests::{Artifacts, Fabric, Outcome, Process, World, on_both_fabrics, require, tool};
 use std::time::{Duration, Instant};

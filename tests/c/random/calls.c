@@ -1,5 +1,5 @@
 /* calls [-S seed] [-t seconds] [-T threads] [-f]: two processes whose threads make, use and destroy verbs objects in an
- * order drawn from a seed, and hold every completion against a model (model.h). With -f nobody forks meanwhile.
+ * order drawn from a seed, and hold every completion against a model (model.h). With -f no process forks meanwhile.
  *
  * In gentle rounds everything is right and must succeed. In rude ones keys, regions, states and queues are pulled away
  * under the traffic; nothing may be lost, reported twice or written to memory that was taken back, and every wait ends.
@@ -12,7 +12,7 @@
 #include "watch.h"
 #include <signal.h>
 
-/* Longer than a child of a fork has (`fork_in_the_middle`): it is the child's story that is told then. */
+/* Longer than the time of a forked child (`fork_in_the_middle`): if that hangs, its own report comes first. */
 #define WAIT_MS 40000
 #define PARTS 3
 
@@ -121,7 +121,7 @@ static void begin_round(struct worker *worker)
 	worker->srq = NULL;
 }
 
-/* Tells both ends of each other: first of the QPs, then of the memory that is opened. */
+/* Exchanges the ends' addresses: first of the QPs, then of the memory that is opened. */
 static void connect_all(struct worker *worker, struct half **all)
 {
 	struct meeting *meeting = &meetings[worker->number];

@@ -75,7 +75,7 @@ static void join_groups(struct worker *worker)
 	MUST(ibv_attach_mcast(qp, &gid, 0));
 	if (draw(&worker->own, 2))
 		MUST(ibv_detach_mcast(qp, &gid, 0));
-	/* rdma-core's kernel says EBUSY for a QP that is still attached. */
+	/* rdma-core's kernel returns EBUSY for a QP that is still attached. */
 	int result = ibv_destroy_qp(qp);
 	if (result) {
 		MUST(ibv_detach_mcast(qp, &gid, 0));
@@ -127,7 +127,7 @@ static void open_target(struct worker *worker, struct half *half)
 		fail("seed %lu: an initiator was opened as a target", the_seed);
 }
 
-/* In a child that hangs: says where, and ends it. */
+/* In a child that hangs: prints where, and ends it. */
 static void tell_where(int signal)
 {
 	static const char said[] = "a child of a fork hangs here:\n";

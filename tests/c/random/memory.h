@@ -141,7 +141,7 @@ static void open_memory(struct worker *worker, struct half *half)
 		opened->rkey = opened->mr->rkey;
 }
 
-/* Nobody but the program writes from here on. */
+/* Only the program writes from here on. */
 static void seal(struct half *half)
 {
 	struct opened *opened = &half->opened;
@@ -209,7 +209,7 @@ static void take_back_opened(struct worker *worker, struct half *half)
 		break;
 	case PAGED:
 		if (draw(&worker->own, 2)) {
-			/* The pages go, and others come; nobody else gets their addresses meanwhile. */
+			/* The pages go, and others come; the address range stays reserved meanwhile. */
 			map_area(opened, PROT_NONE);
 			map_area(opened, PROT_READ | PROT_WRITE);
 			return;

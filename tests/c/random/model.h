@@ -2,7 +2,7 @@
  * peer's memory, what it contains.
  *
  * A request completes at most once and in the order of posting; a signaled one, or one that fails, is reported; a
- * completion says that all earlier ones of its queue are done. What has been received is what was sent, once, in order
+ * completion means that all earlier ones of its queue are done. What has been received is what was sent, once, in order
  * where the service promises that. What a READ or an atomic operation brings is what the requests before it have left.
  */
 #ifndef RANDOM_MODEL_H
@@ -51,11 +51,11 @@ struct opened {
 	struct ibv_dm *dm;
 	uint32_t rkey;
 	uint64_t address;
-	/* It was taken back and filled: nobody may write to it any more. */
+	/* It was taken back and filled: it must not change any more. */
 	bool sealed;
 };
 
-/* What a side tells the other. */
+/* What a side sends the other to connect. */
 struct end {
 	struct address address;
 	/* Of XRC. */
@@ -83,7 +83,7 @@ struct half {
 	struct ibv_mr *dm_mr;
 	/* Zeros. */
 	struct ibv_mr *null;
-	/* Windows that nobody uses, but binds, of type 1 and 2. */
+	/* Windows that are bound but not used, of type 1 and 2. */
 	struct ibv_mw *spare[2];
 	bool spare_bound;
 	/* What the peer's memory contains, unless something else than our requests changes it. */
@@ -98,7 +98,7 @@ struct half {
 	bool gentle;
 	/* Requests are posted by ibv_wr_*. */
 	bool by_calls;
-	/* Completions may still come, and say nothing any more. */
+	/* Completions may still come, and are ignored. */
 	bool dead;
 };
 

@@ -231,7 +231,7 @@ static void aim(struct worker *worker, struct half *half, struct ibv_send_wr *wr
 	}
 }
 
-/* Posts one request of any kind that the service has; its content says what it is. */
+/* Posts one request of any kind that the service has. Its content identifies it. */
 static void request(struct worker *worker, struct half *half)
 {
 	pthread_mutex_lock(&half->lock);
@@ -299,7 +299,7 @@ static void request(struct worker *worker, struct half *half)
 		foresee(half, posted, &wr, offset, zeros ? NULL : slot);
 	if (rude) {
 		spoil(worker, half, &wr);
-		/* What it does if it succeeds nevertheless is nobody's to say. */
+		/* If it succeeds nevertheless, its effect on memory is unknown. */
 		posted->blurred = true;
 		atomic_store(half->blurred, true);
 	}

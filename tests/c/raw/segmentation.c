@@ -310,7 +310,7 @@ static void frames_keep_to_the_rate(void)
 	MUST_COMPLETE(r.sent, &wc);
 	EXPECT(now_ms() - start >= 45);
 
-	/* Whoever waits under a slow limit goes on with its end. */
+	/* Frames that wait under a slow limit go on when the limit ends … */
 	limit.rate_limit = 8;
 	MUST(ibv_modify_qp_rate_limit(r.a, &limit));
 	EXPECT_ERRNO(ENOMEM, send_frames(&r, 1000, FRAMES * 2));

@@ -185,7 +185,7 @@ static void bad_calls(void)
 	EXPECT_ERRNO(EINVAL, accept(other, NULL, NULL));
 	EXPECT_ERRNO(ENOTCONN, shutdown(other, SHUT_RDWR));
 	EXPECT(bind(other, (struct sockaddr *)&name, sizeof name) == -1);
-	/* The kernel's rdma_cm, and so rsockets, say EADDRNOTAVAIL of a loopback address. */
+	/* The kernel's rdma_cm, and so rsockets, return EADDRNOTAVAIL for a loopback address. */
 	EXPECT(errno == EADDRINUSE || (errno == EADDRNOTAVAIL && name.sin_addr.s_addr == htonl(INADDR_LOOPBACK)));
 	EXPECT_ERRNO(EINVAL, bind(listening, (struct sockaddr *)&name, sizeof name));
 	EXPECT_ERRNO(EINVAL, connect(other, (struct sockaddr *)&name, 3));
@@ -300,7 +300,7 @@ static void *send_and_shut(void *fd)
 	return NULL;
 }
 
-/* Who waits for more than comes is told of the end, whenever it comes. */
+/* A receiver that waits for more bytes than come returns at the end of the stream, whenever that comes. */
 static void end_behind_bytes(void)
 {
 	char bytes[8];
@@ -327,7 +327,7 @@ static void closed_peer(void)
 	EXPECT(close(fds[1]) == 0);
 	EXPECT(recv(fds[0], bytes, sizeof bytes, MSG_WAITALL) == 4);
 	EXPECT(recv(fds[0], bytes, sizeof bytes, 0) == 0);
-	/* TCP takes some before it hears that nobody wants them. */
+	/* TCP takes some bytes before it learns that the peer's socket is closed. */
 	for (int i = 0; i < 100; i++) {
 		if (send(fds[0], "x", 1, MSG_NOSIGNAL) < 0) {
 			EXPECT(errno == EPIPE || errno == ECONNRESET);
@@ -360,7 +360,7 @@ static void peek_and_wait(void)
 	EXPECT(recv(fds[1], bytes, 0, MSG_DONTWAIT) <= 0);
 }
 
-/* A sender that doesn't wait is told when there is no room, and when there is again; no byte is lost. */
+/* A sender that doesn't wait gets EAGAIN when there is no room, and an event when there is again; no byte is lost. */
 static void full(void)
 {
 	int fds[2];
@@ -539,7 +539,7 @@ static void epoll_sets(void)
 	EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fds[1], &event) == 0);
 	EXPECT_ERRNO(EEXIST, epoll_ctl(set, EPOLL_CTL_ADD, fds[1], &event));
 	EXPECT(wait_epoll(set, &event, 0) == 0);
-	/* Level: told until it is read. */
+	/* Level: reported until it is read. */
 	EXPECT(send(fds[0], "ab", 2, 0) == 2);
 	for (int i = 0; i < 2; i++) {
 		EXPECT(wait_epoll(set, &event, 10000) == 1);
@@ -550,13 +550,13 @@ static void epoll_sets(void)
 	EXPECT(write(ends[1], "p", 1) == 1);
 	EXPECT(wait_epoll(set, &event, 10000) == 1 && event.data.u64 == 1);
 	EXPECT(read(ends[0], bytes, 1) == 1);
-	/* Edge: told once for each arrival. */
+	/* Edge: reported once for each arrival. */
 	event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u64 = 2};
 	EXPECT(epoll_ctl(set, EPOLL_CTL_MOD, fds[1], &event) == 0);
 	EXPECT(send(fds[0], "c", 1, 0) == 1);
 	EXPECT(wait_epoll(set, &event, 10000) == 1 && event.data.u64 == 2);
 	EXPECT(wait_epoll(set, &event, 50) == 0);
-	/* What the socket sends itself is no arrival. */
+	/* What the socket sends itself doesn't count as an arrival. */
 	EXPECT(send(fds[1], "e", 1, 0) == 1);
 	EXPECT(wait_epoll(set, &event, 50) == 0);
 	EXPECT(send(fds[0], "d", 1, 0) == 1);
@@ -686,7 +686,7 @@ static void *count_events(void *nothing)
 	return nothing;
 }
 
-/* Of several threads that wait, one is told of a socket that was asked for once. */
+/* Of several threads that wait, one gets the event of a socket registered with EPOLLONESHOT. */
 static void once_for_one_thread(void)
 {
 	pthread_t threads[4];
@@ -849,7 +849,7 @@ static void streams_of_stdio(void)
 	EXPECT_ERRNO(EBADF, recv(fds[1], line, 1, 0));
 }
 
-/* What poll tells of sockets at each end of their lives, and that they are sockets. */
+/* The events that poll returns at each end of sockets' lives, and that they are sockets. */
 static void levels(void)
 {
 	const short all = POLLIN | POLLOUT | POLLRDHUP;
@@ -885,7 +885,7 @@ static void *send_later(void *fd)
 	return NULL;
 }
 
-/* Who sleeps is woken. */
+/* A sleeping thread is woken. */
 static void sleepers(void)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -1057,7 +1057,7 @@ static void datagrams(void)
 	EXPECT_ERRNO(EAGAIN, recv(fds[1], got, sizeof got, MSG_DONTWAIT));
 }
 
-/* A message and its answer, of which nobody reads the first before all of it is sent. */
+/* A message of many pieces, which is read only when all of it has been sent. */
 static void pieces(void)
 {
 	enum { PIECES = 1024 };

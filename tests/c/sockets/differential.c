@@ -225,7 +225,7 @@ static long available(int object)
 	return c->sent[1 - object % 2] - c->received[object % 2];
 }
 
-/* Whether both directions end with this end's, while there are bytes that nobody has read. */
+/* Whether the connection ends with this end, since the other has finished, while there are unread bytes. */
 static bool ends_unread(int object)
 {
 	const struct end *ends = connections[object / 2].ends;
@@ -508,7 +508,7 @@ static void receive_rest(const struct parked *p)
 	c->result = wanted;
 }
 
-/* Takes the results of calls that have ended, and says what they are. False: a call that has been interrupted hangs. */
+/* Logs the results of calls that have ended. */
 static void say_parked(void)
 {
 	int accepted[PARKED], count = 0;
@@ -654,7 +654,7 @@ static void order_accepts(void)
 		}
 }
 
-/* What ended calls have changed. Connections get their slots in the order in which they were made, whoever has accepted them. */
+/* Applies the results of ended calls. Connections get their slots in the order in which they were made, not in that of their accepts. */
 static void take_parked(void)
 {
 	order_accepts();
@@ -957,7 +957,7 @@ static bool close_slot(int at, int how)
 
 		if (!c->counted || c->ends[side].reading || !c->ends[1 - side].exists)
 			return false;
-		/* Another side that sends to nobody, and one that has sent what nobody has read, end by RST. */
+		/* An end that is closed with unread bytes sends RST, and so does a closed end that receives bytes. */
 		if (available(slot->object) > 0) {
 			if (without[F_RESET] || available(slot->object ^ 1) > 0)
 				return false;

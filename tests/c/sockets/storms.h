@@ -466,7 +466,7 @@ static long storm_bulk_ask(struct command *c)
 
 enum { MEETINGS_COUNT = 120 };
 
-/* A byte goes to and fro; who waits for it does so each time in another way. */
+/* A byte goes to and fro; the receiver waits for it each time in another way. */
 static long meet(int fd, bool first, uint64_t *seed)
 {
 	for (int i = 0; i < MEETINGS_COUNT; i++) {

@@ -1,8 +1,8 @@
 /* closed_descriptors: a program that closes descriptors which it hasn't opened, as daemons do, and opens its own.
  *
  * What is asked of a provider: what the program has opened is never written, read, polled or closed by the adapter,
- * whatever its numbers were before. The adapter may go on, or fail: then its queue pairs are flushed and the program is
- * told. `closed_descriptors HOW WHAT kept|lost`: HOW the program closes, WHAT it has afterwards where the adapter's
+ * whatever its numbers were before. The adapter may go on, or fail: then its queue pairs are flushed and the program gets an
+ * event. `closed_descriptors HOW WHAT kept|lost`: HOW the program closes, WHAT it has afterwards where the adapter's
  * descriptors were, and what shall become of the adapter.
  * `closed_descriptors cloned`: a child past the handlers of fork(3), which can't use verbs, can let go of what it has
  * inherited.
@@ -52,7 +52,7 @@ static bool is_open(int fd)
 	return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* What was open when the program began, whoever opened it. */
+/* What was open when the program began, opened by its parents. */
 static bool inherited[NUMBERS];
 /* The numbers that have come into use since; those that the program knows aren't among them. */
 static int strange[NUMBERS], strangers;
@@ -160,7 +160,7 @@ static void expect_own_untouched(const char *when)
 	}
 }
 
-/* The device tells that it has failed. */
+/* The device reports that it has failed. */
 static void expect_fatal(struct ibv_context *context)
 {
 	struct pollfd poll_fd = {.fd = context->async_fd, .events = POLLIN};

@@ -1,7 +1,7 @@
 /* late_shared_memory: two processes of which one can't share memory with the other at the moment when it connects its
  * QP.
  *
- * The other one can, later. Both have to find the way that works, whoever sends first.
+ * The other one can, later. Both have to find the way that works, whichever sends first.
  */
 #include "common.h"
 

@@ -111,10 +111,10 @@ static void *connect_all(void *argument)
 	return NULL;
 }
 
-/* Runs `f` on a painted stack of its own, and says how much of it was used. */
+/* Runs `f` on a painted stack of its own, and returns how much of it was used. */
 static size_t on_a_stack(void *(*f)(void *), struct side *side, const char *what)
 {
-	/* Behind a page that nobody may touch. */
+	/* Behind a page that can't be touched. */
 	char *pages = mmap(NULL, stack_size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *stack = pages + 4096;
 	size_t unused = 0;

@@ -1,4 +1,4 @@
-/* user_ids: two processes with the user ids that they are told send each other messages.
+/* user_ids: two processes with the given user ids send each other messages.
  *
  *   user_ids RUID EUID           the server
  *   user_ids RUID EUID HOST      the client

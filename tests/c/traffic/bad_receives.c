@@ -1,5 +1,5 @@
 /* bad_receives: one side sends messages in a row, the other has receives for all of them, of which one in the middle is bad. Those
- * before it arrive, whole and in order. The bad one says what is wrong, at both sides, and the rest is flushed. Then the same queue
+ * before it arrive, whole and in order. The bad one fails at both sides with its cause, and the rest is flushed. Then the same queue
  * pairs connect anew.
  */
 #include "common.h"

@@ -1,4 +1,4 @@
-/* A request that nobody answers fails, however much traffic there is beside it: `dead_request one|two` in a process or between two. Queue
+/* A request without an answer fails, however much traffic there is beside it: `dead_request one|two` in a process or between two. Queue
  * pairs exchange messages all the time, each with its twin. One more has a twin that goes to RESET after a first message.
  */
 #include "common.h"

@@ -1,5 +1,5 @@
 /* hostile_packets: two sides exchange SENDs, WRITEs, READs, atomics (RC) and datagrams (UD) until both got SIGUSR1, and
- * check every byte; they say what somebody who wants to disturb them would have to know.
+ * check every byte; they print the numbers that an attacker would have to know.
  *
  * They use less than 2^21 PSNs: slowly enough for a minute, and then they only wait for the end.
  */
@@ -156,7 +156,7 @@ static void run(struct side *side)
 	bool said = false;
 
 	side->done = 6;
-	/* Rounds until SIGUSR1, then the other's rounds until it says how many there were. */
+	/* Rounds until SIGUSR1, then the other side's rounds until all that it has counted are received. */
 	while (!said || received != side->received) {
 		progress(side);
 		if (side->done == 6 && !said) {
@@ -219,7 +219,7 @@ int main(int argc, char **argv)
 		default: fail("usage: hostile_packets [-p PORT] [-g GID_INDEX] [SERVER]");
 		}
 	}
-	/* Whoever sends the packets is slow on a busy machine. */
+	/* The test's sender of packets is slow on a busy machine. */
 	alarm(3 * ALARM_SECONDS);
 	signal(SIGUSR1, stop);
 	side.device = open_device(gid_index);

@@ -1,5 +1,5 @@
 /* Threads exchange messages within this process, each over queue pairs of its own that have no retry to spare and the shortest timeout,
- * beside threads that only poll: `impatient SECONDS`. Whoever stops the process, or takes its processors away, lets no request fail.
+ * beside threads that only poll: `impatient SECONDS`. No request may fail because the process is stopped or gets no processor.
  */
 #include "loop.h"
 #include <pthread.h>

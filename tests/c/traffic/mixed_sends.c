@@ -77,14 +77,14 @@ static void connect_anew(struct side *side)
 	while (ibv_poll_cq(side->cq, 1, &wc) > 0)
 		;
 	MUST(to_init(side->qp, ALL_ACCESS));
-	/* Nobody sends to a side that isn't there yet. */
+	/* A side sends only when the other is ready. */
 	MUST(to_rtr(side->qp, &side->device, &path, &side->theirs));
 	MUST(to_rts(side->qp, &path, PSN));
 	if (!exchange(side->fd, &ready, &other, 1))
 		fail("the other side is gone");
 }
 
-/* Takes a completion of a request, and says how many requests have ended by it. */
+/* Takes a completion of a request, and returns how many requests have ended by it. */
 static uint64_t end_of(struct side *side, uint64_t ended)
 {
 	struct ibv_wc wc;

@@ -2,10 +2,10 @@
  *
  * usage: multicast [-g GID_INDEX] [-n MESSAGES] [-q QPS] [-s BYTES] [-i MICROSECONDS] [-j] receive|send|both GROUP
  *
- * `receive` attaches its queue pairs, says so, and checks that each of them gets every message, once and in order. Then
+ * `receive` attaches its queue pairs, prints that, and checks that each of them gets every message, once and in order. Then
  * it detaches them: nothing may come after that. `send` sends, `both` does both at once with queue pairs of one process.
  * `-i` is the time between two messages; the sender goes on for a while after the last, for those who have left.
- * `-j` joins the group with a UDP socket too: rdma_rxe tells the Ethernet device only, not the IP layer.
+ * `-j` joins the group with a UDP socket too: rdma_rxe adds the group to the Ethernet device only, not to the IP layer.
  */
 #include "common.h"
 
@@ -94,7 +94,7 @@ static void take(struct receiver *r, const struct ibv_wc *wc)
 	MUST(post_recv(r->qp, r->mr, wc->wr_id * slot_bytes(), slot_bytes(), wc->wr_id));
 }
 
-/* Takes what has come; whether everybody has everything. */
+/* Takes what has come; whether each receiver has all messages. */
 static bool receive_some(void)
 {
 	bool all = true;

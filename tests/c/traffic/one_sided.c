@@ -177,7 +177,7 @@ static void one_turn(struct side *side, uint64_t turn)
 	}
 }
 
-/* Posts until the send queue is said to be full, and polls only then: nothing is lost. */
+/* Posts until ibv_post_send returns ENOMEM, and polls only then: nothing is lost. */
 static void post_until_full(struct side *side, bool reads)
 {
 	struct ibv_sge sge = {(uintptr_t)side->memory, 8, side->mr->lkey};

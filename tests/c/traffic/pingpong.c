@@ -1,4 +1,4 @@
-/* pingpong: the smallest two-process verbs program that says something, for machines without ibverbs-utils.
+/* pingpong: the smallest two-process verbs program that prints a result, for machines without ibverbs-utils.
  *
  * It takes the options of ibv_rc_pingpong that the demo uses, prints the same closing lines, and compiles against
  * the installed headers or against minimal/infiniband/verbs.h.

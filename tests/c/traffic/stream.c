@@ -242,7 +242,7 @@ static void connect_sides(struct side *side, int fd)
 	for (size_t i = 0; i < sizeof mtus / sizeof mtus[0]; i++)
 		if (side->options.mtu == 256 << i)
 			path.mtu = mtus[i];
-	/* 4.096 µs × 2^14 = 67 ms a try, unless said otherwise. */
+	/* By default 4.096 µs × 2^14 = 67 ms a try. */
 	path.timeout = (uint8_t)side->options.timeout;
 	path.retry_count = (uint8_t)(side->options.until_error ? 3 : side->options.retries);
 	if (!exchange(fd, &mine, &side->remote, sizeof mine))

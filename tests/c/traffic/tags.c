@@ -257,7 +257,7 @@ static void masked(void)
 	meet_again();
 }
 
-/* Messages without a tag, which the program takes in; tags added meanwhile match only when it has said so. */
+/* Messages without a tag, which the program takes in; tags added meanwhile match only when it has confirmed that (TM_SYNC). */
 static void unexpected(void)
 {
 	if (receiver) {
@@ -298,7 +298,7 @@ static void unexpected(void)
 	meet_again();
 }
 
-/* Rendezvous: the adapter reads a megabyte each and tells the sender; one of them the program carries out itself. */
+/* Rendezvous: the adapter reads a megabyte each and informs the sender; one of them the program carries out itself. */
 static void rendezvous(void)
 {
 	if (receiver) {

@@ -23,7 +23,7 @@ static char *memory;
 static struct worker workers[THREADS];
 static atomic_uint unfinished;
 
-/* The work request id says whose it is and what it is. */
+/* The work request id identifies the worker and the kind of request. */
 static uint64_t id_of(unsigned int worker, bool receive)
 {
 	return worker * 2 + receive;

@@ -78,7 +78,7 @@ impl World {
         Err(Skip("only root, outside of user namespaces, has other users".into()))
     }
 
-    /// Words before a command by which root runs it as another user and group, without capabilities. Who uses them has asked
+    /// Words before a command by which root runs it as another user and group, without capabilities. A test that uses them has asked
     /// [`World::needs_other_users`], and for util-linux.
     #[must_use]
     pub fn as_user(user: &str) -> [&str; 6] {
@@ -105,7 +105,7 @@ impl World {
 
     /// From now on the world may last so long, whatever it might before.
     pub fn may_last(&self, limit: Duration) {
-        // When the limit is over already, the world is gone, and what runs there says so.
+        // When the limit is over already, the world is gone, and the outcomes of its processes show that.
         let _ = self.watchdog.send(limit);
     }
 
@@ -289,7 +289,7 @@ impl Host {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        // It has the port, and listens as soon as its next call has returned. Then it sleeps until somebody comes; few go on polling.
+        // It has the port, and listens as soon as its next call has returned. Then it sleeps until a client comes; few go on polling.
         let polls_from = Instant::now() + Duration::from_secs(1);
         let mut asleep = 0;
         while asleep < 5 && Instant::now() < polls_from {

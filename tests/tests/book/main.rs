@@ -1,4 +1,4 @@
-//! The book: what its pages tell a reader to type is typed here, in order, and says what the page says it does.
+//! The book: the commands on its pages are typed here, in order, and must print what the pages show.
 //!
 //! With FERROCE_WRITE_PAGES=1 the pictures of messages are drawn anew from the captures that the pages have made.
 
@@ -119,7 +119,7 @@ fn each_page_on_which_something_is_typed_is_followed() {
     assert_eq!(typed, followed);
 }
 
-/// Other blocks are parts of files, which somebody runs: C of programs that a page compiles, the rest what
+/// Other blocks are parts of files that a test runs: C of programs that a page compiles, the rest what
 /// `cargo xtask package --test` carries out.
 #[test]
 fn each_block_is_typed_or_is_part_of_a_file_that_runs() {

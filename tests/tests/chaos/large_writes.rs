@@ -43,7 +43,7 @@ fn expect_ended(outcome: &Outcome, how: &str) {
     assert!(outcome.stdout.contains(how) && outcome.stdout.contains("memory ok"), "{outcome}");
 }
 
-/// Tells both sides to stop, and looks at their memory.
+/// Stops both sides by SIGUSR1, and checks their memory.
 #[track_caller]
 fn stop_well(mut two: Two) {
     for process in two.both() {
@@ -110,7 +110,7 @@ fn expect_leader(host: &Host, process: &Process) {
     }
 }
 
-/// The first process of the host, its leader, is itself one of those that write. Then somebody else leads.
+/// The first process of the host, its leader, is itself one of those that write. Then another process leads.
 fn killed_leader(fabric: Fabric) {
     let program = require!(c_program("traffic/large_writes"));
     let world = require!(World::one_host(1500));

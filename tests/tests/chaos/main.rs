@@ -1,5 +1,5 @@
-//! Many processes, and processes killed or stopped at any moment: the others go on, every message is for whom it says, no
-//! byte changes where nobody wrote, and nothing is left.
+//! Many processes, and processes killed or stopped at any moment: the others go on, every message reaches its addressee, no
+//! byte changes outside of the WRITEs, and nothing is left.
 //!
 //! Tests that are ignored by default are the long forms; `cargo xtask soak --chaos` runs them too.
 

@@ -1,4 +1,4 @@
-//! Processes that come, exchange messages that say from whom and for whom they are, and are killed at random.
+//! Processes that come, exchange messages with their sender and addressee in them, and are killed at random.
 
 use super::{LIMIT, c_program};
 use ferroce_tests::{Fabric, Process, World, require};
@@ -21,7 +21,7 @@ struct Doomed {
     process: Process,
     end: Instant,
     stop_first: bool,
-    /// It is a client of somebody who stays, and leaves by itself: that must go well.
+    /// It is a client of a server that stays, and leaves by itself: that must go well.
     must_succeed: bool,
 }
 

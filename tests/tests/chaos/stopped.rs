@@ -17,7 +17,7 @@ fn stop_for_a_while(process: &Process, random: &mut Random) {
     sleep(Duration::from_millis(random.below(50)));
 }
 
-/// Two sides exchange messages, as `words` say, and stop at random; no request of theirs fails.
+/// Two sides exchange messages, with the options in `words`, and stop at random; no request of theirs fails.
 fn exchange_with_stops(words: &[&str], seed: u64) {
     let program = require!(c_program("traffic/stream"));
     let world = require!(World::one_host(1500));

@@ -1,4 +1,4 @@
-//! What a verbose run of Python's unittest says, test by test.
+//! The output of a verbose run of Python's unittest, test by test.
 
 use std::collections::BTreeMap;
 

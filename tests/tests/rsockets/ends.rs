@@ -92,7 +92,7 @@ assert connection.recv(100, socket.MSG_WAITALL) == b'hi'
     server.signal(libc::SIGKILL);
 }
 
-/// A program may end without closing its sockets: what it has sent arrives, and the end is told.
+/// A program may end without closing its sockets: what it has sent arrives, and then the end of the stream.
 #[test]
 fn what_was_sent_before_the_end_of_a_program_arrives() {
     let world = require!(World::two_hosts(1500));
@@ -232,7 +232,7 @@ connection.detach()
     assert!(outcome.stdout.contains("0 left and the end"), "{outcome}");
 }
 
-/// A program that is killed hasn't said that its stream ends. Its host says so for it.
+/// A killed program hasn't announced the end of its stream. On one host its death ends the connection.
 #[test]
 fn a_killed_peer_is_no_end_of_the_stream() {
     lose_a_peer(Place::OneHost);

@@ -28,7 +28,7 @@ fn a_server_that_forks_serves_by_rsockets() {
 /// RDMAV_FORK_SAFE.
 const FORK_SAFE: &[(&str, &str)] = &[("RDMAV_FORK_SAFE", "1")];
 
-/// What the Python programs of both sides begin with. `kind` tells what a number leads to.
+/// What the Python programs of both sides begin with. `kind` returns what a number leads to.
 const FORKING: &str = "
 import os, socket, struct, sys, threading, time
 address = (sys.argv[1], 7000)
@@ -45,7 +45,7 @@ def all_of(s):
     return got
 ";
 
-/// It greets whoever connects, and sends back what it gets.
+/// It greets the client that connects, and sends back what it gets.
 const GREETER: &str = "
 listener = socket.create_server(address)
 print('listening', flush=True)
@@ -353,7 +353,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
     }
 }
 
-/// rdma-core's library at the server, which says in the stream that it listens.
+/// rdma-core's library at the server, which announces in the stream that it listens.
 #[test]
 fn a_server_of_rdma_cores_library_forks() {
     require!(tool("rstream", "rdmacm-utils"));

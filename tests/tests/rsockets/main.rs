@@ -243,7 +243,7 @@ fn a_python_server_serves_curl() {
         let content = bytes(5_000_000);
         std::fs::write(world.last().path("/tmp/page"), &content).expect("the host's /tmp");
         let line = words("python3 -u -m http.server --directory /tmp --bind SERVER 8080", &world);
-        // The server asks for its own name, which nobody here knows.
+        // The server asks for its own name, which can't be resolved here.
         let resolver = [("RES_OPTIONS", "timeout:1 attempts:1")];
         let mut server = world.last().start_ferroce(SOCKETS, &line, &resolver);
         server.wait_for_output("Serving", LIMIT);

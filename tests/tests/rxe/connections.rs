@@ -13,7 +13,7 @@ const UDP: u16 = 0x0111;
 /// Server, client, port space and port. `SERVER` and `SERVER6` stand for the server's addresses. (`rdma_rxe` has no XRC.)
 ///
 /// (A client of rdma-core's rsockets that polls, `rstream -T a`, may take the end of the connection for an error before it has read
-/// the last bytes, whoever its server is.)
+/// the last bytes, with any server.)
 const PROGRAMS: [(&str, &str, u16, u16); 18] = [
     ("rping -s -a SERVER -C 20 -v -V", "rping -c -a SERVER -C 20 -v -V", TCP, 7174),
     ("rping -s -a SERVER6 -C 20 -v -V", "rping -c -a SERVER6 -C 20 -v -V", TCP, 7174),

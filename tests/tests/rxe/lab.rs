@@ -96,7 +96,7 @@ impl fmt::Display for Sides {
 pub(crate) struct Lab<'w> {
     pub(crate) host: &'w Host,
     pub(crate) guest: Guest<'w>,
-    /// Packets that may have come too late for a ping-pong, since somebody has looked; `None`: there was no ping-pong.
+    /// Packets that may have come too late for a ping-pong, since the last check; `None`: there was no ping-pong.
     late: cell::Cell<Option<u64>>,
 }
 

@@ -68,7 +68,7 @@ fn expect_no_complaint(outcome: &Outcome) {
     assert!(!outcome.stderr.contains("ferroce"), "{outcome}");
 }
 
-/// Keeps the port until it is told otherwise.
+/// Keeps the port until it is killed.
 fn holder(world: &World, user: &str) -> Process {
     let idle = Pair { users: [user, user], line: "ibv_rc_pingpong -g 1 -p 19999", port: 19999 };
     idle.start_server(world, Fabric::Any)
@@ -235,7 +235,7 @@ fn users_share_memory_where_both_have_said_so() {
     assert!(wrong.stderr.contains("neither a user nor a group"), "{wrong}");
 }
 
-/// A rootless container that shares its host's network: its root is the second user, and nobody else has a number there.
+/// A rootless container that shares its host's network: its root is the second user, and no other user has a number there.
 #[test]
 fn a_container_whose_users_have_no_number_for_the_holder_is_a_guest_if_it_says_so() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
@@ -464,7 +464,7 @@ time.sleep(60)";
     assert!(!attacker.has_ended(), "{}", attacker.wait(LIMIT));
 }
 
-/// Whoever could would read what comes for the processes of others.
+/// A third user that joined could read what comes for the processes of others.
 #[test]
 fn a_third_user_joins_neither_the_port_nor_the_names_of_others() {
     let world = require!(hosts(|| World::one_host(1500)));

@@ -218,7 +218,7 @@ trap(['ferroce-%d-u%d-slot-%d' % (v, u, n) for v in (1, 2) for u in (12345, 2345
     }
 }
 
-/// The names that list slots say nothing about whose the slots are.
+/// The names that list slots don't show which user has the slots.
 #[test]
 fn names_that_list_slots_keep_no_user_from_devices_when_a_third_user_has_them_all() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));

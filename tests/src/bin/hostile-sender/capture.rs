@@ -56,7 +56,7 @@ fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, owned by nobody else.
+    // SAFETY: just made, and owned here alone.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let name = std::ffi::CString::new(interface)?;
     // SAFETY: all-zero bytes are a valid sockaddr_ll.

@@ -1,7 +1,7 @@
 //! Packets that at least one check must refuse, whatever else is right about them.
 //!
 //! A packet with a right ICRC, from the peer's address, for the right QPN, with the right keys and a PSN that is due can't
-//! be told from a real one, by anybody: no such packet is made here. Each kind has the defect that its name says; the rest
+//! be distinguished from a real one: no such packet is made here. Each kind has the defect in its name; the rest
 //! is as right as it can be, or random. Where the ICRC is the defect, [`Flow::verify`] has refused it: over IPv4 the
 //! identification isn't known to a receiver, so that one wrong ICRC in 65,536 passes for right.
 
@@ -145,7 +145,7 @@ impl Forge {
         }
     }
 
-    /// A packet without ICRC, right but for what `kind` says and for what can't be known.
+    /// A packet without ICRC, right but for the defect of `kind` and for unknown values.
     fn plausible(&mut self, kind: Kind) -> Vec<u8> {
         let datagram = match kind {
             Kind::WrongQkey => true,
@@ -221,7 +221,7 @@ impl Forge {
         }
     }
 
-    /// If not said otherwise, one of those that the connection uses meanwhile.
+    /// By default one of those that the connection uses meanwhile.
     fn psn(&mut self, kind: Kind) -> u32 {
         let distance = match kind {
             Kind::FuturePsn => 2 * USED_PSNS + self.below(USED_PSNS),
@@ -231,7 +231,7 @@ impl Forge {
         self.victim.psn.wrapping_add(distance) & 0x00ff_ffff
     }
 
-    /// A QPN that nobody here has.
+    /// A QPN that isn't the victims'.
     fn other_qpn(&mut self) -> u32 {
         loop {
             // Often of the same process, or one that leads to the same socket.
@@ -275,7 +275,7 @@ impl Forge {
         headers
     }
 
-    /// A recorded packet of the RC connection towards the victim, without its ICRC. (A datagram said twice is said twice.)
+    /// A recorded packet of the RC connection towards the victim, without its ICRC. (A repeated datagram would be received twice.)
     fn recorded(&mut self) -> Option<Vec<u8>> {
         for _ in 0..64 {
             let index = self.below(self.captured.len().max(1) as u32) as usize;

@@ -1,5 +1,5 @@
 //! Messages of the communication manager that no sane peer sends: requests without end, messages again and again, messages with changed
-//! bytes, and answers to what the victim says that make no sense.
+//! bytes, and answers to the victim's messages that make no sense.
 
 use crate::forge::{Random, seal};
 use ferroce_wire::cm::{
@@ -41,7 +41,7 @@ pub(crate) struct Mads {
     pub(crate) flow: Flow,
     pub(crate) random: Random,
     pub(crate) number: u32,
-    /// The victim's numbers of connections, and the sender's, as the victim's answers tell them.
+    /// The victim's numbers of connections, and the sender's, from the victim's answers.
     known: Vec<CommIds>,
 }
 
@@ -57,7 +57,7 @@ impl Mads {
         Self { from, to, port, kind, flow, random: Random::new(seed), number: 0, known: Vec::new() }
     }
 
-    /// The victim has said something.
+    /// Takes a packet of the victim.
     pub(crate) fn heard(&mut self, packet: &[u8]) {
         let mad = packet.get(MAD_AT..MAD_AT + MAD_LEN).and_then(|mad| mad.try_into().ok());
         let Some(Ok(mad)) = mad.map(|mad: &[u8; MAD_LEN]| Mad::parse(mad)) else { return };

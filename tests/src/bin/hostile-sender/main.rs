@@ -1,7 +1,7 @@
-//! Sends packets that nobody should act on to UDP port 4791, and records real ones to make such packets from.
+//! Sends packets that must be dropped to UDP port 4791, and records real ones to make such packets from.
 //!
 //! In here: a packet socket, the forging of packets, sending them at a rate. The tests in `hostile_packets.rs` run it
-//! inside their hosts; it is no part of what is tested.
+//! inside their hosts; it isn't part of what is tested.
 //! Out of here: what the packets must not do; that is checked by the programs they are sent to.
 
 mod capture;
@@ -84,7 +84,7 @@ fn send(settings: &[&str]) -> io::Result<()> {
 /// How long no answer comes before there is none left.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Sends messages to a listener, and hears what it answers: nothing larger than the question, and not more often than its requests
+/// Sends messages to a listener, and receives its answers: none may be larger than the question, or more frequent than its requests
 /// allow.
 fn send_mads(settings: &[&str]) -> io::Result<()> {
     let settings: HashMap<&str, &str> = settings.iter().filter_map(|word| word.split_once('=')).collect();

@@ -1,5 +1,5 @@
-//! A peer that is neither Ferroce nor a kernel, as far as a wire tells: `wire-peer ADDRESS PORT QPN PSN PEER` sends a RoCE packet from a
-//! UDP port to a queue pair, an RDMA WRITE with a key that nobody has, and prints what comes back to port 4791 of ADDRESS: for each packet
+//! A peer that neither Ferroce nor a kernel runs, as far as a wire shows: `wire-peer ADDRESS PORT QPN PSN PEER` sends a RoCE packet from a
+//! UDP port to a queue pair, an RDMA WRITE with a key of no region, and prints what comes back to port 4791 of ADDRESS: for each packet
 //! the bytes after the IP and UDP headers, in hexadecimal, but for the ICRC, which must be right.
 
 use ferroce_wire::icrc::Flow;
