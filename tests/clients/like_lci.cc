@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint16_t PORT = 17817;
 constexpr unsigned QPS = 32, THREADS = 4, MESSAGES = 2000, RECEIVES = 256, PLACES = 16;
 constexpr unsigned LONGEST = 4096, SHORT = 60;
-// A message's number gives its kind (modulo this).
+// A message's number identifies the thread that sends it; modulo KINDS it is the kind of message.
 constexpr unsigned KINDS = 3;
 
 struct Peer {

@@ -14,7 +14,7 @@ enum Side {
     Client,
 }
 
-/// A connection that isn't complete yet or about to end, and the side that gets the signal.
+/// A connection in one of the program's states, and the side that gets the signal.
 struct Case {
     state: &'static str,
     victim: Side,

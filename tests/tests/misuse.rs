@@ -306,7 +306,7 @@ fn a_packet_that_the_peer_misses_ends_a_request_without_retries() {
     }
 }
 
-/// With a capture all packets are those of a wire: the requester gets the same NAK as from a peer that doesn't use Ferroce.
+/// With a capture all packets are those of a wire: the requester gets no more information than from a peer without Ferroce.
 #[test]
 fn a_peer_that_says_no_more_is_told_of_by_its_status() {
     let world = require!(World::one_host(1500));

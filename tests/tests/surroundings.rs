@@ -325,7 +325,7 @@ print('ready', flush=True)
 time.sleep(100)
 ";
 
-/// The others work, and a connection to that address is refused.
+/// The device's other addresses work, and `ibv_modify_qp` refuses the one that is left out.
 #[test]
 fn an_address_whose_port_somebody_else_has_is_left_out() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));

@@ -230,7 +230,7 @@ static void sender_is_answered_by_way_of_its_completion(void)
 	errno = 0;
 	EXPECT(ibv_init_ah_from_wc(f.device.context, 2, &wc, grh, &attr) == -1 && errno == EINVAL);
 	EXPECT_NULL(EINVAL, ibv_create_ah_from_wc(f.device.pd, &wc, grh, 2));
-	/* A header that no QP has sent. */
+	/* A zeroed header: neither IPv4's nor IPv6's. */
 	memset(grh, 0, sizeof *grh);
 	errno = 0;
 	EXPECT(ibv_init_ah_from_wc(f.device.context, PORT_NUM, &wc, grh, &attr) == -1 && errno == EPROTONOSUPPORT);

@@ -4,7 +4,8 @@
  * usage: many server IP PORT
  *        many client IP PORT CONNECTIONS RATE     RATE a second; 0: all at once
  *
- * SIGUSR1 means that no further client comes: the server ends when all connections have ended. At SIGUSR2 it gives up the connections that are left.
+ * SIGUSR1 means that no further client comes: the server ends when all connections have ended. At SIGUSR2 it gives up the connections
+ * that are left.
  */
 #include "connections/cm.h"
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* The device goes, and a program gets an event of it: `removal events` binds an id, which gets an event and can be destroyed;
+/* The device goes while a program uses it: `removal events` binds an id, which gets an event and can be destroyed;
  * `removal calls` waits in a call of a synchronous id, which fails. "ready" is printed when the device may go.
  */
 #include "connections/cm.h"

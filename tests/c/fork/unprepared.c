@@ -83,7 +83,7 @@ static void middle(void)
 	pass_message(&spare);
 }
 
-/* No handler of a fork runs in a child that a system call has made: verbs fail there with EIO, and don't act for the parent. */
+/* No handler of a fork runs in a child that a system call has made: verbs fail there, and the parent's memory stays as it is. */
 static void cloned(void)
 {
 	static char memory[8192];

@@ -114,7 +114,7 @@ static void old_and_new_completion(void)
 	end();
 }
 
-/* Requests have one number, and the last of them fails, all others being unsignaled: its completion ends them all. */
+/* All requests have one number and are unsignaled, and the last fails: its completion ends them all. */
 static void one_number_for_all(void)
 {
 	struct ibv_wc wc;

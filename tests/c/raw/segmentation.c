@@ -323,7 +323,7 @@ static void frames_keep_to_the_rate(void)
 	while (wait_wc(r.sent, &wc, 100))
 		EXPECT(wc.status == IBV_WC_SUCCESS);
 
-	/* … or is flushed with its queue pair. */
+	/* … or are flushed with their queue pair. */
 	MUST(ibv_modify_qp_rate_limit(r.a, &limit));
 	MUST(send_frames(&r, 1000, FRAMES));
 	attr.qp_state = IBV_QPS_ERR;

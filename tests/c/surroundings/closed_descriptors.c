@@ -52,7 +52,7 @@ static bool is_open(int fd)
 	return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* What was open when the program began, opened by its parents. */
+/* The descriptors that were open when the program began. */
 static bool inherited[NUMBERS];
 /* The numbers that have come into use since; those that the program knows aren't among them. */
 static int strange[NUMBERS], strangers;

@@ -156,7 +156,7 @@ static void run(struct side *side)
 	bool said = false;
 
 	side->done = 6;
-	/* Rounds until SIGUSR1, then the other side's rounds until all that it has counted are received. */
+	/* Rounds until SIGUSR1; then waits until all rounds of the other side have been received. */
 	while (!said || received != side->received) {
 		progress(side);
 		if (side->done == 6 && !said) {

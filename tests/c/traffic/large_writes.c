@@ -1,7 +1,7 @@
 /* large_writes: two sides write 8 MiB messages into each other's memory, until both get SIGUSR1 or one
  * is gone.
  *
- * Each word written contains where it belongs, its writer and its message. However it ends, a side checks that its
+ * Each word written contains its place, its writer and its message. However it ends, a side checks that its
  * targets hold such words and zeros only, and that not a byte before, between or behind them has changed. The
  * registered memory includes these guards: it is the addresses that protect them, not the key.
  */

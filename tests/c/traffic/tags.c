@@ -257,7 +257,7 @@ static void masked(void)
 	meet_again();
 }
 
-/* Messages without a tag, which the program takes in; tags added meanwhile match only when it has confirmed that (TM_SYNC). */
+/* Messages without a tag, which the program takes in; tags added meanwhile match only when it has confirmed that (IBV_OPS_TM_SYNC). */
 static void unexpected(void)
 {
 	if (receiver) {

@@ -78,8 +78,8 @@ impl World {
         Err(Skip("only root, outside of user namespaces, has other users".into()))
     }
 
-    /// Words before a command by which root runs it as another user and group, without capabilities. A test that uses them has asked
-    /// [`World::needs_other_users`], and for util-linux.
+    /// Words before a command by which root runs it as another user and group, without capabilities. A test that uses them calls
+    /// [`World::needs_other_users`] first, and requires util-linux.
     #[must_use]
     pub fn as_user(user: &str) -> [&str; 6] {
         ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
