@@ -164,7 +164,7 @@ impl<A: Clone> Qp<A> {
         payload: &E::Payload<'_>,
         env: &mut E,
     ) -> Executed {
-        if !matches!(self.state, QpState::Rtr | QpState::Rts) || !crate::state::has_extensions(headers) {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts) || !headers.has_extensions() {
             return Executed::Refused(NakCode::RemoteOperationalError);
         }
         match self.execute_request(headers, payload, env) {

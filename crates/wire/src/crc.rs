@@ -9,12 +9,68 @@ const POLY: u32 = 0xedb8_8320;
 /// x^0.
 const ONE: u32 = 1 << 31;
 
+/// Bytes from which on carry-less multiplication pays.
+const LONG: usize = 64;
+
+/// `[n][b]`: what the byte `b` makes of a state of 0 when `n` zero bytes follow it.
+static BEHIND: [[u32; 256]; 8] = {
+    let mut tables = [[0; 256]; 8];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut state = byte as u32;
+        let mut n = 0;
+        while n < 8 {
+            let mut bit = 0;
+            while bit < 8 {
+                state = times_x(state);
+                bit += 1;
+            }
+            tables[n][byte] = state;
+            n += 1;
+        }
+        byte += 1;
+    }
+    tables
+};
+
 /// The CRC-32 of what `crc` is the CRC-32 of, followed by `bytes`. That of nothing is 0.
 #[must_use]
+#[inline]
 pub fn extend(crc: u32, bytes: &[u8]) -> u32 {
+    if bytes.len() < LONG {
+        return extend_short(crc, bytes);
+    }
     let mut hasher = crc32fast::Hasher::new_with_initial(crc);
     hasher.update(bytes);
     hasher.finalize()
+}
+
+/// As [`extend`], of bytes that are too few for the setup of anything else.
+fn extend_short(crc: u32, bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut crc = words.iter().fold(crc, |crc, &word| extend_word(crc, u64::from_le_bytes(word)));
+    let (halves, rest) = rest.as_chunks::<4>();
+    for &half in halves {
+        let [a, b, c, d] = (!crc ^ u32::from_le_bytes(half)).to_le_bytes();
+        crc = !(behind(3, a) ^ behind(2, b) ^ behind(1, c) ^ behind(0, d));
+    }
+    for &byte in rest {
+        let state = !crc;
+        crc = !(state >> 8 ^ behind(0, state as u8 ^ byte));
+    }
+    crc
+}
+
+/// As [`extend`], of the eight bytes of a little-endian number.
+pub(crate) fn extend_word(crc: u32, word: u64) -> u32 {
+    let [a, b, c, d, e, f, g, h] = (u64::from(!crc) ^ word).to_le_bytes();
+    let front = behind(7, a) ^ behind(6, b) ^ behind(5, c) ^ behind(4, d);
+    !(front ^ behind(3, e) ^ behind(2, f) ^ behind(1, g) ^ behind(0, h))
+}
+
+#[inline]
+fn behind(zeros: usize, byte: u8) -> u32 {
+    BEHIND[zeros][usize::from(byte)]
 }
 
 /// The two factors with which carry-less multiplication moves 16 bytes `bits` bits up in a message: the lower eight bytes are multiplied by
@@ -133,6 +189,17 @@ mod tests {
         }
         for (i, inverse) in BACK_256.iter().enumerate() {
             assert_eq!(mul(*inverse, x_to_8(256 * i)), ONE, "x^-{}", 2048 * i);
+        }
+    }
+
+    #[test]
+    fn short_and_long_messages_have_the_crc_of_the_crc_library() {
+        let bytes: [u8; 100] = core::array::from_fn(|i| (i * 37) as u8 ^ 0x5a);
+        for len in 0..=bytes.len() {
+            for front in 0..=len {
+                let crc = extend(extend(0, &bytes[..front]), &bytes[front..len]);
+                assert_eq!(crc, crc32fast::hash(&bytes[..len]), "{front} of {len} bytes");
+            }
         }
     }
 

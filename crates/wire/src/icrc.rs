@@ -28,7 +28,7 @@
 //! ```
 
 use crate::ICRC_LEN;
-use crate::crc::{FieldEffect, extend, field_causing};
+use crate::crc::{FieldEffect, extend, extend_word, field_causing};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Ones, IPv4 header and UDP header.
@@ -130,19 +130,13 @@ pub struct Icrc {
 }
 
 impl Icrc {
-    /// Takes in the front of the packet: at least the BTH's first five bytes (the fifth is masked), and as much of what
-    /// follows as the caller has in one piece.
+    /// Takes in the front of the packet: at least eight bytes of the BTH (the fifth is masked), and as much of what follows as the
+    /// caller has in one piece.
     pub fn bth(&mut self, bytes: &[u8]) {
-        const MASKED: usize = 4;
-        // All of a short packet at once.
-        let mut front = [0; 64];
-        let (first, rest) = bytes.split_at(bytes.len().min(front.len()));
-        let front = &mut front[..first.len()];
-        front.copy_from_slice(first);
-        if let Some(masked) = front.get_mut(MASKED) {
-            *masked = 0xff;
-        }
-        self.update(front);
+        const MASKED: u64 = 0xff << 32;
+        // Fewer bytes aren't a packet's.
+        let Some((first, rest)) = bytes.split_first_chunk() else { return self.update(bytes) };
+        self.took(first.len(), extend_word(self.crc, u64::from_le_bytes(*first) | MASKED));
         self.update(rest);
     }
 

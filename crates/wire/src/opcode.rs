@@ -4,15 +4,15 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Service {
     /// Reliable connection, 000.
-    Rc,
+    Rc = 0b000 << 5,
     /// Unreliable connection, 001.
-    Uc,
+    Uc = 0b001 << 5,
     /// Unreliable datagram, 011.
-    Ud,
+    Ud = 0b011 << 5,
     /// Congestion notification (annex A17.9.3), opcode 0x81.
-    Cnp,
+    Cnp = 0b100 << 5,
     /// Extended reliable connection (annex A14), 101.
-    Xrc,
+    Xrc = 0b101 << 5,
 }
 
 /// The operation in an opcode's low five bits.
@@ -147,14 +147,24 @@ impl Opcode {
     /// The value in the BTH.
     #[must_use]
     pub const fn to_u8(self) -> u8 {
-        let service = match self.service {
-            Service::Rc => 0b000,
-            Service::Uc => 0b001,
-            Service::Ud => 0b011,
-            Service::Cnp => 0b100,
-            Service::Xrc => 0b101,
+        self.service as u8 | (self.operation as u8 & 0x1f)
+    }
+
+    /// The extension headers of a packet with this opcode.
+    #[inline]
+    pub(crate) const fn extensions(self) -> Extensions {
+        static ALL: [Extensions; 256] = {
+            let mut all = [Extensions(0); 256];
+            let mut value = 0;
+            while value < 256 {
+                if let Some(opcode) = Opcode::of_value(value as u8) {
+                    all[value] = Extensions::of(opcode);
+                }
+                value += 1;
+            }
+            all
         };
-        service << 5 | (self.operation as u8 & 0x1f)
+        ALL[self.to_u8() as usize]
     }
 
     /// First packet of several, of a SEND, a WRITE or a READ response.
@@ -321,16 +331,64 @@ impl Opcode {
 
     /// Bytes of all headers of a packet with this opcode, BTH included.
     #[must_use]
+    #[inline]
     pub const fn headers_len(self) -> usize {
-        crate::BTH_LEN
-            + 4 * self.carries_xrceth() as usize
-            + 8 * self.carries_deth() as usize
-            + 4 * self.carries_feth() as usize
-            + 16 * self.carries_reth() as usize
-            + 28 * self.is_atomic() as usize
-            + 4 * self.carries_immediate() as usize
-            + 4 * self.carries_invalidate() as usize
-            + 4 * self.carries_aeth() as usize
-            + 8 * self.carries_atomic_ack() as usize
+        crate::BTH_LEN + self.extensions().len()
+    }
+}
+
+/// A set of extension headers, and how many bytes they take together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extensions(u16);
+
+impl Extensions {
+    pub(crate) const XRCETH: u16 = 1 << 0;
+    pub(crate) const DETH: u16 = 1 << 1;
+    pub(crate) const FETH: u16 = 1 << 2;
+    pub(crate) const RETH: u16 = 1 << 3;
+    pub(crate) const ATOMIC_ETH: u16 = 1 << 4;
+    pub(crate) const IMM_DT: u16 = 1 << 5;
+    pub(crate) const IETH: u16 = 1 << 6;
+    pub(crate) const AETH: u16 = 1 << 7;
+    pub(crate) const ATOMIC_ACK_ETH: u16 = 1 << 8;
+    /// From this bit on: the bytes.
+    const LEN: u32 = 9;
+
+    const fn of(opcode: Opcode) -> Self {
+        let all = [
+            (opcode.carries_xrceth(), Self::XRCETH, 4),
+            (opcode.carries_deth(), Self::DETH, 8),
+            (opcode.carries_feth(), Self::FETH, 4),
+            (opcode.carries_reth(), Self::RETH, 16),
+            (opcode.is_atomic(), Self::ATOMIC_ETH, 28),
+            (opcode.carries_immediate(), Self::IMM_DT, 4),
+            (opcode.carries_invalidate(), Self::IETH, 4),
+            (opcode.carries_aeth(), Self::AETH, 4),
+            (opcode.carries_atomic_ack(), Self::ATOMIC_ACK_ETH, 8),
+        ];
+        let (mut bits, mut i) = (0, 0);
+        while i < all.len() {
+            let (carries, bit, len) = all[i];
+            if carries {
+                bits |= bit;
+                bits += len << Self::LEN;
+            }
+            i += 1;
+        }
+        Self(bits)
+    }
+
+    /// The bits of the headers.
+    pub(crate) const fn bits(self) -> u16 {
+        self.0 & ((1 << Self::LEN) - 1)
+    }
+
+    pub(crate) const fn has(self, header: u16) -> bool {
+        self.0 & header != 0
+    }
+
+    /// Bytes of all of them.
+    const fn len(self) -> usize {
+        (self.0 >> Self::LEN) as usize
     }
 }

@@ -3,6 +3,7 @@
 //! Which extension headers a packet has follows from its opcode alone, and they come in the order of
 //! IBTA 9.2 (table 38) and annexes A14 and A19: XRCETH, DETH, FETH, RETH or AtomicETH, ImmDt or IETH, AETH, AtomicAckETH.
 
+use crate::opcode::Extensions;
 use crate::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Feth, Headers, Opcode, Reth};
 use core::fmt;
 
@@ -158,36 +159,39 @@ impl Headers {
     }
 
     fn parse_extensions(&mut self, bytes: &[u8]) -> Option<()> {
-        let opcode = self.bth.opcode;
+        let extensions = self.bth.opcode.extensions();
+        if extensions.bits() == 0 {
+            return Some(());
+        }
         let mut r = Reader(bytes);
-        if opcode.carries_xrceth() {
+        if extensions.has(Extensions::XRCETH) {
             self.xrc_srqn = Some(r.u32()? & LOW_24_BITS);
         }
-        if opcode.carries_deth() {
+        if extensions.has(Extensions::DETH) {
             self.deth = Some(Deth { qkey: r.u32()?, src_qp: r.u32()? & LOW_24_BITS });
         }
-        if opcode.carries_feth() {
+        if extensions.has(Extensions::FETH) {
             let [_, _, _, bits] = r.array()?;
             self.flush = Some(Feth { placement: bits & 0x0f, selectivity: bits >> 4 & 3 });
         }
-        if opcode.carries_reth() {
+        if extensions.has(Extensions::RETH) {
             self.reth = Some(Reth { va: r.u64()?, rkey: r.u32()?, dma_len: r.u32()? });
         }
-        if opcode.is_atomic() {
+        if extensions.has(Extensions::ATOMIC_ETH) {
             self.atomic =
                 Some(AtomicEth { va: r.u64()?, rkey: r.u32()?, swap_or_add: r.u64()?, compare: r.u64()? });
         }
-        if opcode.carries_immediate() {
+        if extensions.has(Extensions::IMM_DT) {
             self.immediate = Some(r.array()?);
         }
-        if opcode.carries_invalidate() {
+        if extensions.has(Extensions::IETH) {
             self.invalidate_rkey = Some(r.u32()?);
         }
-        if opcode.carries_aeth() {
+        if extensions.has(Extensions::AETH) {
             let [syndrome, msn2, msn1, msn0] = r.array()?;
             self.aeth = Some(Aeth { syndrome, msn: u32::from_be_bytes([0, msn2, msn1, msn0]) });
         }
-        if opcode.carries_atomic_ack() {
+        if extensions.has(Extensions::ATOMIC_ACK_ETH) {
             self.atomic_ack = Some(r.u64()?);
         }
         Some(())
@@ -207,20 +211,34 @@ impl Headers {
         self.len() + payload.next_multiple_of(4) + crate::ICRC_LEN
     }
 
+    /// The optional headers that are there.
+    #[inline]
+    fn present(&self) -> u16 {
+        let bit = |is_there, bit| if is_there { bit } else { 0 };
+        bit(self.xrc_srqn.is_some(), Extensions::XRCETH)
+            | bit(self.deth.is_some(), Extensions::DETH)
+            | bit(self.flush.is_some(), Extensions::FETH)
+            | bit(self.reth.is_some(), Extensions::RETH)
+            | bit(self.atomic.is_some(), Extensions::ATOMIC_ETH)
+            | bit(self.immediate.is_some(), Extensions::IMM_DT)
+            | bit(self.invalidate_rkey.is_some(), Extensions::IETH)
+            | bit(self.aeth.is_some(), Extensions::AETH)
+            | bit(self.atomic_ack.is_some(), Extensions::ATOMIC_ACK_ETH)
+    }
+
+    /// At least the optional headers are there that the opcode has.
+    #[must_use]
+    #[inline]
+    pub fn has_extensions(&self) -> bool {
+        self.bth.opcode.extensions().bits() & !self.present() == 0
+    }
+
     /// Exactly the optional headers are there that the opcode has.
     #[must_use]
+    #[inline]
     pub fn fits_opcode(&self) -> bool {
         let opcode = self.bth.opcode;
-        Opcode::new(opcode.service, opcode.operation).is_some()
-            && self.xrc_srqn.is_some() == opcode.carries_xrceth()
-            && self.deth.is_some() == opcode.carries_deth()
-            && self.flush.is_some() == opcode.carries_feth()
-            && self.reth.is_some() == opcode.carries_reth()
-            && self.atomic.is_some() == opcode.is_atomic()
-            && self.immediate.is_some() == opcode.carries_immediate()
-            && self.invalidate_rkey.is_some() == opcode.carries_invalidate()
-            && self.aeth.is_some() == opcode.carries_aeth()
-            && self.atomic_ack.is_some() == opcode.carries_atomic_ack()
+        Opcode::from_u8(opcode.to_u8()) == Some(opcode) && self.present() == opcode.extensions().bits()
     }
 
     /// Writes the headers to the front of `buffer` and returns how many bytes they took ([`Headers::len`]). Of fields
@@ -235,6 +253,9 @@ impl Headers {
         let (have, need) = (buffer.len(), self.len());
         let mut w = Writer(buffer.get_mut(..need).ok_or(EmitError::Short { have, need })?);
         w.put(self.bth.emit());
+        if need == BTH_LEN {
+            return Ok(need);
+        }
         if let Some(srqn) = self.xrc_srqn {
             w.u32(srqn & LOW_24_BITS);
         }

@@ -2,7 +2,7 @@
 
 use super::Adapter;
 use crate::ah::Ah;
-use crate::fabric::Taps;
+use crate::fabric::{LastFlow, Taps};
 use crate::qp::{Qp, Received};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;
@@ -33,6 +33,8 @@ pub(crate) struct Work {
     pub(crate) blocked: bool,
     /// … because there was no room in this link's ring.
     pub(crate) blocked_on: Option<Arc<Link>>,
+    /// Of the last packet from the network.
+    pub(crate) last_flow: LastFlow,
     /// Links through which something was sent and whose peers may have to be woken.
     pub(crate) links_to_ring: SmallVec<[Arc<Link>; 2]>,
 }

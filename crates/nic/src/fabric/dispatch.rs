@@ -61,7 +61,7 @@ impl Adapter {
                 }
                 continue;
             };
-            let mut flow = None;
+            let mut flow = work.last_flow;
             let mut peer_is_on_udp = false;
             qp.work(work, now, |proto, env| {
                 let mut rest = these;
@@ -106,6 +106,7 @@ impl Adapter {
                     }
                 }
             });
+            work.last_flow = flow;
             if peer_is_on_udp {
                 qp.fall_back(work, now);
             }
@@ -113,16 +114,19 @@ impl Adapter {
     }
 }
 
-/// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow` saves the work that packets of
-/// one source have in common.
-pub(super) fn verify(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<u16> {
+/// The flow of a packet, with what it follows from: saves the work that packets of one source have in common.
+pub(crate) type LastFlow = Option<(SocketAddr, HostAddr, Flow)>;
+
+/// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow`: that of the packet before.
+pub(super) fn verify(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<u16> {
     flow_of(flow, datagram)?.verify(datagram.bytes, datagram.segment)
 }
 
 /// What a packet's source and destination make of its ICRC; `None` for a source that sends no such packets. `flow`: that of the packet before.
-fn flow_of(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<Flow> {
-    if let Some((source, flow)) = flow
+fn flow_of(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<Flow> {
+    if let Some((source, destination, flow)) = flow
         && *source == datagram.source
+        && *destination == datagram.destination
     {
         return Some(*flow);
     }
@@ -132,6 +136,6 @@ fn flow_of(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Op
         (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
         _ => return None,
     };
-    *flow = Some((datagram.source, new));
+    *flow = Some((datagram.source, datagram.destination, new));
     Some(new)
 }

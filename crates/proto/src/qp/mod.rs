@@ -4,7 +4,7 @@ mod complete;
 mod post;
 
 use crate::sendq::{SendQueue, Wqe};
-use crate::state::{Answers, Requester, Responder, has_extensions};
+use crate::state::{Answers, Requester, Responder};
 use crate::{Counters, Env, Qp, QpParams, RateLimit, SendWr, Violation};
 use ferroce_ring::EntryRing;
 use ferroce_types::{Instant, QpState};
@@ -300,7 +300,7 @@ impl<A: Clone> Qp<A> {
             }
             return;
         }
-        if opcode.service != self.service || !has_extensions(headers) {
+        if opcode.service != self.service || !headers.has_extensions() {
             self.counters.malformed += 1;
             return;
         }

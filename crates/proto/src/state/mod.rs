@@ -10,7 +10,7 @@ mod tagged;
 
 pub(crate) use answers::{Answer, Answers, Owed, Range, Read};
 pub(crate) use delegated::{Delegated, DelegatedRequest};
-pub(crate) use message::{Message, begins, ends, has_extensions};
+pub(crate) use message::{Message, begins, ends};
 pub(crate) use refusal::Refusal;
 pub(crate) use requester::{MAX_OUTSTANDING, Requester, SMALLEST_CHARGE, Sample, charge};
 pub(crate) use responder::Responder;

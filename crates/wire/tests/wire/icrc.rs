@@ -138,7 +138,7 @@ proptest! {
         (src, dst) in any::<([u8; 4], [u8; 4])>(),
         (id, port, tos, ttl) in any::<(u16, u16, u8, u8)>(),
         covered in prop::collection::vec(any::<u8>(), 12..700),
-        cut in 5usize..12,
+        cut in 8usize..12,
     ) {
         let flow = Flow::v4(src.into(), dst.into(), port, 4791);
         let len = covered.len() + ICRC_LEN;
