@@ -119,9 +119,7 @@ impl TxBatch {
         let id = last.as_ref().map_or(0, |train| train.count);
 
         let packet = &mut self.staging[self.used..self.used + len];
-        let mut headers = *headers;
-        headers.bth.pad = pad as u8;
-        headers.emit(packet).map_err(PushError::Headers)?;
+        headers.emit_padded(pad as u8, packet).map_err(PushError::Headers)?;
         let (emitted, rest) = packet.split_at_mut(header_len);
         let (payload, end) = rest.split_at_mut(payload_len);
         let mut icrc = dest.flow.start(len, id);
@@ -165,7 +163,7 @@ impl TxBatch {
             tap.flushed();
         }
         if !self.trains.is_empty() {
-            let flushed = send::send(&mut self.staging[..self.used], &self.trains, &mut self.many);
+            let flushed = send::send(&mut self.staging[..self.used], &mut self.trains, &mut self.many);
             self.early.sent += flushed.sent;
             self.early.dropped += flushed.dropped;
             self.trains.clear();
@@ -177,5 +175,5 @@ impl TxBatch {
 /// Sends one packet that is complete as it is.
 pub fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
     let len = packet.len();
-    send::send(packet, &[Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }], &mut None)
+    send::send(packet, &mut [Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }], &mut None)
 }

@@ -1,13 +1,11 @@
 //! Handing a batch to the kernel: `sendmmsg`, and what to do when it refuses.
 
-use super::endpoint::{Dest, Endpoint};
+use super::endpoint::Endpoint;
 use super::train::{Flushed, Train};
 use ferroce_os::sys::{self, Outgoing, SendBatch, control};
 use ferroce_os::throttle::OncePerSecond;
-use smallvec::SmallVec;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -19,36 +17,17 @@ const PATIENCE: Duration = Duration::from_millis(1);
 const CONTROL: usize = 4 * control::space(4);
 type ControlOut = control::Control<CONTROL>;
 
-/// One message: a train, or a packet alone.
-struct Unit<'t> {
-    train: &'t Train,
-    start: usize,
-    len: usize,
-    count: u16,
-}
-
 /// What a `sendmmsg` of many messages is handed; too much for small stacks.
 pub(super) type Many = SendBatch<MESSAGES, 1, CONTROL>;
 
-/// Sends trains that lie in `staging`. `many` is made when many messages go at once, and serves the next call.
-pub(super) fn send(staging: &mut [u8], trains: &[Train], many: &mut Option<Many>) -> Flushed {
+/// Sends trains that lie in `staging`; those that leave by one socket leave in order. `many` is made when many messages go at once, and
+/// serves the next call.
+pub(super) fn send(staging: &mut [u8], trains: &mut [Train], many: &mut Option<Many>) -> Flushed {
     let mut sending = Sending { staging, many, deadline: None, flushed: Flushed::default() };
-    let mut done = SmallVec::<[bool; 64]>::from_elem(false, trains.len());
-    for first in 0..trains.len() {
-        if done[first] {
-            continue;
-        }
-        // All that leaves by the same socket, in order.
-        let dest = &trains[first].dest;
-        let mut units = SmallVec::<[Unit<'_>; MESSAGES]>::new();
-        for (train, done) in trains[first..].iter().zip(&mut done[first..]) {
-            if train.dest.sender == dest.sender && Arc::ptr_eq(&train.dest.endpoint, &dest.endpoint) {
-                *done = true;
-                sending.add(train, &mut units);
-            }
-        }
+    trains.sort_by_key(Train::socket);
+    for trains in trains.chunk_by(|a, b| a.socket() == b.socket()) {
         // What was dropped is counted.
-        let _ = sending.messages(&dest.endpoint, dest.endpoint.sender_fd(dest.sender), &units);
+        let _ = sending.messages(trains);
     }
     sending.flushed
 }
@@ -105,31 +84,26 @@ struct Sending<'s> {
 }
 
 impl Sending<'_> {
-    fn add<'t>(&mut self, train: &'t Train, units: &mut SmallVec<[Unit<'t>; MESSAGES]>) {
-        if train.count == 1 || train.dest.endpoint.segmentation() {
-            units.push(Unit { train, start: train.start, len: train.len, count: train.count });
-        } else {
-            units.extend(self.singles(train));
-        }
-    }
-
     /// The packets of a train as messages of their own. Each then has the identification 0.
-    fn singles<'t>(&mut self, train: &'t Train) -> impl Iterator<Item = Unit<'t>> + use<'t> {
+    fn singles(&mut self, train: &Train) -> Vec<Train> {
         for packet in self.staging[train.start..train.start + train.len].chunks_mut(train.segment) {
             train.dest.write_icrc(packet, 0);
         }
-        (train.start..train.start + train.len).step_by(train.segment).map(|start| {
-            let len = train.segment.min(train.start + train.len - start);
-            Unit { train, start, len, count: 1 }
-        })
+        let single = |at| {
+            let len = train.segment.min(train.len - at);
+            Train { dest: train.dest.clone(), start: train.start + at, len, segment: len, count: 1 }
+        };
+        (0..train.len).step_by(train.segment).map(single).collect()
     }
 
-    /// Sends these, or drops them. The error is that of those that were dropped last.
-    fn messages(&mut self, endpoint: &Endpoint, fd: RawFd, units: &[Unit<'_>]) -> io::Result<()> {
+    /// Sends these, which leave by one socket, or drops them. The error is that of those that were dropped last.
+    fn messages(&mut self, trains: &[Train]) -> io::Result<()> {
         let mut result = Ok(());
-        let mut rest = units;
+        let mut rest = trains;
         let mut tries = Tries::default();
         while let Some(first) = rest.first() {
+            let endpoint = &*first.dest.endpoint;
+            let fd = endpoint.sender_fd(first.dest.sender);
             let error = match self.once(fd, &rest[..rest.len().min(MESSAGES)]) {
                 Ok(sent) => {
                     let (gone, left) = rest.split_at(sent.min(rest.len()));
@@ -143,24 +117,24 @@ impl Sending<'_> {
                     if self.wait(fd) {
                         continue;
                     }
-                    self.drop_all(endpoint, rest, &e);
+                    self.drop_all(rest, &e);
                     return Err(e);
                 }
                 Err(e) => e,
             };
-            match tries.next(endpoint.take_returned(first.train.dest.sender)) {
+            match tries.next(endpoint.take_returned(first.dest.sender)) {
                 Next::TryAgain => {}
                 // What the kernel refuses may be the label: then it goes without.
                 Next::Refused if refuses_label(&error, first) => endpoint.labels_refused(),
                 Next::Refused if first.count > 1 && refuses_segmentation(&error) => {
                     rest = &rest[1..];
                     tries = Tries::default();
-                    result = self.try_singles(endpoint, fd, first.train);
+                    result = self.try_singles(first);
                 }
                 Next::Refused | Next::Lost => {
                     rest = &rest[1..];
                     tries = Tries::default();
-                    self.drop_all(endpoint, std::slice::from_ref(first), &error);
+                    self.drop_all(std::slice::from_ref(first), &error);
                     result = Err(error);
                 }
             }
@@ -172,40 +146,40 @@ impl Sending<'_> {
     /// out alone it was segmentation, and this address won't try it again.
     #[cold]
     #[inline(never)]
-    fn try_singles(&mut self, endpoint: &Endpoint, fd: RawFd, train: &Train) -> io::Result<()> {
-        let units: SmallVec<[Unit<'_>; 64]> = self.singles(train).collect();
-        let (first, others) = units.split_at(1);
-        if let Err(error) = self.messages(endpoint, fd, first) {
-            self.drop_all(endpoint, others, &error);
+    fn try_singles(&mut self, train: &Train) -> io::Result<()> {
+        let singles = self.singles(train);
+        let (first, others) = singles.split_at(1);
+        if let Err(error) = self.messages(first) {
+            self.drop_all(others, &error);
             return Err(error);
         }
-        endpoint.segmentation_failed();
-        self.messages(endpoint, fd, others)
+        train.dest.endpoint.segmentation_failed();
+        self.messages(others)
     }
 
-    /// One `sendmmsg`: how many of `units` (at most [`MESSAGES`]) went. A lone message, as in a ping-pong, doesn't pay
+    /// One `sendmmsg`: how many of `trains` (at most [`MESSAGES`]) went. A lone message, as in a ping-pong, doesn't pay
     /// for the space of many.
-    fn once(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
-        match units {
-            [one] if one.count == 1 && one.train.dest.is_plain() => {
+    fn once(&mut self, fd: RawFd, trains: &[Train]) -> io::Result<usize> {
+        match trains {
+            [one] if one.count == 1 && one.dest.is_plain() => {
                 let bytes = &self.staging[one.start..one.start + one.len];
-                sys::send_to(fd, bytes, &one.train.dest.to).map(|_| 1)
+                sys::send_to(fd, bytes, &one.dest.to).map(|_| 1)
             }
             [one] => self.one(fd, one),
-            _ => self.many(fd, units),
+            _ => self.many(fd, trains),
         }
     }
 
-    fn one(&mut self, fd: RawFd, unit: &Unit<'_>) -> io::Result<usize> {
+    fn one(&mut self, fd: RawFd, train: &Train) -> io::Result<usize> {
         let mut control = ControlOut::new();
-        let message = message(self.staging, unit, &mut control);
+        let message = message(self.staging, train, &mut control);
         sys::send_message(fd, &message, &mut control).map(|_| 1)
     }
 
-    fn many(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
+    fn many(&mut self, fd: RawFd, trains: &[Train]) -> io::Result<usize> {
         let staging = &*self.staging;
         let many = self.many.get_or_insert_with(Many::new);
-        many.send(fd, units, |unit, control| message(staging, unit, control))
+        many.send(fd, trains, |train, control| message(staging, train, control))
     }
 
     fn wait(&mut self, fd: RawFd) -> bool {
@@ -215,41 +189,43 @@ impl Sending<'_> {
         !left.is_zero() && sys::wait_for(fd, libc::POLLOUT, left)
     }
 
-    fn sent(&mut self, endpoint: &Endpoint, units: &[Unit<'_>]) {
-        let packets: usize = units.iter().map(|u| usize::from(u.count)).sum();
-        let trains = units.iter().filter(|u| u.count > 1).count();
-        self.flushed.sent += packets;
-        endpoint.stats().sent.fetch_add(packets as u64, Ordering::Relaxed);
-        endpoint.stats().trains.fetch_add(trains as u64, Ordering::Relaxed);
+    fn sent(&mut self, endpoint: &Endpoint, trains: &[Train]) {
+        for train in trains {
+            let packets = usize::from(train.count);
+            self.flushed.sent += packets;
+            endpoint.stats().sent.fetch_add(packets as u64, Ordering::Relaxed);
+            if packets > 1 {
+                endpoint.stats().trains.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
-    fn drop_all(&mut self, endpoint: &Endpoint, units: &[Unit<'_>], error: &io::Error) {
+    #[cold]
+    fn drop_all(&mut self, trains: &[Train], error: &io::Error) {
         static BRAKE: OncePerSecond = OncePerSecond::new();
-        let packets: usize = units.iter().map(|u| usize::from(u.count)).sum();
+        let Some(Train { dest, len: bytes, .. }) = trains.first() else { return };
+        let packets: usize = trains.iter().map(|train| usize::from(train.count)).sum();
         self.flushed.dropped += packets;
-        endpoint.stats().dropped.fetch_add(packets as u64, Ordering::Relaxed);
-        if let Some(unit) = units.first()
-            && BRAKE.allows_now()
-        {
-            let dest: &Dest = &unit.train.dest;
-            tracing::debug!(?dest, packets, bytes = unit.len, %error, "packets not sent");
+        dest.endpoint.stats().dropped.fetch_add(packets as u64, Ordering::Relaxed);
+        if BRAKE.allows_now() {
+            tracing::debug!(?dest, packets, bytes, %error, "packets not sent");
         }
     }
 }
 
 /// A message with its control messages.
-fn message<'a>(staging: &'a [u8], unit: &'a Unit<'_>, control: &mut ControlOut) -> Outgoing<'a, 1> {
-    fill_control(control, unit);
-    Outgoing::new([&staging[unit.start..unit.start + unit.len]]).to(&unit.train.dest.to)
+fn message<'a>(staging: &'a [u8], train: &'a Train, control: &mut ControlOut) -> Outgoing<'a, 1> {
+    fill_control(control, train);
+    Outgoing::new([&staging[train.start..train.start + train.len]]).to(&train.dest.to)
 }
 
-fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {
-    let dest = &unit.train.dest;
+fn fill_control(control: &mut ControlOut, train: &Train) {
+    let dest = &train.dest;
     let v6 = dest.peer().is_ipv6();
     let level = if v6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
     // There is room for all four.
-    if unit.count > 1 {
-        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(unit.train.segment as u16).to_ne_bytes());
+    if train.count > 1 {
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(train.segment as u16).to_ne_bytes());
     }
     if dest.marked.0 {
         let kind = if v6 { libc::IPV6_TCLASS } else { libc::IP_TOS };
@@ -265,9 +241,8 @@ fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {
 }
 
 /// The kernel may mean the flow label.
-fn refuses_label(error: &io::Error, unit: &Unit<'_>) -> bool {
-    let dest = &unit.train.dest;
-    error.raw_os_error() == Some(libc::EINVAL) && dest.flow_label() != 0
+fn refuses_label(error: &io::Error, train: &Train) -> bool {
+    error.raw_os_error() == Some(libc::EINVAL) && train.dest.flow_label() != 0
 }
 
 /// Errors by which kernels and devices say that they can't segment (and which can mean other things too).
@@ -288,6 +263,7 @@ mod tests {
     use ferroce_wire::icrc::Flow;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+    use std::sync::Arc;
 
     fn headers(psn: u32) -> Headers {
         let opcode = Opcode { service: Service::Rc, operation: Operation::SendMiddle };

@@ -1,6 +1,7 @@
 //! Trains: packets that leave by one message with `UDP_SEGMENT`.
 
 use super::endpoint::Dest;
+use std::sync::Arc;
 
 /// Segments the kernel takes in a train (Linux 6.1; later ones take 128).
 pub(super) const MAX_SEGMENTS: u16 = 64;
@@ -17,6 +18,12 @@ pub(super) struct Train {
 }
 
 impl Train {
+    /// The socket that it leaves by: where its endpoint lies in memory, and its number there.
+    #[inline]
+    pub(super) fn socket(&self) -> (usize, u8) {
+        (Arc::as_ptr(&self.dest.endpoint).addr(), self.dest.sender)
+    }
+
     /// Whether a packet of this length may follow.
     pub(super) fn takes(&self, dest: &Dest, len: usize) -> bool {
         // A multiple: no shorter packet has ended the train yet.
@@ -25,6 +32,7 @@ impl Train {
             && self.count < MAX_SEGMENTS
             && self.len + len <= MAX_TRAIN
             && self.dest.same_train(dest)
+            && dest.endpoint.segmentation()
     }
 }
 

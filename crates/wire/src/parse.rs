@@ -122,13 +122,13 @@ impl Bth {
         })
     }
 
-    fn emit(&self) -> [u8; BTH_LEN] {
+    fn emit(&self, pad: u8) -> [u8; BTH_LEN] {
         let [_, qp2, qp1, qp0] = self.dest_qp.to_be_bytes();
         let [_, psn2, psn1, psn0] = self.psn.to_be_bytes();
         let [pkey_hi, pkey_lo] = self.pkey.to_be_bytes();
         [
             self.opcode.to_u8(),
-            u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4,
+            u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (pad & 3) << 4,
             pkey_hi,
             pkey_lo,
             u8::from(self.fecn) << 7 | u8::from(self.becn) << 6,
@@ -247,12 +247,20 @@ impl Headers {
     /// # Errors
     /// See [`EmitError`]; `buffer` is unchanged then.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
+        self.emit_padded(self.bth.pad, buffer)
+    }
+
+    /// As [`Headers::emit`], with so many pad bytes instead of those in the BTH.
+    ///
+    /// # Errors
+    /// As [`Headers::emit`].
+    pub fn emit_padded(&self, pad: u8, buffer: &mut [u8]) -> Result<usize, EmitError> {
         if !self.fits_opcode() {
             return Err(EmitError::Mismatch(self.bth.opcode));
         }
         let (have, need) = (buffer.len(), self.len());
         let mut w = Writer(buffer.get_mut(..need).ok_or(EmitError::Short { have, need })?);
-        w.put(self.bth.emit());
+        w.put(self.bth.emit(pad));
         if need == BTH_LEN {
             return Ok(need);
         }
