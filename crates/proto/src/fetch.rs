@@ -102,6 +102,7 @@ impl<A: Clone> Qp<A> {
             (8..=MAX_MESSAGE).contains(&u64::from(len))
         };
         let ready = fits
+            && self.params.lossless
             && self.may_send_at_once()
             && req.reads_out() < usize::from(self.params.max_rd_atomic)
             && !(fetch.fence && req.unfinished_reads > 0);

@@ -25,7 +25,8 @@ impl<A: Clone> Qp<A> {
     #[inline(always)]
     pub fn may_reach_peer(&self, reads: bool) -> bool {
         let req = &self.req;
-        self.may_send_at_once()
+        self.params.lossless
+            && self.may_send_at_once()
             && req.has_been_answered()
             && self.sq.len() == 0
             && req.una == req.max

@@ -4,10 +4,10 @@
 //! way, which ends as if nothing had been tried. So the rules are in one place; here is what remains of them for such messages.
 
 use crate::sendq::Issuer;
-use crate::state::SMALLEST_CHARGE;
+use crate::state::{SMALLEST_CHARGE, Sample};
 use crate::{Buffer, DataRef, Env, Payload, Qp, SendOp, SendRequest, SendWr, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
-use ferroce_wire::Service;
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 
 impl<A> SendRequest<'_, A> {
     /// It is a SEND that may take the short way: of one element of memory or inline.
@@ -40,20 +40,41 @@ pub struct PlainSend {
     pub immediate: Option<[u8; 4]>,
 }
 
+impl PlainSend {
+    /// What has come, if it is a SEND of RC in one packet.
+    #[must_use]
+    #[inline]
+    pub fn of(headers: &Headers) -> Option<Self> {
+        let Headers { bth, immediate, .. } = *headers;
+        let has_immediate = match bth.opcode {
+            Opcode { service: Service::Rc, operation: Operation::SendOnly } => false,
+            Opcode { service: Service::Rc, operation: Operation::SendOnlyWithImmediate } => true,
+            _ => return None,
+        };
+        let Bth { psn, pkey, solicited, ack_request, .. } = bth;
+        (immediate.is_some() == has_immediate).then_some(Self {
+            psn,
+            pkey,
+            solicited,
+            ack_request,
+            immediate,
+        })
+    }
+}
+
 impl<A: Clone> Qp<A> {
     /// Nothing is unusual: what is posted now may leave at once, after all that was posted before.
     #[inline(always)]
     pub(crate) fn may_send_at_once(&self) -> bool {
         self.state == QpState::Rts
             && self.service == Service::Rc
-            && self.params.lossless
             && self.answers.is_empty()
             && self.req.has_sent_all(self.sq.tail())
             && self.params.rate.is_none()
             && self.sq.has_room(0)
     }
 
-    /// A request has left at once: starts the local ACK timer, if none runs, and returns when that runs out.
+    /// A request has left at once where nothing is lost: starts the local ACK timer, if none runs, and returns when that runs out.
     #[inline(always)]
     pub(crate) fn start_ack_timer(&mut self, now: impl FnOnce() -> Instant) -> Option<Instant> {
         if self.req.ack_deadline.is_some() {
@@ -63,26 +84,36 @@ impl<A: Clone> Qp<A> {
         self.req.ack_deadline
     }
 
-    /// The PSN of a SEND of `len` bytes if it may leave at once, in one packet and after all that was posted before.
+    /// The PSN of a SEND of `len` bytes if it may leave at once, in one packet and after all that was posted before. `window`:
+    /// [`Env::window`].
     #[must_use]
     #[inline(always)]
-    pub fn plain_psn(&self, len: u64) -> Option<u32> {
-        let ready = len <= u64::from(self.mtu()) && self.may_send_at_once();
+    pub fn plain_psn(&self, len: u64, window: impl FnOnce() -> u32) -> Option<u32> {
+        let ready = len <= u64::from(self.mtu())
+            && self.may_send_at_once()
+            && (self.params.lossless || !self.gathers_short() && self.req.has_window(len, window()));
         ready.then(|| psn::wire(self.req.next))
     }
 
     /// The SEND for which [`Qp::plain_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
-    /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
+    /// it, unless that was to be called earlier anyway. Where nothing is lost, `now` is asked only if no other request is waited for.
     #[inline(always)]
     pub fn plain_sent(
         &mut self,
         now: impl FnOnce() -> Instant,
         request: &SendRequest<'_, A>,
     ) -> Option<Instant> {
-        let len = self.sq.push(request, (1, self.req.next), Issuer::Program).len;
+        let psn = self.req.next;
+        let len = self.sq.push(request, (1, psn), Issuer::Program).len;
         self.counters.requests_sent += 1;
         self.req.sent_plain(u64::from(len));
-        self.start_ack_timer(now)
+        if self.params.lossless {
+            return self.start_ack_timer(now);
+        }
+        let (at, in_flight) = (now(), self.req.in_flight);
+        self.req.sample.get_or_insert(Sample { psn, at, in_flight });
+        self.req.arm(at, &self.params);
+        self.req.next_timeout()
     }
 
     /// The peer is asked for data, so what it says of other requests may come before the answer.

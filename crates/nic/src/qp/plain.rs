@@ -1,21 +1,22 @@
-//! Plain SENDs between two processes of a host: the short way, from the program's request to the ring and from the ring to
-//! the completion. [`ferroce_proto::PlainSend`] says when a SEND is plain.
+//! Plain SENDs: the short way, from the program's request to the ring or to the packet, and between two processes of a host from the ring
+//! to the completion. [`ferroce_proto::PlainSend`] says when a SEND is plain.
 
 use super::broken::EndsOnPanic;
-use super::payload::scatter;
+use super::payload::{fill_summed, scatter};
 use super::{Inner, Path, Qp, QpEnv};
+use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_hostlink::{
     CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket, ShmPayload, SinglePacket,
 };
-use ferroce_mem::{Denied, KeyTable};
+use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_proto::{DataRef, PlainSend, SendOp, SendRequest};
+use ferroce_proto::{DataRef, PayloadSource, PlainSend, SendOp, SendRequest};
 use ferroce_queues::{RecvQueue, Srq};
 use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};
-use ferroce_wire::{Opcode, Operation, Service};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -100,22 +101,19 @@ impl Qp {
     ) -> bool {
         let Inner { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let SendRequest { data, solicited, .. } = *request;
-        let immediate = match request.op {
-            SendOp::SendWithImmediate { immediate } => Some(immediate),
-            _ => None,
-        };
+        let (opcode, immediate) = opcode_of(&request.op);
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
             && !self.is_broken()
             && !self.adapter.has_capture();
-        let Some(psn) = proto.plain_psn(len).filter(|_| usable && request.is_plain()) else { return false };
+        let Some(psn) = proto.plain_psn(len, || u32::MAX).filter(|_| usable && request.is_plain()) else {
+            return false;
+        };
         // An answer that is awaited may come later than the position.
         let by_position = link.may_await() && !proto.awaits_data();
-        let operation =
-            if immediate.is_some() { Operation::SendOnlyWithImmediate } else { Operation::SendOnly };
         let params = proto.params();
         let headers = CompactHeaders::of_send(
-            Opcode { service: Service::Rc, operation },
+            opcode,
             (params.pkey, params.dest_qpn),
             psn,
             (solicited, immediate.map_or(0, u32::from_ne_bytes)),
@@ -128,6 +126,40 @@ impl Qp {
         self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
         if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), request) {
+            self.adapter.schedule(self, at);
+        }
+        true
+    }
+
+    /// Adds a SEND of `len` bytes to the packets that leave for the network. False, and nothing has happened: the general way has to.
+    #[inline]
+    pub(super) fn send_packet(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        work: &mut Work,
+        request: &SendRequest<'_, Arc<Ah>>,
+        len: u64,
+    ) -> bool {
+        let is_ecn_capable = inner.is_ecn_capable();
+        let Inner { proto, path: Some(Path::Udp { dest, socket }), .. } = inner else { return false };
+        let usable = request.is_plain() && !self.is_broken();
+        let Some(psn) = proto.plain_psn(len, || socket.window()).filter(|_| usable) else { return false };
+        let (opcode, immediate) = opcode_of(&request.op);
+        let (params, solicited) = (proto.params(), request.solicited);
+        let bth = Bth::new(opcode, params.dest_qpn, psn);
+        let headers = Headers::new(Bth { pkey: params.pkey, solicited, ack_request: true, ..bth });
+        let source = match request.data {
+            DataRef::Sges(sges) => PayloadSource::Local { sges, offset: 0, len: len as u32 },
+            DataRef::Inline(bytes) => PayloadSource::Bytes(bytes),
+        };
+        let by = KeyUser { pd: self.pd.id(), qp: self.serial };
+        let marked = is_ecn_capable.then(|| dest.ecn_capable());
+        let dest = marked.as_ref().unwrap_or(dest);
+        let fill = |buf: &mut [u8], crc| fill_summed(by, source, buf, crc);
+        if work.batch.packet(dest, &Headers { immediate, ..headers }, len as usize, fill).is_err() {
+            return false;
+        }
+        if let Some(at) = proto.plain_sent(clock::now, request) {
             self.adapter.schedule(self, at);
         }
         true
@@ -325,6 +357,16 @@ impl Inner {
     pub(super) fn goes_by(&self, link: &Link) -> bool {
         matches!(&self.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
     }
+}
+
+/// The opcode of a SEND in one packet, and its immediate data.
+#[inline(always)]
+fn opcode_of(op: &SendOp) -> (Opcode, Option<[u8; 4]>) {
+    let (operation, immediate) = match *op {
+        SendOp::SendWithImmediate { immediate } => (Operation::SendOnlyWithImmediate, Some(immediate)),
+        _ => (Operation::SendOnly, None),
+    };
+    (Opcode { service: Service::Rc, operation }, immediate)
 }
 
 /// Wakes the peer, if it sleeps. True: it is this process, and this thread [takes](crate::adapter::Adapter::take_what_was_left) what it has

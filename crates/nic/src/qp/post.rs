@@ -18,6 +18,8 @@ use std::sync::atomic::Ordering;
 pub struct Poster<'a> {
     qp: &'a Arc<Qp>,
     inner: &'a mut Inner,
+    /// Takes packets to the network; none: they have to take the general way.
+    work: Option<&'a mut Work>,
     /// A record was sent: the peer is to be woken.
     sent: bool,
     /// Requests that were carried out without a place in the send queue.
@@ -29,8 +31,8 @@ pub struct Poster<'a> {
 }
 
 impl<'a> Poster<'a> {
-    fn new(qp: &'a Arc<Qp>, inner: &'a mut Inner, queued: bool) -> Self {
-        Self { qp, inner, sent: false, passed: 0, overrun: false, queued }
+    fn new(qp: &'a Arc<Qp>, inner: &'a mut Inner, work: Option<&'a mut Work>, queued: bool) -> Self {
+        Self { qp, inner, work, sent: false, passed: 0, overrun: false, queued }
     }
 
     /// Posts a request.
@@ -71,7 +73,13 @@ impl<'a> Poster<'a> {
             return false;
         }
         let sent = match request.op {
-            SendOp::Send | SendOp::SendWithImmediate { .. } => qp.send_plain(self.inner, request, len),
+            SendOp::Send | SendOp::SendWithImmediate { .. } => {
+                qp.send_plain(self.inner, request, len)
+                    || self
+                        .work
+                        .as_deref_mut()
+                        .is_some_and(|work| qp.send_packet(self.inner, work, request, len))
+            }
             SendOp::Write { .. } | SendOp::Read { .. } if (1..=MOST).contains(&len) => {
                 // Others wait for the queue pair as long as for a full send queue at most.
                 let may = self.passed < qp.cap.max_send_wr;
@@ -99,7 +107,7 @@ impl Qp {
         if self.shares_memory_with_peer() && !self.is_inherited() {
             let mut inner = self.inner.lock();
             let unwinding = EndsOnPanic(self);
-            let mut poster = Poster::new(self, &mut inner, false);
+            let mut poster = Poster::new(self, &mut inner, None, false);
             let done = poster.send_at_once(&mut request);
             let Poster { sent, overrun, .. } = poster;
             let left_here = sent && ring_bell(&inner);
@@ -121,7 +129,8 @@ impl Qp {
     /// As [`Qp::post_send`], the general way.
     #[inline(never)]
     fn post_queued(self: &Arc<Self>, request: SendRequest<'_, Arc<Ah>>) -> Result<()> {
-        self.post_with(true, |poster| poster.post(request))
+        // What goes by shared memory has tried the short way.
+        self.post_with(self.shares_memory_with_peer(), |poster| poster.post(request))
     }
 
     /// Posts send requests, which `post` gives to the poster, and rings once.
@@ -151,7 +160,7 @@ impl Qp {
                 self.fail_inherited(&mut inner, work);
             }
             let unwinding = EndsOnPanic(self);
-            let mut poster = Poster::new(self, &mut inner, queued);
+            let mut poster = Poster::new(self, &mut inner, Some(work), queued);
             let result = post(&mut poster);
             let Poster { sent, overrun, queued, .. } = poster;
             work.left_here |= sent && ring_bell(&inner);
@@ -160,6 +169,8 @@ impl Qp {
                 self.work_locked(&mut inner, work, clock::now(), |_, env| env.note_overrun());
             } else if queued && !inner.proto.may_wait_for_more() {
                 self.work_locked(&mut inner, work, clock::now(), |_, _| ());
+            } else {
+                work.send();
             }
             result
         })

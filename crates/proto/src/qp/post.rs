@@ -27,8 +27,6 @@ impl<A: Clone> Qp<A> {
     /// [`Qp::transmit`] called.
     #[must_use]
     pub fn may_wait_for_more(&self) -> bool {
-        /// Packets that aren't acknowledged.
-        const UNDER_WAY: u64 = 8;
         /// Requests that leave together.
         const TRAIN: u64 = 32;
         const SHORT: u32 = 1024;
@@ -37,10 +35,17 @@ impl<A: Clone> Qp<A> {
             && self.is_reliable()
             && !self.params.lossless
             && req.error.is_none()
-            && req.next - req.una >= UNDER_WAY
+            && self.gathers_short()
             && req.next == req.max
             && tail - req.cursor < TRAIN
             && self.sq.get(tail.wrapping_sub(1)).is_some_and(|last| last.len <= SHORT)
+    }
+
+    /// So many packets aren't acknowledged that short requests wait for one another.
+    #[inline]
+    pub(crate) fn gathers_short(&self) -> bool {
+        const UNDER_WAY: u64 = 8;
+        self.req.next - self.req.una >= UNDER_WAY
     }
 
     /// Whether [`Qp::post_send`] would take a send work request after `before` others.

@@ -30,7 +30,6 @@ impl<A: Clone> Qp<A> {
         let mtu = self.mtu();
         let window =
             if self.params.lossless { u64::MAX } else { u64::from(self.req.window.size().min(env.window())) };
-        let chunk = self.read_chunk(window);
         while self.admit(env) {
             if *budget == 0 {
                 return true;
@@ -46,7 +45,7 @@ impl<A: Clone> Qp<A> {
                 return false;
             }
             let packet = self.req.packet;
-            let psns = self.take_psns(chunk);
+            let psns = self.take_psns(window);
             let Some(wqe) = self.sq.get(self.req.cursor) else { return false };
             let cost = charge(wqe, packet, packet + psns, mtu);
             let full = self.req.in_flight + cost > window && self.req.in_flight > 0;
@@ -186,13 +185,13 @@ impl<A: Clone> Qp<A> {
     /// time, however little may be in flight by now: over that end the responder would take one half for a duplicate and
     /// the other for new, and a shorter one can make it forget the rest (rdma_rxe does: after a repetition from the
     /// middle it refuses all that comes before).
-    fn take_psns(&self, chunk: u32) -> u32 {
+    fn take_psns(&self, window: u64) -> u32 {
         let (next, packet) = (self.req.next, self.req.packet);
         match self.sq.get(self.req.cursor) {
             Some(wqe) if matches!(wqe.wr.op, SendOp::Read { .. }) => {
                 match self.req.reads.get(self.req.reads_out()) {
                     Some(end) => (end - next) as u32,
-                    None => chunk.min(wqe.packets - packet),
+                    None => self.read_chunk(window).min(wqe.packets - packet),
                 }
             }
             _ => 1,

@@ -163,6 +163,13 @@ impl Requester {
             && !self.draining
     }
 
+    /// The send window, or what the environment's `window` leaves of it, has room for a packet with `len` bytes of data.
+    #[inline]
+    pub(crate) fn has_window(&self, len: u64, window: u32) -> bool {
+        let window = u64::from(self.window.size().min(window));
+        self.in_flight == 0 || self.in_flight + len.max(SMALLEST_CHARGE) <= window
+    }
+
     /// A request of one packet has left, after all others, and asks for an acknowledgement: the timers have to be armed.
     #[inline]
     pub(crate) fn sent_plain(&mut self, bytes: u64) {

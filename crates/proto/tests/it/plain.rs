@@ -5,7 +5,8 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Counters, Data, DataRef, FetchAnswer, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, SendOp, SendWr,
+    Counters, Data, DataRef, Env as _, FetchAnswer, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, SendOp,
+    SendWr,
 };
 use ferroce_types::{Access, AtomicOp, Completion, Instant, QpState, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Operation, Reth, Service, Syndrome};
@@ -95,7 +96,7 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_position: bool
         DataRef::Sges(_) => return false,
         DataRef::Inline(bytes) => bytes.to_vec(),
     };
-    let Some(psn) = side.qp.plain_psn(payload.len() as u64) else { return false };
+    let Some(psn) = side.qp.plain_psn(payload.len() as u64, || side.host.window()) else { return false };
     let immediate = match request.op {
         SendOp::SendWithImmediate { immediate } => Some(immediate),
         _ => None,
@@ -267,9 +268,10 @@ proptest! {
         seed: u64,
         rnr_retry in prop::sample::select(vec![0u8, 2, 7]),
         max_rd_atomic in prop::sample::select(vec![1u8, 3, 16]),
+        lossless: bool,
     ) {
         let side = QpParams {
-            lossless: true,
+            lossless,
             rnr_retry,
             retry_cnt: 2,
             min_rnr_timer: 12,
@@ -365,7 +367,12 @@ fn quiet(side: QpParams) -> Pair {
 /// A SEND or a fetch of `a` may leave at once.
 fn may_leave(p: &Pair) -> (bool, bool) {
     let read = wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8);
-    (p.a.qp.plain_psn(8).is_some(), p.a.qp.fetch_psn(&read.request()).is_some())
+    (p.a.qp.plain_psn(8, || u32::MAX).is_some(), p.a.qp.fetch_psn(&read.request()).is_some())
+}
+
+/// A SEND of so many bytes may leave at once.
+fn may_leave_whole(p: &Pair, len: u64) -> bool {
+    p.a.qp.plain_psn(len, || u32::MAX).is_some()
 }
 
 #[test]
@@ -374,12 +381,7 @@ fn requests_leave_at_once_only_where_nothing_is_unusual() {
     const NEITHER: (bool, bool) = (false, false);
     let p = quiet(params(1024));
     assert_eq!(may_leave(&p), BOTH);
-    assert!(p.a.qp.plain_psn(1024).is_some() && p.a.qp.plain_psn(1025).is_none(), "one packet");
-    assert_eq!(
-        may_leave(&Pair::with(Service::Rc, params(1024), params(1024), FIRST)),
-        NEITHER,
-        "packets get lost"
-    );
+    assert!(may_leave_whole(&p, 1024) && !may_leave_whole(&p, 1025), "one packet");
     let rate = RateLimit::new(1000, 0);
     assert_eq!(may_leave(&quiet(QpParams { rate, ..params(1024) })), NEITHER, "its rate is limited");
     let mut p = quiet(params(1024));
@@ -405,6 +407,20 @@ fn requests_leave_at_once_only_where_nothing_is_unusual() {
     let sent = (0..5000).take_while(|_| post_plain(&mut p.a, now, &send, true)).count();
     assert_eq!((sent, may_leave(&p)), (4096, NEITHER));
     assert_eq!(p.a.qp.counters().requests_sent, 4096);
+}
+
+#[test]
+fn where_packets_get_lost_sends_leave_within_the_window() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), FIRST);
+    assert_eq!(may_leave(&p), (true, false));
+    assert!(p.a.qp.plain_psn(1024, || 0).is_some(), "nothing is in flight");
+    let (now, send) = (p.now, wr(1, SendOp::Send, BASE, 8));
+    for sent in 0..8 {
+        assert!(may_leave_whole(&p, 1024), "{sent} aren't acknowledged");
+        assert!(post_plain(&mut p.a, now, &send, false));
+        assert_eq!(p.a.qp.plain_psn(1024, || 1024), None, "the window is full");
+    }
+    assert!(!may_leave_whole(&p, 8), "short requests wait for one another");
 }
 
 #[test]

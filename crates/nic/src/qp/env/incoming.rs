@@ -5,6 +5,7 @@ use crate::ah::Ah;
 use crate::qp::Path;
 use crate::qp::payload::RxPayload;
 use ferroce_hostlink::{Link, Peer};
+use ferroce_proto::PlainSend;
 use ferroce_types::{Instant, PacketMeta};
 use ferroce_wire::crc::extend;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
@@ -90,6 +91,11 @@ impl QpEnv<'_> {
     ) {
         let request = self.qp.is_target() && headers.bth.opcode.is_request();
         if request && self.defer(proto, headers, &payload, meta) {
+            return;
+        }
+        if let Some(send) = PlainSend::of(headers)
+            && proto.take_plain(&send, &payload, self)
+        {
             return;
         }
         self.meta = Some(*meta);

@@ -121,11 +121,10 @@ impl QpEnv<'_> {
     }
 
     fn publish_received(&mut self) {
-        // The lists keep their room.
-        let mut received = std::mem::take(&mut self.work.received);
+        let Work { received, overrun, .. } = &mut *self.work;
         for completion in received.own.drain(..) {
             self.qp.observe_receive(&completion);
-            self.work.overrun |= !self.qp.recv_cq.push(completion);
+            *overrun |= !self.qp.recv_cq.push(completion);
         }
         for (cq, completion, tags) in received.of_srqs.drain(..) {
             // The match of a rendezvous is followed by its data.
@@ -133,10 +132,9 @@ impl QpEnv<'_> {
             if !matched || data_valid {
                 self.qp.observe_receive(&completion);
             }
-            self.work.overrun |= !cq.push_tagged(completion, tags);
+            *overrun |= !cq.push_tagged(completion, tags);
         }
         received.clear();
-        self.work.received = received;
     }
 }
 
