@@ -84,6 +84,16 @@ pub enum NetError {
 }
 
 impl NetError {
+    /// The errno for the C interfaces: the system's, or EINVAL for what is wrong with `FERROCE_DEVICES`.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Netlink { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::Gone { .. } => libc::ENODEV,
+            _ => libc::EINVAL,
+        }
+    }
+
     /// For `map_err`: a netlink error with what was asked.
     fn asking(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| NetError::Netlink { what, source }

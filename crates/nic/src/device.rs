@@ -82,7 +82,8 @@ pub fn limits() -> DeviceLimits {
 /// # Errors
 /// The network can't be read, or FERROCE_DEVICES is wrong.
 pub fn devices() -> Result<Vec<Arc<Device>>> {
-    let infos = ferroce_netdev::discover().map_err(|e| Error::Invalid(e.to_string()))?;
+    let infos = ferroce_netdev::discover()
+        .map_err(|error| Error::Refused { errno: error.errno(), why: error.to_string() })?;
     Ok(infos
         .into_iter()
         .enumerate()

@@ -61,7 +61,7 @@ fn no_way(destination: IpAddr) -> Refusal {
 }
 
 fn unreadable(why: ferroce_netdev::NetError) -> Refusal {
-    Refusal::new(libc::EIO, why.to_string())
+    Refusal::new(why.errno(), why.to_string())
 }
 
 /// The interface of an address of this host: a group is reached from there, whatever routes there are. 0 when no device has it.

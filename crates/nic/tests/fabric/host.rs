@@ -372,6 +372,16 @@ fn child_of_a_dead_member_keeps_neither_slot_nor_port() {
 }
 
 #[test]
+fn list_of_devices_without_a_descriptor_left_is_emfile() {
+    in_namespace("host::list_of_devices_without_a_descriptor_left_is_emfile", || {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 1000 };
+        // SAFETY: a valid rlimit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) }, 0);
+        assert_eq!(ferroce_nic::devices().unwrap_err().errno(), libc::EMFILE);
+    });
+}
+
+#[test]
 fn too_few_descriptors_are_reported_and_none_is_leaked() {
     in_namespace("host::too_few_descriptors_are_reported_and_none_is_leaked", || {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
