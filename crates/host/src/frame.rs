@@ -21,6 +21,9 @@ pub const REFUSED: u8 = 2;
 /// Status of an answer: the process is about to have what was asked for.
 pub const COMING: u8 = 3;
 
+/// The kind of a request for leave to send memory. The next request over the connection may have some with it once this one is granted.
+pub const KIND_MEMORY: u8 = 12;
+
 /// The descriptors of a message: as many as it can have with it (SCM_MAX_FD), so that the kernel closes none of them.
 type Rights = control::Control<{ control::space(4 * 253) }>;
 

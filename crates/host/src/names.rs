@@ -9,7 +9,7 @@
 
 use super::exposed::ExposedSocket;
 use ferroce_netdev::named_sockets;
-use ferroce_os::sys::{self, AbstractName, EngineFd};
+use ferroce_os::sys::{self, AbstractName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -66,15 +66,8 @@ impl Name {
 
     /// Binds a new socket of this type to the name, which takes no descriptors; `Ok(None)` when it is taken.
     pub(super) fn bind(&self, kind: i32) -> io::Result<Option<ExposedSocket>> {
-        self.bind_as(kind, ExposedSocket::without_descriptors)
-    }
-
-    fn bind_as(
-        &self,
-        kind: i32,
-        expose: impl FnOnce(EngineFd) -> ExposedSocket,
-    ) -> io::Result<Option<ExposedSocket>> {
-        let socket = expose(sys::socket(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK)?);
+        let socket =
+            ExposedSocket::without_descriptors(sys::socket(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK)?);
         match sys::bind(socket.raw(), &self.0) {
             Ok(()) => Ok(Some(socket)),
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(None),
@@ -91,16 +84,7 @@ impl Name {
 
     /// Binds a SEQPACKET listener to the name, which takes no descriptors; `Ok(None)` when it is taken.
     pub(super) fn listen(&self) -> io::Result<Option<ExposedSocket>> {
-        self.listen_as(ExposedSocket::without_descriptors)
-    }
-
-    /// As [`listen`](Self::listen), for requests that have memory with them.
-    pub(super) fn listen_for_memory(&self) -> io::Result<Option<ExposedSocket>> {
-        self.listen_as(ExposedSocket::new)
-    }
-
-    fn listen_as(&self, expose: impl FnOnce(EngineFd) -> ExposedSocket) -> io::Result<Option<ExposedSocket>> {
-        let Some(socket) = self.bind_as(libc::SOCK_SEQPACKET, expose)? else { return Ok(None) };
+        let Some(socket) = self.bind(libc::SOCK_SEQPACKET)? else { return Ok(None) };
         sys::listen(socket.raw(), 64)?;
         Ok(Some(socket))
     }

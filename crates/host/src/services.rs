@@ -14,10 +14,9 @@ use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No request is longer.
 const LONGEST: usize = 128;
@@ -25,6 +24,8 @@ const LONGEST: usize = 128;
 const MOST_SILENT: usize = 32;
 /// Connections taken from a listener before other work has its turn.
 const TURN: usize = 16;
+/// How long a process that has leave to send memory is waited for, where what it has sent counts.
+const MEMORY_PATIENCE: Duration = Duration::from_millis(200);
 /// How long a client that has connected may take to ask where no descriptor is left to keep the connection.
 const PATIENCE: Duration = Duration::from_millis(2);
 
@@ -50,11 +51,19 @@ pub trait Service: Send + Sync {
 pub struct Services {
     registered: RwLock<class::Services, Vec<Registered>>,
     /// Over which nothing has been asked yet, oldest first. All are in the `epoll` of the [`Reception`].
-    silent: Mutex<class::SilentClients, VecDeque<EngineFd>>,
+    silent: Mutex<class::SilentClients, VecDeque<SilentClient>>,
     /// What is given up for a connection when the process has no other descriptor left.
     spare: Mutex<class::SpareDescriptor, Option<EngineFd>>,
     /// Threads that may have taken a connection or a request that isn't answered yet.
     answering: AtomicUsize,
+}
+
+/// A connection over which nothing has been asked yet, or for leave to send memory alone.
+#[derive(Debug)]
+struct SilentClient {
+    connection: EngineFd,
+    /// When leave was given.
+    leave: Option<Instant>,
 }
 
 /// A service, and the kind of request that it answers.
@@ -88,11 +97,22 @@ impl Services {
         self.answering.load(Ordering::Acquire) > 0
     }
 
+    /// A process has been given leave to send memory and will do so in a moment. To be asked before [`Self::is_answering`]: a request that
+    /// another thread takes is counted there first.
+    pub(super) fn expects_memory(&self) -> bool {
+        let is_expected = |leave: Instant| leave.elapsed() < MEMORY_PATIENCE;
+        self.silent.lock().iter().any(|client| client.leave.is_some_and(is_expected))
+    }
+
     /// Takes the connections that wait at a listener, at most 16. A request that has arrived already is answered.
-    pub(super) fn serve(&self, listener: RawFd, reception: &Reception<'_>) {
+    pub(super) fn serve(&self, listener: &ExposedSocket, reception: &Reception<'_>) {
         let _answering = Answering::begin(&self.answering);
+        // The program may have closed it, and have a listener of its own with the number.
+        if listener.checked() < 0 {
+            return;
+        }
         for _ in 0..TURN {
-            let connection = match sys::accept(listener) {
+            let connection = match listener.accept() {
                 Ok(connection) => {
                     // Another thread may have taken the number, the last time that it was given up.
                     if self.spare.lock().is_none() {
@@ -107,14 +127,14 @@ impl Services {
             if has_spoken(&connection) {
                 self.answer(connection, reception);
             } else {
-                self.keep(connection, reception);
+                self.keep(SilentClient { connection, leave: None }, reception);
             }
         }
     }
 
     /// No descriptor is left. One client is answered all the same: without its answer no process of the host may be able to start.
     #[cold]
-    fn serve_with_spare(&self, listener: RawFd, reception: &Reception<'_>) {
+    fn serve_with_spare(&self, listener: &ExposedSocket, reception: &Reception<'_>) {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
             tracing::warn!(
@@ -124,7 +144,7 @@ impl Services {
         let silent = std::mem::take(&mut *self.silent.lock());
         drop(silent);
         self.give_up_spare();
-        match sys::accept(listener) {
+        match listener.accept() {
             Ok(connection) => {
                 if let Ok(connection) = reception.let_in(connection)
                     && sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE)
@@ -153,25 +173,25 @@ impl Services {
     /// Answers those who had connected and have asked since.
     pub(super) fn serve_silent(&self, reception: &Reception<'_>) {
         let _answering = Answering::begin(&self.answering);
-        let spoken: VecDeque<_> = {
+        let spoken: VecDeque<SilentClient> = {
             let mut silent = self.silent.lock();
-            let (spoken, still) = silent.drain(..).partition(has_spoken);
+            let (spoken, still) = silent.drain(..).partition(|client| has_spoken(&client.connection));
             *silent = still;
             spoken
         };
-        for connection in spoken {
+        for SilentClient { connection, .. } in spoken {
             // The service may keep the connection. Fails for one that has ended meanwhile.
             let _ = reception.epoll.unwatch(connection.raw());
             self.answer(connection, reception);
         }
     }
 
-    fn keep(&self, connection: EngineFd, reception: &Reception<'_>) {
-        let fd = connection.raw();
+    fn keep(&self, client: SilentClient, reception: &Reception<'_>) {
+        let fd = client.connection.raw();
         let mut silent = self.silent.lock();
         let oldest = if silent.len() < MOST_SILENT { None } else { silent.pop_front() };
         // In the list first: a request that arrives at once is found there.
-        silent.push_back(connection);
+        silent.push_back(client);
         let watched = reception.epoll.watch(fd, reception.spoken);
         let unwatched = if watched.is_err() { silent.pop_back() } else { None };
         drop(silent);
@@ -193,7 +213,15 @@ impl Services {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let message = &bytes[..length];
-        let service = frame::kind_of(message).and_then(|kind| self.of_kind(kind));
+        let kind = frame::kind_of(message);
+        if kind == Some(frame::KIND_MEMORY) {
+            reception.permits_memory(&connection)?;
+            sys::accept_descriptors(connection.raw());
+            frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[])?;
+            self.keep(SilentClient { connection, leave: Some(Instant::now()) }, reception);
+            return Ok(());
+        }
+        let service = kind.and_then(|kind| self.of_kind(kind));
         reception.permits(&connection, service.as_deref())?;
         match service {
             Some(service) => {
@@ -225,12 +253,20 @@ impl Drop for Answering<'_> {
 
 impl Reception<'_> {
     /// A connection, if there is anything that the process at its other end may ask for.
-    fn let_in(&self, connection: EngineFd) -> io::Result<EngineFd> {
+    fn let_in(&self, connection: ExposedSocket) -> io::Result<EngineFd> {
         let fd = connection.raw();
         let proof = self.user.check_peer(fd).or_else(|refused| {
             if user::is_root(fd) || self.trust.includes(fd) { Ok(()) } else { Err(refused) }
         });
-        ExposedSocket::new(connection).proven(proof)
+        connection.proven(proof)
+    }
+
+    /// Whether the process at the other end may send memory: as a service that answers trusted users.
+    fn permits_memory(&self, connection: &EngineFd) -> io::Result<()> {
+        let fd = connection.raw();
+        self.user
+            .check_peer(fd)
+            .or_else(|refused| if self.trust.includes(fd) { Ok(()) } else { Err(refused) })
     }
 
     /// Whether a service, or what answers the rest, answers the process at the other end.
@@ -267,6 +303,46 @@ mod tests {
         }
     }
 
+    /// Where the kernel has it, a process sends memory to a slot's holder only after it has been given leave.
+    #[test]
+    fn descriptors_come_with_a_request_after_leave_was_given() {
+        use super::super::names::Name;
+
+        const KIND: u8 = 78;
+        #[derive(Default)]
+        struct Taking(AtomicU32);
+        impl Service for Taking {
+            fn serve(&self, _: EngineFd, _: &[u8], fds: Vec<EngineFd>) {
+                self.0.fetch_add(fds.len() as u32, Ordering::Relaxed);
+            }
+        }
+        // The number of no user, so that no process is disturbed.
+        let name = Name::leader(3_000_001_000 + std::process::id() % 1000);
+        let listener = name.listen().unwrap().expect("a free name");
+        let client = User::current().dial(&name).unwrap();
+        let (services, taking) = (Services::default(), Arc::new(Taking::default()));
+        services.register(KIND, taking.clone());
+        let epoll = Epoll::new().unwrap();
+        let trust = Trust::default();
+        let user = User::current();
+        let reception = Reception { user, trust: &trust, epoll: &epoll, spoken: 0, rest: &|_, _| Ok(()) };
+        let memory = sys::memfd(c"test", 4096).unwrap();
+        let send = || frame::send(client.raw(), &mut frame::header(KIND), &[memory.raw()]);
+
+        if sys::refuse_descriptors(sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap().raw()) {
+            assert_eq!(send().unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+        frame::send(client.raw(), &mut frame::header(frame::KIND_MEMORY), &[]).unwrap();
+        services.serve(&listener, &reception);
+        let (length, _) = frame::receive(client.raw(), &mut [0; LONGEST]).unwrap();
+        assert_eq!(length, frame::HEADER);
+        assert!(services.expects_memory());
+        send().unwrap();
+        services.serve_silent(&reception);
+        assert!(!services.expects_memory());
+        assert_eq!(taking.0.load(Ordering::Relaxed), 1);
+    }
+
     #[test]
     fn requests_go_to_the_service_of_their_kind_whenever_they_come() {
         use super::super::handover;
@@ -301,7 +377,7 @@ mod tests {
         for (kind, answer) in [(KIND, frame::GRANTED), (KIND + 1, frame::REFUSED)] {
             let client = user.dial(&name).unwrap();
             speak(&client, kind);
-            services.serve(listener.raw(), &reception);
+            services.serve(&listener, &reception);
             assert_eq!(answer_to(&client), Some(answer));
         }
         assert_eq!(counting.0.load(Ordering::Relaxed), 1);
@@ -309,7 +385,7 @@ mod tests {
         // A client that asks later is served later, and no thread waits for it.
         let clients = [(); 2].map(|()| user.dial(&name).unwrap());
         let before = std::time::Instant::now();
-        services.serve(listener.raw(), &reception);
+        services.serve(&listener, &reception);
         services.serve_silent(&reception);
         assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
         assert!(!sys::wait_for(epoll.raw(), libc::POLLIN, Duration::ZERO));
@@ -322,7 +398,7 @@ mod tests {
         // The client that has been silent for longest is cut off for one more.
         let others: Vec<_> = (0..MOST_SILENT).map(|_| user.dial(&name).unwrap()).collect();
         for _ in 0..=MOST_SILENT / TURN {
-            services.serve(listener.raw(), &reception);
+            services.serve(&listener, &reception);
         }
         let cut_off = frame::send(clients[0].raw(), &mut frame::header(KIND), &[]).unwrap_err();
         assert_eq!(cut_off.raw_os_error(), Some(libc::EPIPE));

@@ -15,7 +15,6 @@ use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Datagram, HostAddr, slot_of};
 use ferroce_wire::cm::GSI_QPN;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -75,35 +74,34 @@ impl Host {
         self.serve_all_port_requests();
     }
 
-    /// Answers what has been asked of a slot so far. False: another thread is answering something at this moment.
+    /// Answers what has been asked of a slot so far. False: another thread is answering something at this moment, or a process that has
+    /// just been given leave to send memory is about to introduce itself.
     #[must_use]
     pub fn answer_requests_to(&self, slot: u16) -> bool {
         self.with_reception(|reception| self.services.serve_silent(reception));
         let slot = self.slots.read().iter().find(|s| s.number == slot).map(Arc::clone);
-        // The program may have closed it, and have a listener of its own with the number.
-        let listener = slot.map_or(-1, |slot| slot.listener.checked());
-        if listener >= 0 {
-            self.serve(listener);
+        if let Some(slot) = slot {
+            self.serve(&slot.listener);
         }
-        !self.services.is_answering()
+        !self.services.expects_memory() && !self.services.is_answering()
     }
 
     fn serve_leader(&self) {
         // The answer to a request may need any lock.
         let listener = self.leader.read().clone();
         if let Some(listener) = listener {
-            self.serve(listener.raw());
+            self.serve(&listener);
         }
     }
 
     fn serve_slot(&self, number: u16) {
         let slot = self.slots.read().iter().find(|s| s.number == number).map(Arc::clone);
         if let Some(slot) = slot {
-            self.serve(slot.listener.raw());
+            self.serve(&slot.listener);
         }
     }
 
-    pub(super) fn serve(&self, listener: RawFd) {
+    pub(super) fn serve(&self, listener: &ExposedSocket) {
         self.with_reception(|reception| self.services.serve(listener, reception));
     }
 

@@ -113,7 +113,7 @@ fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     let Some(inbox) = name.bind(libc::SOCK_DGRAM).map_err(Error::system("bind of a slot's name"))? else {
         return Ok(None);
     };
-    let Some(listener) = name.listen_for_memory().map_err(Error::system("listen on a slot's name"))? else {
+    let Some(listener) = name.listen().map_err(Error::system("listen on a slot's name"))? else {
         return Ok(None);
     };
     let listed = Name::listed_slot(uid, number).bind(libc::SOCK_DGRAM);

@@ -1,5 +1,5 @@
 //! How two processes introduce themselves before they share memory: one message each way over the connection to a
-//! slot's holder, with descriptors.
+//! slot's holder, with descriptors. A slot's listener refuses them, so the process that makes the link first asks for leave.
 //!
 //! The frame is that of all requests between processes of a host. A process whose [`LAYOUT`] is another refuses, and both go by UDP.
 
@@ -41,7 +41,17 @@ fn message(status: u8, own: &Directory) -> [u8; LEN] {
     bytes
 }
 
-/// The first message; link memory and directory go with it.
+/// Asks the holder of a slot for leave to send the memory that goes with a [`hello`].
+pub(super) fn ask(fd: RawFd) -> io::Result<()> {
+    frame::send(fd, &mut frame::header(frame::KIND_MEMORY), &[])
+}
+
+/// The answer that gives it.
+pub(super) fn is_leave(bytes: &[u8]) -> bool {
+    bytes == frame::header(frame::GRANTED)
+}
+
+/// The request for a link; link memory and directory go with it.
 pub(super) fn hello(own: &Directory) -> [u8; LEN] {
     message(KIND, own)
 }

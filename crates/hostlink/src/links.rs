@@ -213,18 +213,11 @@ impl Links {
         let own = self.own?;
         let refused = |error| tracing::debug!(%error, slot, "no link to a process of this host");
         let memory = SharedMemory::create(link::LEN, false).map_err(refused).ok()?;
-        let introducing = self.introducing.lock();
         let link = self.add(slot, connection, Arc::new(memory), LinkEnd::Maker).map_err(refused).ok()?;
-        // What the peer has made meanwhile will do, as long as it hasn't heard of this one.
-        if let Some(other) = self.made_by_peer(&link, |_| true) {
-            self.drop_link(&link);
-            return Some(other);
-        }
-        hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()])
+        hello::ask(link.connection.raw())
             .inspect_err(|_| drop(self.drop_link(&link)))
             .map_err(refused)
             .ok()?;
-        drop(introducing);
         let mut deadline = Instant::now() + PATIENCE;
         let mut waits_for_other = false;
         loop {
@@ -237,8 +230,9 @@ impl Links {
             } else if sys::wait_for(link.connection.raw(), libc::POLLIN, round) {
                 self.finish(&link);
             }
-            // A peer that has introduced itself and has the higher number makes, or has made, this link yield.
-            if let Some(other) = self.made_by_peer(&link, |peer| peer > own.process) {
+            // A peer that has introduced itself and has the higher number makes, or has made, this link yield. So does this process
+            // where it learns of the peer's link before it may introduce itself.
+            if let Some(other) = self.made_by_peer(&link, |peer| peer > own.process || link.has_yielded()) {
                 if !link.is_dead() {
                     self.drop_link(&link);
                 }
@@ -387,8 +381,18 @@ impl Links {
         waiting
     }
 
-    /// Reads the answer to an introduction of ours, if it is there. Returns the numbers of the QPs that waited for room in vain.
+    /// Sends the introduction to a peer that has given leave. A link that the peer has made meanwhile is used instead, unless something has
+    /// gone by this one.
+    fn introduce_itself(&self, own: &Directory, link: &Arc<Link>) -> io::Result<()> {
+        if self.made_by_peer(link, |_| true).is_some() && link::ask_to_yield(&link.memory) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()])
+    }
+
+    /// Reads what the peer of a link of ours has answered so far. Returns the numbers of the QPs that waited for room in vain.
     fn finish(&self, link: &Arc<Link>) -> Vec<u32> {
+        let _introducing = self.introducing.lock();
         let _one = link.finishing.lock();
         if link.remote.get().is_some() || link.is_dead() {
             return Vec::new();
@@ -397,6 +401,12 @@ impl Links {
             match hello::receive(link.connection.raw()) {
                 // A bell: the peer already has something for this process.
                 Ok((bytes, _)) if bytes.len() == 1 => {}
+                Ok((bytes, _)) if hello::is_leave(&bytes) => {
+                    let introduced = self.own.map_or(Ok(()), |own| self.introduce_itself(own, link));
+                    if let Err(error) = introduced {
+                        break Err(error);
+                    }
+                }
                 answer => break answer,
             }
         };
@@ -557,6 +567,7 @@ impl Service for Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce_host::frame;
     use std::sync::Barrier;
     use std::thread;
 
@@ -570,8 +581,18 @@ mod tests {
         listens: EngineFd,
     }
 
+    /// The introduction that comes after the question for leave.
+    fn hear(connection: EngineFd) -> (EngineFd, Vec<u8>, Vec<EngineFd>) {
+        let (question, fds) = hello::receive(connection.raw()).unwrap();
+        assert_eq!((question, fds.len()), (frame::header(frame::KIND_MEMORY).to_vec(), 0));
+        let (message, fds) = hello::receive(connection.raw()).unwrap();
+        (connection, message, fds)
+    }
+
     impl Side {
+        /// Its peer has leave to introduce itself.
         fn new(slot: u16, is_listed: bool, connection: EngineFd, listens: EngineFd) -> Self {
+            frame::send(listens.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
             let own: &'static Directory = Box::leak(Box::new(Directory::new().unwrap()));
             if is_listed {
                 own.add_slot(slot);
@@ -590,15 +611,16 @@ mod tests {
             let mut listens = Some(listens);
             let mut answer = || {
                 let Some(connection) = listens.take() else { return };
-                let (message, fds) = hello::receive(connection.raw()).unwrap();
+                let (connection, message, fds) = hear(connection);
                 links.serve(connection, &message, fds);
             };
             let mut round = 0;
             let link = links.open(connection, peer, &mut || {
-                if round == 0 {
+                // Before the first round it has asked for leave, and after it, it has introduced itself.
+                if round == 1 {
                     introduced.wait();
                 }
-                if round == answers {
+                if round == 1 + answers {
                     answer();
                 }
                 round += 1;
@@ -613,9 +635,34 @@ mod tests {
         fn introduces_itself(&mut self, peer: u16, connection: EngineFd) -> Arc<Link> {
             let memory = Arc::new(SharedMemory::create(link::LEN, false).unwrap());
             let link = self.links.add(peer, connection, memory, LinkEnd::Maker).unwrap();
-            let own = self.links.own.unwrap();
-            hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()]).unwrap();
+            hello::ask(link.connection.raw()).unwrap();
+            self.links.finish(&link);
             link
+        }
+    }
+
+    /// A peer makes a link before it gives this process leave to introduce itself.
+    #[test]
+    fn link_of_the_peers_is_used_if_it_comes_before_leave_for_ones_own() {
+        for is_used in [true, false] {
+            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
+            let ([to_second, at_second], [to_first, at_first]) = (pair(), pair());
+            let mut sides =
+                [Side::new(11, true, to_second, at_first), Side::new(12, true, to_first, at_second)];
+            sides.sort_by_key(Side::process);
+            let [first, mut second] = sides;
+            let memory = Arc::new(SharedMemory::create(link::LEN, false).unwrap());
+            let own = first.links.add(second.slot, first.connection, memory, LinkEnd::Maker).unwrap();
+            hello::ask(own.connection.raw()).unwrap();
+            assert!(!is_used || own.use_unanswered());
+
+            let connection = std::mem::replace(&mut second.connection, sys::epoll_create().unwrap());
+            second.introduces_itself(first.slot, connection);
+            let (connection, message, fds) = hear(first.listens);
+            first.links.serve(connection, &message, fds);
+            first.links.finish(&own);
+            assert_eq!(own.is_dead(), !is_used);
+            assert_eq!(first.links.snapshot().len(), if is_used { 2 } else { 1 });
         }
     }
 
@@ -638,8 +685,8 @@ mod tests {
             assert!(!is_used || used.use_unanswered());
 
             let hears = |side: Side| {
-                let (message, fds) = hello::receive(side.listens.raw()).unwrap();
-                side.links.serve(side.listens, &message, fds);
+                let (connection, message, fds) = hear(side.listens);
+                side.links.serve(connection, &message, fds);
                 side.links
             };
             let (of_higher, of_lower) = (hears(higher), hears(lower));
@@ -665,9 +712,11 @@ mod tests {
             let first = Side::new(11, true, to_second, at_first);
             let second = Side::new(12, true, to_first, at_second);
             let mut listens = Some(second.listens);
+            let mut round = 0;
             let opened = first.links.open(first.connection, second.slot, &mut || {
-                let Some(connection) = listens.take() else { return };
-                let (mut message, fds) = hello::receive(connection.raw()).unwrap();
+                round += 1;
+                let Some(connection) = listens.take_if(|_| round == 2) else { return };
+                let (connection, mut message, fds) = hear(connection);
                 if changes_hello {
                     message[8] ^= 1;
                     second.links.serve(connection, &message, fds);

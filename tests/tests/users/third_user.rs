@@ -313,7 +313,7 @@ fn a_third_users_requests_get_no_answer_at_any_listener() {
 listeners = ['ferroce-2-slot-%d' % n for n in slots()]
 listeners += ['ferroce-2-u12345-leader', 'ferroce-2-port-0106-7174', 'ferroce-2-port-0106-7174-0.0.0.0']
 for name in listeners:
-    for kind in range(1, 12): refused(name, kind)
+    for kind in range(1, 13): refused(name, kind)
 print('refused')"
         );
         python(&world, &ask).wait(LIMIT).expect_success();
@@ -384,6 +384,12 @@ opened = open('/tmp/f', 'rb')
 def file(): return opened
 def forget(f): pass";
 
+const REFUSES_NONE: &str = "the kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)";
+
+fn refuses_descriptors(world: &World) -> bool {
+    python(world, "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 83, 0)").wait(LIMIT).success()
+}
+
 /// An idle process answers by its background thread: one that joins gets the sockets of the port from it, and one that connects is accepted.
 fn expect_no_hold_up(world: &World, files: &str) {
     let _holder = holder(world, FIRST);
@@ -411,11 +417,32 @@ fn descriptors_that_a_third_user_sends_to_every_name_hold_up_no_process() {
 fn files_whose_close_a_third_user_never_answers_keep_no_process_from_its_end() {
     require!(tool("rping", "rdmacm-utils"));
     let world = require!(hosts(|| World::one_host(1500)));
-    let refuses = "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 83, 0)";
-    if !python(&world, refuses).wait(LIMIT).success() {
-        return record_skip("the kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
+    if !refuses_descriptors(&world) {
+        return record_skip(REFUSES_NONE);
     }
     expect_no_hold_up(&world, UNANSWERED);
+}
+
+/// So no file of its making lies in a socket of another user's, where a last close can wait for its server.
+#[test]
+fn no_name_takes_a_descriptor_that_a_third_user_sends() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    if !refuses_descriptors(&world) {
+        return record_skip(REFUSES_NONE);
+    }
+    let taken = "
+taken = []
+def file(): return open('/dev/null')
+def forget(f): f.close()
+class Watched(socket.socket):
+    def sendmsg(self, *what):
+        super().sendmsg(*what); taken.append(self.getpeername())
+socket.socket = Watched";
+    connect_at_wildcard(&world, [FIRST, FIRST], || {
+        let attack = GIVES.replace("print('at it')\ntime.sleep(600)", "assert names and not taken, taken");
+        python(&world, &format!("{taken}\n{attack}")).wait(LIMIT).expect_success();
+    });
 }
 
 #[test]

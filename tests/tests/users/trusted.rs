@@ -17,6 +17,7 @@ def link(slot):
     m = mmap.mmap(shared, LINK)
     hello = b'FRCE' + bytes([2, 2, 0, 0]) + struct.pack('=QQQ', LAYOUT, random.getrandbits(62), ctypes.addressof(cookie)) + cookie.raw
     try:
+        s.send(b'FRCE' + bytes([2, 12, 0, 0])); s.recv(100)
         socket.send_fds(s, [hello], [shared, directory])
         answer, fds = socket.recv_fds(s, 100, 4)[:2]
     except (ConnectionResetError, BrokenPipeError): fds = []

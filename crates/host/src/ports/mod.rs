@@ -369,7 +369,7 @@ impl Host {
             known.requested.iter().filter_map(Weak::upgrade).find(|one| one.id == id)
         };
         if let Some(requested) = requested {
-            self.serve(requested.listener.checked());
+            self.serve(&requested.listener);
         }
     }
 
@@ -377,7 +377,7 @@ impl Host {
     pub(super) fn serve_all_port_requests(&self) {
         let requested: Vec<_> = self.ports.all.read().requested.iter().filter_map(Weak::upgrade).collect();
         for one in requested {
-            self.serve(one.listener.checked());
+            self.serve(&one.listener);
         }
     }
 

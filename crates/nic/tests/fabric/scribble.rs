@@ -228,6 +228,11 @@ fn memory(len: usize, seals: i32) -> EngineFd {
     fd
 }
 
+/// Asks for leave to send memory. False when the other end is closed.
+fn may_send_memory(socket: &OwnedFd) -> bool {
+    send(socket, b"FRCE\x02\x0c\0\0", &[]) && verdict(socket) == "granted"
+}
+
 /// Offers shared memory in a way that `how` says. What became of it, and the connection.
 pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
     let mut hello = vec![0; 40];
@@ -279,7 +284,9 @@ pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
     };
     loop {
         match connect(slot) {
-            Ok(socket) if send(&socket, &hello, &fds) => return (verdict(&socket), socket),
+            Ok(socket) if may_send_memory(&socket) && send(&socket, &hello, &fds) => {
+                return (verdict(&socket), socket);
+            }
             Ok(_) => {}
             // Its queue of connections is full.
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {

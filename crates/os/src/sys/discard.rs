@@ -30,6 +30,12 @@ pub fn refuse_descriptors(fd: RawFd) -> bool {
     set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &0_i32).is_ok()
 }
 
+/// Lets messages with descriptors through to this socket again.
+pub fn accept_descriptors(fd: RawFd) {
+    // A kernel without the option lets them through anyway.
+    let _ = set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &1_i32);
+}
+
 /// Closes a socket, and what lies unread in it. Of a listener, with the connections that wait there. Ends it first, also for the processes
 /// that have duplicates.
 pub fn discard(socket: EngineFd) {

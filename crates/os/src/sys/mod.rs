@@ -26,7 +26,9 @@ mod wait;
 
 pub use address::{AbstractName, InetAddress, LinkAddress, NetlinkAddress};
 pub use buffer::large_buffer;
-pub use discard::{brings_descriptors, discard, discard_message, leave, refuse_descriptors};
+pub use discard::{
+    accept_descriptors, brings_descriptors, discard, discard_message, leave, refuse_descriptors,
+};
 pub(crate) use ending::{after_fork as forget_threads, thread_comes, thread_ends};
 pub use ending::{
     at_exit, end_process, how_often_to_look, only_our_threads_are_left, own_number, tell_of_ends,
