@@ -56,12 +56,12 @@ pub enum Error {
     /// Processes of this user hold the address's sockets and none of them answered in time.
     #[error(
         "no process that holds UDP port 4791 of {address} answers: {}, or a program that isn't ours has it",
-        if *.stopped { "all are stopped" } else { "all are too busy" }
+        if *.stopped { "all are stopped or frozen" } else { "all are too busy" }
     )]
     Unresponsive {
         /// The local address.
         address: HostAddr,
-        /// All that were asked are stopped.
+        /// All that were asked are stopped, or frozen.
         stopped: bool,
     },
     /// The address isn't one of this host's (any more).
@@ -126,7 +126,7 @@ mod tests {
         let address = HostAddr::new("10.0.0.1".parse().unwrap(), 0);
         let error = ferroce_types::Error::from(Error::Unresponsive { address, stopped: true });
         assert_eq!(error.errno(), libc::EBUSY);
-        let why = "joining the host's other processes: no process that holds UDP port 4791 of 10.0.0.1 answers: all are stopped, or a program that isn't ours has it";
+        let why = "joining the host's other processes: no process that holds UDP port 4791 of 10.0.0.1 answers: all are stopped or frozen, or a program that isn't ours has it";
         assert_eq!(error.to_string(), why);
     }
 }

@@ -20,6 +20,8 @@ const KIND: u8 = 1;
 const MESSAGE: usize = frame::HEADER + 16 + 4;
 /// How long those asked have before more are asked.
 const HEDGE: Duration = Duration::from_millis(5);
+/// Between two looks at a process that doesn't answer.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Holders asked in one go.
 const CROWD: usize = 32;
 
@@ -72,7 +74,7 @@ pub(super) enum SocketSearch {
     Group(Box<SocketGroup>),
     /// All processes that were asked answered that they don't have it, or are gone.
     Nobody,
-    /// No process had it, and those that didn't answer in time are stopped.
+    /// No process had it, and those that didn't answer in time are held up: stopped, or frozen.
     Stopped,
     /// No process had it, and one that runs didn't answer in time, or is about to have it.
     Silence,
@@ -120,11 +122,9 @@ pub(super) fn ask(
             }
             idle();
         }
-        if left.is_empty() || asked.len() > 4 * CROWD {
-            for socket in asked.drain(..) {
-                let pid = sys::peer_credentials(socket.raw()).map_or(0, |peer| peer.pid);
-                *if watch::is_stopped(pid) { &mut stopped } else { &mut silence } = true;
-            }
+        if !asked.is_empty() && (left.is_empty() || asked.len() > 4 * CROWD) {
+            *if are_held_up(&asked, idle) { &mut stopped } else { &mut silence } = true;
+            asked.clear();
         }
     }
     Ok(match (silence, stopped) {
@@ -132,6 +132,23 @@ pub(super) fn ask(
         (false, true) => SocketSearch::Stopped,
         (false, false) => SocketSearch::Nobody,
     })
+}
+
+/// None of the processes at the other ends answers soon: each is stopped, or doesn't run ([`watch::may_run`]).
+fn are_held_up(asked: &[EngineFd], idle: &mut dyn FnMut()) -> bool {
+    let pids = asked.iter().map(|socket| sys::peer_credentials(socket.raw()).map_or(0, |peer| peer.pid));
+    let mut left: Vec<i32> = pids.collect();
+    left.retain(|&pid| !watch::is_stopped(pid));
+    let has_answered = |socket: &EngineFd| sys::wait_for(socket.raw(), libc::POLLIN, Duration::ZERO);
+    let begun = Instant::now();
+    while !left.is_empty() && begun.elapsed() < watch::ASLEEP {
+        if asked.iter().any(has_answered) || left.iter().any(|&pid| watch::may_run(pid)) {
+            return false;
+        }
+        idle();
+        sys::pause(LOOK_INTERVAL);
+    }
+    true
 }
 
 /// What a process that was asked has answered.

@@ -231,11 +231,31 @@ pub fn is_stopped(pid: i32) -> bool {
     if pid == 0 {
         return false;
     }
-    let path = sys::proc_entry(pid, "stat").and_then(|path| Ok(CString::new(path)?));
-    let stat = path.and_then(|path| sys::read_file(&path, 4096)).unwrap_or_default();
+    sys::proc_entry(pid, "stat").is_ok_and(|path| matches!(state_at(path), Some(b'T' | b't')))
+}
+
+/// A process that doesn't answer what it was asked, and of which no thread [may run](may_run) for so long, is held up: in a frozen cgroup
+/// (`docker pause`), whose processes aren't stopped by their states, or by a page that doesn't come. One that waits for a processor of a busy
+/// machine isn't.
+pub(super) const ASLEEP: Duration = Duration::from_millis(200);
+
+/// A thread of the process runs, waits for a processor or is ending (perhaps with a core dump). True of 0, and where `/proc` doesn't have the
+/// process.
+pub(super) fn may_run(pid: i32) -> bool {
+    let directory = if pid == 0 { None } else { sys::proc_entry(pid, "task").ok() };
+    let Some(threads) = directory.and_then(|path| std::fs::read_dir(path).ok()) else { return true };
+    threads.flatten().any(|thread| {
+        let path = thread.path().join("stat").into_os_string().into_string();
+        path.is_ok_and(|path| state_at(path).is_some_and(|state| !b"SDTt".contains(&state)))
+    })
+}
+
+/// The state in the file `stat` of a process or a thread.
+fn state_at(path: String) -> Option<u8> {
+    let stat = sys::read_file(&CString::new(path).ok()?, 4096).ok()?;
     // The name before it may have any letters.
-    let state = stat.iter().rposition(|&b| b == b')').and_then(|end| stat.get(end + 2));
-    matches!(state, Some(b'T' | b't'))
+    let end = stat.iter().rposition(|&b| b == b')')?;
+    stat.get(end + 2).copied()
 }
 
 #[cfg(test)]
@@ -254,6 +274,24 @@ mod tests {
         let memory = sys::memfd(c"test", length).unwrap();
         sys::add_seals(memory.raw(), seals).unwrap();
         memory
+    }
+
+    /// The state of this process's main thread is that of a sleeper.
+    #[test]
+    fn process_may_run_while_one_of_its_threads_does() {
+        let own = std::process::id().cast_signed();
+        assert!(may_run(own) && may_run(0));
+        let mut asleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = asleep.id().cast_signed();
+        let begun = std::time::Instant::now();
+        while may_run(pid) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it sleeps");
+            sys::pause(Duration::from_millis(1));
+        }
+        assert!(!is_stopped(pid));
+        asleep.kill().unwrap();
+        asleep.wait().unwrap();
+        assert!(may_run(pid), "it is gone");
     }
 
     #[test]

@@ -36,7 +36,7 @@ const KIND: u8 = 10;
 const REQUEST: usize = frame::HEADER + 4;
 /// How long the processes that have a port's number have to hand its listener over, if none of them is stopped …
 const PATIENCE: Duration = Duration::from_secs(5);
-/// … and if the one that is asked is.
+/// … and if the one that is asked is, or doesn't run for [`watch::ASLEEP`] more.
 const PATIENCE_WITH_STOPPED: Duration = Duration::from_millis(200);
 /// … and where none can be asked yet: too many wait at the name.
 const PATIENCE_WITH_CROWD: Duration = Duration::from_secs(1);
@@ -334,9 +334,15 @@ impl Host {
             return Ok(NumberSearch::Nobody);
         }
         let pid = sys::peer_credentials(fd).map_or(0, |peer| peer.pid);
+        let mut ran = begun;
         while !sys::wait_for(fd, libc::POLLIN, 2 * ROUND) {
             let waited = begun.elapsed();
-            if waited >= PATIENCE || waited >= PATIENCE_WITH_STOPPED && watch::is_stopped(pid) {
+            let is_late = waited >= PATIENCE_WITH_STOPPED;
+            if !is_late || watch::may_run(pid) {
+                ran = Instant::now();
+            }
+            let is_held_up = is_late && (ran.elapsed() >= watch::ASLEEP || watch::is_stopped(pid));
+            if waited >= PATIENCE || is_held_up {
                 return Ok(NumberSearch::Unanswered);
             }
             self.answer_requests();

@@ -183,6 +183,18 @@ fn holders_that_are_all_stopped_are_reported_as_unresponsive() {
     });
 }
 
+/// As in a frozen cgroup, where no state is that of a stopped process.
+#[test]
+fn holders_whose_threads_all_sleep_are_reported_as_stopped() {
+    in_namespace("host::holders_whose_threads_all_sleep_are_reported_as_stopped", || {
+        let mut only = Member::joined(LO4);
+        assert_eq!(only.ask("sleep"), "ok");
+        let joiner = Host::join().unwrap();
+        let error = endpoint(&joiner, address(LO4)).unwrap_err();
+        assert!(matches!(error, Error::Unresponsive { stopped: true, .. }), "{error}");
+    });
+}
+
 #[test]
 fn port_of_a_foreign_program_is_reported_with_its_user() {
     in_namespace("host::port_of_a_foreign_program_is_reported_with_its_user", || {

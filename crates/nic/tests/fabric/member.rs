@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -74,6 +74,9 @@ pub fn address(text: &str) -> HostAddr {
     HostAddr::new(ip.parse().unwrap(), unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
+/// The count of rounds of a serving thread that sleeps.
+const ASLEEP: u64 = u64::MAX;
+
 /// The child's side.
 struct Serving {
     host: Arc<Host>,
@@ -85,6 +88,8 @@ struct Serving {
     foreign: AtomicU64,
     /// Rounds of the serving thread.
     rounds: AtomicU64,
+    /// It answers no more.
+    sleeps: AtomicBool,
 }
 
 impl Serving {
@@ -105,6 +110,10 @@ impl Serving {
     fn serve(&self) {
         loop {
             self.rounds.fetch_add(1, Ordering::SeqCst);
+            while self.sleeps.load(Ordering::SeqCst) {
+                self.rounds.store(ASLEEP, Ordering::SeqCst);
+                sys::pause(Duration::from_secs(100));
+            }
             let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut fds = vec![poll(self.host.poll_fd())];
             let endpoints: Vec<_> = self.endpoints.lock().unwrap().values().map(Arc::clone).collect();
@@ -154,6 +163,11 @@ impl Serving {
                 Err(error) => format!("errno {} {error}", error.errno()),
             },
             ["number", name] => self.number(name).to_string(),
+            ["sleep"] => {
+                self.sleeps.store(true, Ordering::SeqCst);
+                eventually("the serving thread sleeps", || self.rounds.load(Ordering::SeqCst) == ASLEEP);
+                "ok".to_owned()
+            }
             ["read", steering] => {
                 self.reads.store(1 << steering.parse::<u8>().unwrap(), Ordering::SeqCst);
                 // Until the round in which another socket was read is over.
@@ -221,6 +235,7 @@ pub fn serve() {
         bad: AtomicU64::new(0),
         foreign: AtomicU64::new(0),
         rounds: AtomicU64::new(0),
+        sleeps: AtomicBool::new(false),
     });
     let server = Arc::clone(&serving);
     std::thread::spawn(move || server.serve());
