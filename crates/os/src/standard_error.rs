@@ -38,10 +38,10 @@ impl ErrorLines {
             }
             // What is ready takes so much without a wait (pipe(7)).
             let piece = &bytes[..bytes.len().min(libc::PIPE_BUF)];
-            match sys::write(self.fd, piece) {
+            match write_piece(self.fd, piece) {
                 Ok(written) => bytes = &bytes[written.min(bytes.len())..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Another thread was faster.
+                // Another thread, or another process, was faster.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {}
                 // It may be closed.
                 Err(_) => return,
@@ -65,12 +65,29 @@ impl ErrorLines {
     }
 }
 
+/// Writes to what had room just now. Another process may fill a pipe or socket meanwhile: the kernel then waits for no reader, from Linux 6.4.
+fn write_piece(fd: RawFd, piece: &[u8]) -> io::Result<usize> {
+    // A regular file isn't waited for, and may refuse to be written at once.
+    let kind = sys::file_kind(fd)?;
+    if !matches!(kind, libc::S_IFIFO | libc::S_IFSOCK) {
+        return sys::write(fd, piece);
+    }
+    match sys::write_at_once(fd, piece) {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ESPIPE | libc::ENOSYS)) =>
+        {
+            sys::write(fd, piece)
+        }
+        written => written,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{BufRead, BufReader, Read};
-    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     fn pipe() -> (File, File) {
         let mut ends = [0; 2];
@@ -104,6 +121,24 @@ mod tests {
         let mut rest = String::new();
         reader.read_to_string(&mut rest).expect("the rest");
         assert!(rest.ends_with("again\n"), "{rest}");
+    }
+
+    #[test]
+    fn room_that_another_process_takes_after_the_look_is_not_waited_for() {
+        let pipes = pipe();
+        let sockets = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let sockets = (File::from(OwnedFd::from(sockets.0)), File::from(OwnedFd::from(sockets.1)));
+        for (_reader, writer) in [pipes, sockets] {
+            let (ended, end) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                // As after a look that has found room.
+                let errors = std::iter::repeat_with(|| write_piece(writer.as_raw_fd(), &[b'x'; 1000]))
+                    .find_map(Result::err);
+                ended.send(errors.map(|error| error.kind())).expect("the test");
+            });
+            let end = end.recv_timeout(Duration::from_secs(30)).expect("no wait for a reader");
+            assert_eq!(end, Some(io::ErrorKind::WouldBlock));
+        }
     }
 
     #[test]

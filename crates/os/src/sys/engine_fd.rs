@@ -150,7 +150,15 @@ pub fn device_and_inode(fd: RawFd) -> io::Result<(u64, u64)> {
     stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-fn stat_of(fd: RawFd) -> io::Result<libc::stat> {
+/// The kind of the file behind a descriptor: one of the `S_IF` constants.
+///
+/// # Errors
+/// That of `fstat(2)`.
+pub fn file_kind(fd: RawFd) -> io::Result<libc::mode_t> {
+    stat_of(fd).map(|stat| stat.st_mode & libc::S_IFMT)
+}
+
+pub(super) fn stat_of(fd: RawFd) -> io::Result<libc::stat> {
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes a stat into `stat`.

@@ -34,8 +34,8 @@ pub use ending::{
     at_exit, end_process, how_often_to_look, only_our_threads_are_left, own_number, tell_of_ends,
 };
 pub use engine_fd::{
-    EngineFd, abandon_all, close_all_after_fork, close_if, descriptor_limit, device_and_inode, find_lost,
-    for_each_engine_fd, identity, with_forks_held,
+    EngineFd, abandon_all, close_all_after_fork, close_if, descriptor_limit, device_and_inode, file_kind,
+    find_lost, for_each_engine_fd, identity, with_forks_held,
 };
 pub(crate) use engine_fd::{hold_openings, is_engine_fd, out_of_the_way, resume_openings};
 pub use futex::{sleep, wake};
@@ -102,6 +102,19 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
 pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
     // SAFETY: `buffer` is readable for its length.
     check(unsafe { libc::syscall(libc::SYS_write, fd, buffer.as_ptr(), buffer.len()) })
+}
+
+/// As [`write`] to a pipe or socket, without a wait for room, whether the descriptor has O_NONBLOCK or not.
+///
+/// # Errors
+/// That of `pwritev2(2)`: EAGAIN without room; EOPNOTSUPP, ESPIPE or ENOSYS where the kernel can't write to this file without a wait.
+pub fn write_at_once(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
+    /// The file's own position, of which pipes and sockets have none.
+    const OWN_POSITION: libc::c_ulong = libc::c_ulong::MAX;
+    let part = libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() };
+    let (parts, flags) = (&raw const part, libc::RWF_NOWAIT);
+    // SAFETY: `part` names `buffer`, which is readable for its length.
+    check(unsafe { libc::syscall(libc::SYS_pwritev2, fd, parts, 1, OWN_POSITION, OWN_POSITION, flags) })
 }
 
 /// The bytes of a (pseudo-)file, at most `limit` of them. No C library `open` or `read`, which can be cancelled.

@@ -1,5 +1,6 @@
 //! System calls about memory and processes that others share.
 
+use super::engine_fd::stat_of;
 use super::{EngineFd, KeptFd, check, fd_of, read_file};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -71,11 +72,7 @@ pub fn seals(fd: RawFd) -> io::Result<i32> {
 /// # Errors
 /// That of `fstat(2)`.
 pub fn file_size(fd: RawFd) -> io::Result<u64> {
-    // SAFETY: all-zero bytes are a valid stat.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes a stat into `stat`.
-    check(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) })?;
-    Ok(stat.st_size as u64)
+    stat_of(fd).map(|stat| stat.st_size as u64)
 }
 
 /// Reads the bytes of a file from byte `at` on, as many as there are or `bytes` takes, and says how many.
