@@ -118,12 +118,14 @@ impl ManagerState {
         }
     }
 
-    /// A process of this host is gone.
-    fn gone(&mut self, gsi: Gsi, slot: u16) {
+    /// As [`CommunicationManager::gone`].
+    fn gone(&mut self, gsi: Gsi, slot: Option<u16>) {
         let mut known = BTreeMap::new();
         let mut is_here =
             |route: &Route| *known.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to));
-        self.cm.peer_gone(now(), |id, route| slot_of_id(id) == slot && is_here(route));
+        if let Some(slot) = slot {
+            self.cm.peer_gone(now(), |id, route| slot_of_id(id) == slot && is_here(route));
+        }
         self.cm.ask_again(now(), is_here);
     }
 
@@ -216,7 +218,7 @@ impl CommunicationManager for Worker {
         })
     }
 
-    fn gone(&self, slot: u16) {
+    fn gone(&self, slot: Option<u16>) {
         let Self(manager) = *self;
         if let Ok(gsi) = manager.gsi() {
             let _ = manager.with(|state| state.gone(gsi, slot));

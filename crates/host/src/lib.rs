@@ -67,7 +67,7 @@ pub use gids::{GidTables, KIND_GIDS};
 pub use group::{OpenSocket, SocketGroup, is_held};
 pub use names::{ListedSlots, listings};
 pub use port_address::{PortAddress, PortError};
-pub use ports::{Delivery, Destination, HeldPort};
+pub use ports::{AtPort, Delivery, Destination, HeldPort};
 pub use process::Host;
 pub use services::{Service, Services};
 pub use tracer::{KIND_TRACE, Tracer};

@@ -125,6 +125,7 @@ classes! {
     InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
     Lifelines: "nic/src/gsi/lifelines.rs", "connections that end with another process";
+    AtPorts: "nic/src/gsi/at_ports.rs", "connections over which requests went that may be unread";
     GsiPassOn: "nic/src/gsi/pass_on.rs", "MADs for other processes that have too much to read";
     GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";
     ConnectManager: "connect/src/manager.rs", "the communication manager of this process";

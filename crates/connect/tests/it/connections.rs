@@ -2,6 +2,7 @@
 
 use super::namespace::in_namespace;
 use super::peer::Peer;
+use std::time::{Duration, Instant};
 
 const SERVER: &str = "127.0.0.1:7174";
 const CLIENT: &str = "127.0.0.1:40000";
@@ -221,6 +222,33 @@ fn a_peer_that_is_killed_is_missed_at_once() {
         server.kill();
         assert_eq!(client.event(), "rejected c 8");
     });
+}
+
+#[test]
+fn a_listener_that_is_killed_before_it_reads_a_request_is_missed_at_once() {
+    in_namespace(
+        "connections::a_listener_that_is_killed_before_it_reads_a_request_is_missed_at_once",
+        || {
+            let (server, mut client) = listening(SERVER);
+            server.signal(libc::SIGSTOP);
+            assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+            // Many requests lie there. One of them is the last.
+            for n in 0..20 {
+                assert_eq!(client.ask(&format!("connect c{n} {CLIENT} {SERVER} {} hello", 5000 + n)), "ok");
+            }
+            assert_eq!(client.ask("quiet 300"), "nothing");
+            let killed = Instant::now();
+            server.kill();
+            assert_eq!(client.event(), "rejected c 8");
+            let mut rejected: Vec<String> = (0..20).map(|_| client.event()).collect();
+            rejected.sort();
+            let mut expected: Vec<String> = (0..20).map(|n| format!("rejected c{n} 8")).collect();
+            expected.sort();
+            assert_eq!(rejected, expected);
+            // Before the first repetition, which comes six seconds after the request.
+            assert!(killed.elapsed() < Duration::from_secs(5));
+        },
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::port_table::OwnPort;
 use crate::process::Host;
 use crate::{forward, frame};
 use ferroce_os::clock;
+use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Datagram, HostAddr, first_qpn};
 use std::io;
 use std::os::fd::RawFd;
@@ -34,12 +35,12 @@ enum HolderName {
 }
 
 /// What has become of a MAD for a process of this host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Delivery {
     /// It is for this process.
     Own,
-    /// The process that it is for gets it.
-    Sent,
+    /// The process that it is for gets it. `Some`: it lies at the listener of a port until that process reads it.
+    Sent(Option<AtPort>),
     /// It is for a process of another user of this host, and hasn't been sent.
     OtherUser,
     /// That process has too much to read: later, perhaps.
@@ -47,10 +48,39 @@ pub enum Delivery {
     /// No process here has what it is for.
     Nobody,
 }
+
+/// MADs that lie at the listener of a port of this user: the connection over which they went.
+#[derive(Debug)]
+pub struct AtPort {
+    connection: EngineFd,
+    port: PortAddress,
+}
+
+impl AtPort {
+    /// The connection, which is readable when the process at its other end has closed it, or has died.
+    #[must_use]
+    pub fn raw(&self) -> RawFd {
+        self.connection.raw()
+    }
+
+    /// Both lie at one port.
+    #[must_use]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.port == other.port
+    }
+
+    /// Whether the connection, which has ended, has ended before the MADs were read: the kernel reports ECONNRESET for what was unread.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        let error = sys::int_option(self.connection.checked(), libc::SOL_SOCKET, libc::SO_ERROR);
+        error.is_ok_and(|error| error == libc::ECONNRESET)
+    }
+}
+
 /// The user whom a sender of MADs found at a port.
 enum ReachedPort {
     /// A process of this user.
-    Own(ExposedSocket),
+    Own(EngineFd),
     /// A process of the other user who has the port's number.
     Others(ExposedSocket),
     /// Too many connections wait there.
@@ -86,11 +116,10 @@ impl Host {
         let mut nothing = Delivery::Nobody;
         for (address, v6_only) in exact.into_iter().chain(wide) {
             let port = PortAddress { space, port, address, v6_only };
-            let to = Destination { of: HolderName::Port(port), from_network };
             let reached = self.reach_port(port);
             // Any user's process may have a name at which it doesn't answer: it delays no MAD for another one.
             let is_uncertain = matches!(reached, ReachedPort::Busy);
-            match self.deliver_over(reached, to, mads) {
+            match self.deliver_over(reached, port, mads, from_network) {
                 busy if is_uncertain => nothing = busy,
                 // The process has given the port up just now, or none has it.
                 Delivery::Nobody => {}
@@ -107,8 +136,9 @@ impl Host {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ReachedPort::Busy,
             Err(_) => return ReachedPort::Nobody,
         };
-        if self.user.check_peer(connection.raw()).is_ok() {
-            return ReachedPort::Own(connection);
+        let is_own = self.user.check_peer(connection.raw());
+        if is_own.is_ok() {
+            return connection.proven(is_own).map_or(ReachedPort::Nobody, ReachedPort::Own);
         }
         // Where several users have one number here, it proves nothing.
         let uid = uid_of(connection.raw()).filter(|&uid| self.trust.knows(uid));
@@ -145,17 +175,26 @@ impl Host {
     /// Takes MADs to the process that was [busy](Delivery::Busy), all together: few enough for one message between processes.
     pub fn deliver_to(&self, to: &Destination, mads: &[Datagram<'_>]) -> Delivery {
         match to.of {
-            HolderName::Port(port) => self.deliver_over(self.reach_port(port), *to, mads),
+            HolderName::Port(port) => self.deliver_over(self.reach_port(port), port, mads, to.from_network),
             HolderName::Slot(slot) => self.deliver_to_slot(slot, mads, to.from_network),
         }
     }
 
-    fn deliver_over(&self, reached: ReachedPort, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
+    fn deliver_over(
+        &self,
+        reached: ReachedPort,
+        port: PortAddress,
+        mads: &[Datagram<'_>],
+        from_network: bool,
+    ) -> Delivery {
+        let to = Destination { of: HolderName::Port(port), from_network };
         match reached {
-            ReachedPort::Others(_) if !to.from_network => Delivery::OtherUser,
-            ReachedPort::Own(connection) | ReachedPort::Others(connection) => {
-                self.send_mads(connection.raw(), None, to, mads)
-            }
+            ReachedPort::Others(_) if !from_network => Delivery::OtherUser,
+            ReachedPort::Others(connection) => self.send_mads(connection.raw(), None, to, mads),
+            ReachedPort::Own(connection) => match self.send_mads(connection.raw(), None, to, mads) {
+                Delivery::Sent(_) => Delivery::Sent(Some(AtPort { connection, port })),
+                delivery => delivery,
+            },
             ReachedPort::Busy => Delivery::Busy(to),
             ReachedPort::Nobody => Delivery::Nobody,
         }
@@ -172,7 +211,7 @@ impl Host {
             None => frame::send(fd, &mut blob, &[]),
         };
         match sent {
-            Ok(()) => Delivery::Sent,
+            Ok(()) => Delivery::Sent(None),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy(to),
             Err(error) => {
                 if !matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EPIPE | libc::ECONNRESET))

@@ -10,7 +10,7 @@
 
 mod delivery;
 
-pub use delivery::{Delivery, Destination};
+pub use delivery::{AtPort, Delivery, Destination};
 
 use super::epoll::{PORT, PORT_CLIENT, PORT_REQUESTS};
 use super::exposed::ExposedSocket;

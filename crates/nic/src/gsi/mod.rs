@@ -8,6 +8,7 @@
 //! All processes of a host that connect read the sockets to which packets for QP 1 come, and pass MADs on to whom they are for. A
 //! message has a port, or a communication ID, whose high bits are a slot of the process that gave it.
 
+mod at_ports;
 mod lifelines;
 mod pass_on;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub(crate) use lifelines::register;
 use crate::adapter::{self, Adapter};
 use crate::ah::{Path, ResolvedAv};
 use crate::fabric::is_of_this_host;
+use at_ports::AtPorts;
 use ferroce_cm::{AddressedMad, Route, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
@@ -56,8 +58,9 @@ pub trait CommunicationManager: Send + Sync {
     /// What is shown of its listeners and connections; `None` while another thread is at work there.
     fn try_look(&self) -> Option<ConnectionManager>;
 
-    /// The process of this host is gone that had a slot, and that was [followed](Gsi::follow).
-    fn gone(&self, slot: u16);
+    /// The process of this host is gone that had a slot, and that was [followed](Gsi::follow). `None`: a process, or a port of one, is gone
+    /// that hasn't read a request.
+    fn gone(&self, slot: Option<u16>);
 }
 
 /// What has become of a MAD that was sent.
@@ -123,7 +126,7 @@ impl Receiver {
 
     /// Takes the packets of MADs to the process that they are for, to one of another user only if they are `from_network`.
     fn deliver(&self, host: &Host, packets: &[Datagram<'_>], from_network: bool) -> Delivery {
-        let Some(first) = packets.first() else { return Delivery::Sent };
+        let Some(first) = packets.first() else { return Delivery::Sent(None) };
         match self {
             Self::Slot(slot) => host.deliver_to_slot(*slot, packets, from_network),
             // The others have it already, or get it now.
@@ -157,8 +160,8 @@ enum Waiting {
     ForManager(AddressedMad),
     /// The answer to one without a receiver.
     Answer(AddressedMad),
-    /// The process that had this slot is gone: its messages come before.
-    Gone(u16),
+    /// The process that had this slot is gone: its messages come before. `None`: a port is gone, with a request that hasn't been read.
+    Gone(Option<u16>),
 }
 
 /// The adapter's part of QP 1.
@@ -173,6 +176,7 @@ pub(crate) struct GsiState {
     due: AtomicU64,
     psn: AtomicU32,
     lifelines: Lifelines,
+    at_ports: AtPorts,
     pass_on: PassOn<Destination, Unread>,
 }
 
@@ -223,7 +227,7 @@ impl Gsi {
         }
         let slot = slot_of_id(comm_id);
         if !self.0.follow(slot) {
-            self.0.keep(Waiting::Gone(slot));
+            self.0.keep(Waiting::Gone(Some(slot)));
         }
         true
     }
@@ -339,12 +343,16 @@ impl Adapter {
         let delivery = receiver.deliver(&self.host, std::slice::from_ref(datagram), false);
         // To another user's process as to another host. A receiver that isn't named may be one of the user that has the port.
         let is_unnamed = receiver == Receiver::Unknown && self.host.is_guest(mad.to);
-        if delivery == Delivery::OtherUser || is_unnamed {
+        if matches!(delivery, Delivery::OtherUser) || is_unnamed {
             self.send_mad(mad, &mut self.gsi_packet(&mad.mad), true);
         }
         match delivery {
             Delivery::Own => SentMad::Own,
-            Delivery::Sent | Delivery::OtherUser => SentMad::Gone,
+            Delivery::Sent(at_port) => {
+                at_port.into_iter().for_each(|request| self.keep_at_port(request));
+                SentMad::Gone
+            }
+            Delivery::OtherUser => SentMad::Gone,
             Delivery::Busy(to) => {
                 self.keep_unread(to, datagram, false, until);
                 SentMad::Gone
@@ -381,7 +389,10 @@ impl Adapter {
             let packets: Vec<Datagram<'_>> = unread.iter().map(|unread| unread.datagram()).collect();
             match self.host.deliver_to(to, &packets) {
                 Delivery::Busy(_) => Attempt::Busy,
-                Delivery::Sent => Attempt::Sent,
+                Delivery::Sent(at_port) => {
+                    at_port.into_iter().for_each(|request| self.keep_at_port(request));
+                    Attempt::Sent
+                }
                 Delivery::Nobody | Delivery::Own | Delivery::OtherUser => Attempt::Gone,
             }
         };
@@ -429,7 +440,7 @@ impl Adapter {
             self.ask_everybody(datagram);
         }
         match receiver.deliver(&self.host, std::slice::from_ref(datagram), true) {
-            Delivery::Sent | Delivery::OtherUser => {}
+            Delivery::Sent(_) | Delivery::OtherUser => {}
             Delivery::Busy(to) => self.keep_unread(to, datagram, true, until),
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
@@ -502,7 +513,7 @@ impl GsiSource {
         if !gone.is_empty() {
             self.0.empty_sockets(GSI_QPN, &mut || false);
         }
-        gone.into_iter().for_each(|slot| self.0.keep(Waiting::Gone(slot)));
+        gone.into_iter().for_each(|slot| self.0.keep(Waiting::Gone(Some(slot))));
     }
 }
 
@@ -515,6 +526,7 @@ impl Source for GsiSource {
             }
         }
         self.report(gone);
+        self.look_at_ports();
     }
 
     fn attend(&self) {

@@ -15,7 +15,7 @@ const SLOT: u16 = 3000;
 enum GsiEvent {
     /// A message from this communication ID.
     Message(u32),
-    Gone(u16),
+    Gone(Option<u16>),
 }
 
 /// Notes what it gets, and stays with the first message until it may go on.
@@ -36,7 +36,7 @@ impl CommunicationManager for NotingManager {
         None
     }
 
-    fn gone(&self, slot: u16) {
+    fn gone(&self, slot: Option<u16>) {
         self.0.send(GsiEvent::Gone(slot)).unwrap();
     }
 }
@@ -64,6 +64,6 @@ fn the_last_message_of_a_process_comes_before_its_end() {
         GsiSource(adapter).serve();
         goes_on.wait();
         assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Message(2)));
-        assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Gone(SLOT)));
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Gone(Some(SLOT))));
     });
 }

@@ -27,8 +27,8 @@ impl CommunicationManager for Manager {
         None
     }
 
-    fn gone(&self, slot: u16) {
-        self.0.send(slot).unwrap();
+    fn gone(&self, slot: Option<u16>) {
+        slot.into_iter().for_each(|slot| self.0.send(slot).unwrap());
     }
 }
 
