@@ -41,8 +41,8 @@ pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair, own as own_directory};
 pub use hello::LAYOUT;
 pub use link::{
-    CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Unserved,
-    Wanted,
+    ArrivalMark, CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket,
+    Unserved, Wanted,
 };
 pub use links::{LinkWithWork, Links};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};

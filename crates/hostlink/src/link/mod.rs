@@ -10,7 +10,7 @@ mod unserved;
 mod views;
 
 pub use executed::{CompactRun, SentPacket};
-pub use receive::{Receive, Single, SinglePacket};
+pub use receive::{ArrivalMark, Receive, Single, SinglePacket};
 pub use send::Sent;
 pub use speeds::{LARGE, Wanted};
 pub use unserved::Unserved;

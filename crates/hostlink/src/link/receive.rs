@@ -30,6 +30,23 @@ struct Run {
     rings: bool,
 }
 
+/// How much a reader takes in one go.
+#[derive(Clone, Copy)]
+struct TurnLimit {
+    records: usize,
+    /// What begins there or later is left.
+    position: u64,
+}
+
+/// What has come by a link up to a moment ([`Link::arrived`]).
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivalMark {
+    /// Position of the ring from the peer.
+    published: u64,
+    /// Position of the ring to the peer.
+    executed: u64,
+}
+
 /// What becomes of a packet that comes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Single {
@@ -111,14 +128,17 @@ impl Receiver {
 }
 
 impl Link {
-    /// Takes packets, `limit` at most, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
+    /// Takes packets, `limit` at most and no more than a ring holds, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
     /// Returns whether there was any, and `None` if another thread is receiving:
     /// [`Links::next_with_work`](crate::Links::next_with_work) shows whether it is worth the lock.
     pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> Option<bool> {
         if !self.answered.load(Ordering::Acquire) {
             return None;
         }
-        self.rx.try_lock().map(|mut rx| self.receive_with(&mut rx, limit, to))
+        self.rx.try_lock().map(|mut rx| {
+            let position = rx.consumer.head() + RING as u64;
+            self.receive_with(&mut rx, TurnLimit { records: limit, position }, to)
+        })
     }
 
     /// Of a link of the process to itself: whether something was left there that perhaps no other thread takes. A thread that has left
@@ -131,25 +151,37 @@ impl Link {
                 || self.has_room_for_disowned())
     }
 
-    /// As [`Link::receive`], with all that the peer has left so far. False, and nothing has happened: another thread is receiving.
+    /// What the peer has left so far.
+    pub fn arrived(&self) -> ArrivalMark {
+        let published = self.rx_lines().unread().unwrap_or(0);
+        // By a link to itself a process learns of the end of what it has left there.
+        let executed = if self.is_to_itself() { published } else { self.executed_by_peer().0 };
+        ArrivalMark { published, executed }
+    }
+
+    /// Takes what had `arrived`, unless other threads have taken it. False: another thread has some of it in its hands.
     #[must_use]
-    pub fn receive_what_has_come(&self, to: &mut dyn Receive) -> bool {
+    pub fn receive_arrived(&self, arrived: ArrivalMark, to: &mut dyn Receive) -> bool {
         if !self.answered.load(Ordering::Acquire) || self.is_dead() {
             return true;
         }
-        let rx = self.rx.try_lock();
-        rx.is_some_and(|mut rx| {
-            self.receive_with(&mut rx, RING / Lines::GRAIN, to);
-            true
-        })
+        match self.rx.try_lock() {
+            Some(mut rx) => {
+                let limit = TurnLimit { records: usize::MAX, position: arrived.published };
+                self.receive_with(&mut rx, limit, to);
+                true
+            }
+            None => self.is_read(arrived.published) && !self.has_executed_before(arrived.executed),
+        }
     }
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
     pub fn receive_last(&self, to: &mut dyn Receive) {
-        self.receive_with(&mut self.rx.lock(), RING / Lines::GRAIN, to);
+        let limit = TurnLimit { records: RING / Lines::GRAIN, position: u64::MAX };
+        self.receive_with(&mut self.rx.lock(), limit, to);
     }
 
-    fn receive_with(&self, rx: &mut Receiver, limit: usize, to: &mut dyn Receive) -> bool {
+    fn receive_with(&self, rx: &mut Receiver, limit: TurnLimit, to: &mut dyn Receive) -> bool {
         let mut any = false;
         if self.receive_all(rx, limit, to, &mut any) == Err(Broken) {
             self.broken();
@@ -160,7 +192,7 @@ impl Link {
     fn receive_all(
         &self,
         rx: &mut Receiver,
-        limit: usize,
+        limit: TurnLimit,
         to: &mut dyn Receive,
         any: &mut bool,
     ) -> Result<(), Broken> {
@@ -171,14 +203,15 @@ impl Link {
         }
         let mut taken = 0;
         loop {
-            let ahead = if taken < limit { rx.consumer.peek(lines)? } else { None };
+            let goes_on = taken < limit.records && rx.consumer.head() < limit.position;
+            let ahead = if goes_on { rx.consumer.peek(lines)? } else { None };
             // The peer may have published a record in answer to what it had executed: whoever sent that learns of its end before.
             *any |= self.receive_positions(rx, to)?;
             let Some(ahead) = ahead else { return Ok(()) };
             let single = if to.wants_single() { self.receive_single(rx, ahead.0, to)? } else { Single::Left };
             if single == Single::Left {
                 // Nothing of a run is given back before it has been dealt with.
-                let run = self.receive_run(rx, ahead, limit - taken, to)?;
+                let run = self.receive_run(rx, ahead, limit.records - taken, to)?;
                 *any = true;
                 taken += run.records;
                 if rx.consumer.release(lines, run.len) || run.rings {

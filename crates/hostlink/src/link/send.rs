@@ -271,7 +271,7 @@ mod tests {
         }
         let mut told = RingEvents::default();
         assert_eq!((peer.receive(4, &mut told), told.events.len()), (Some(true), 4));
-        assert!(peer.receive_what_has_come(&mut told) && told.events.len() == 200);
+        assert!(peer.receive_arrived(peer.arrived(), &mut told) && told.events.len() == 200);
         assert!(!peer.has_records());
     }
 }

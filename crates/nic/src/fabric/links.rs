@@ -242,11 +242,12 @@ impl Adapter {
         }
     }
 
-    /// Takes all that other processes have left in the rings of `links`. `waits` waits a moment for another thread that reads a ring,
-    /// and returns false when that is to be given up.
+    /// Takes all that other processes have left in the rings of `links` so far. `waits` waits a moment for another thread that has some of it
+    /// in its hands, and returns false when that is to be given up.
     pub(super) fn empty_rings(&'static self, links: &[Arc<Link>], waits: &mut dyn FnMut() -> bool) {
         for link in links {
-            while !link.receive_what_has_come(&mut Dispatch { adapter: self, poller: None }) && waits() {}
+            let arrived = link.arrived();
+            while !link.receive_arrived(arrived, &mut Dispatch { adapter: self, poller: None }) && waits() {}
         }
         self.take_what_was_left();
     }

@@ -2,9 +2,9 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
-use crate::side::{QKEY, Side, open};
+use crate::side::{QKEY, Side, open, register};
 use ferroce_nic::qp::AddressVector;
-use ferroce_nic::{Ah, SendOp, Service, UdTarget, WcOpcode, WcStatus};
+use ferroce_nic::{Ah, MrAccess, MrInit, SendOp, Service, UdTarget, WcOpcode, WcStatus};
 
 const SIZES: [usize; 6] = [0, 1, 1000, 4096, 70_001, 1 << 20];
 
@@ -81,6 +81,30 @@ fn datagrams() {
     }
 }
 
+/// A message of one packet is read as a whole before it is written, also where source and target overlap.
+fn overlapping_writes_and_reads() {
+    const LEN: usize = 700;
+    const STEP: usize = 8;
+    let (mut a, b) = pair(Service::Rc, 8192);
+    let (addr, access) = (a.addr(), MrAccess::ALL);
+    let theirs = register(&b.pd, MrInit { addr, length: 8192, iova: addr, access }).unwrap();
+    let rkey = theirs.key();
+    // The first requests make the queue pairs known to each other.
+    for round in 0..8 {
+        fill(&mut a, LEN, round);
+        let before = a.memory[..LEN].to_vec();
+        let (op, to) = if round % 2 == 0 {
+            (SendOp::Write { va: addr + STEP as u64, rkey }, a.sge(0, LEN))
+        } else {
+            (SendOp::Read { va: addr, rkey }, a.sge(STEP, LEN))
+        };
+        a.send(1, op, to, None);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        assert!(a.memory[STEP..STEP + LEN] == before, "round {round}");
+    }
+    theirs.deregister().unwrap();
+}
+
 macro_rules! on_both_fabrics {
     ($($local:ident, $udp:ident: $body:expr;)*) => { $(
         #[test]
@@ -102,6 +126,7 @@ on_both_fabrics! {
     rc_sends_and_writes_arrive_within_a_process, rc_sends_and_writes_arrive_over_sockets: sends(Service::Rc);
     uc_sends_and_writes_arrive_within_a_process, uc_sends_and_writes_arrive_over_sockets: sends(Service::Uc);
     reads_and_atomics_work_within_a_process, reads_and_atomics_work_over_sockets: reads_and_atomics();
+    overlapping_requests_work_within_a_process, overlapping_requests_work_over_sockets: overlapping_writes_and_reads();
     datagrams_arrive_within_a_process, datagrams_arrive_over_sockets: datagrams();
 }
 

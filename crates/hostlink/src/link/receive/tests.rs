@@ -88,6 +88,14 @@ fn unanswered_link() -> [Link; 2] {
     [link(one, memory, LinkEnd::Maker), link(other, same, LinkEnd::Peer)]
 }
 
+fn link_to_itself() -> Link {
+    let connection = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM).unwrap();
+    let memory = SharedMemory::create(LEN, false).unwrap();
+    let link = Link::new(1, 0, 1, None, connection, memory.into(), LinkEnd::Both);
+    link.offer_compact();
+    link
+}
+
 pub(in crate::link) fn try_send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> Option<u64> {
     try_send_bytes(link, qpn, psn, by_position, &[])
 }
@@ -134,11 +142,8 @@ fn told(sends: impl IntoIterator<Item = (u32, u32)>) -> Vec<RingEvent> {
 
 #[test]
 fn a_process_takes_what_it_leaves_for_itself_and_learns_of_its_end() {
-    let connection = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM).unwrap();
-    let memory = SharedMemory::create(LEN, false).unwrap();
-    let link = Link::new(1, 0, 1, None, connection, memory.into(), LinkEnd::Both);
+    let link = link_to_itself();
     assert!(link.is_to_itself() && !link.has_unclaimed());
-    link.offer_compact();
     assert!(link.peer_takes_compact());
     for psn in 2..=4 {
         send(&link, 3, psn, true);
@@ -155,6 +160,104 @@ fn a_process_takes_what_it_leaves_for_itself_and_learns_of_its_end() {
     let ends = [RingEvent::Executed(3, 4), RingEvent::Came(6), RingEvent::Executed(5, 6)];
     assert!(told.events.iter().eq(came.iter().chain(&ends)), "{:?}", told.events);
     assert!(link.unread().is_none() && !link.has_executed());
+}
+
+#[test]
+fn what_had_arrived_is_taken_and_nothing_that_comes_later() {
+    let [link, peer] = link();
+    send(&link, 3, 2, false);
+    let first = peer.arrived();
+    let comes_later = || {
+        send(&link, 3, 4, false);
+    };
+    let mut told = RingEvents { meanwhile: Some(&comes_later), ..RingEvents::default() };
+    assert!(peer.receive_arrived(first, &mut told));
+    assert_eq!(told.events, [RingEvent::Came(2)]);
+
+    // Another thread reads the ring, which has some of what has arrived now, and nothing of what had arrived before.
+    let look = || {
+        let mut other = RingEvents::default();
+        assert!(peer.receive_arrived(first, &mut other));
+        assert!(!peer.receive_arrived(peer.arrived(), &mut other));
+        assert!(other.events.is_empty());
+    };
+    let look = || std::thread::scope(|scope| scope.spawn(look).join().unwrap());
+    told.meanwhile = Some(&look);
+    assert_eq!(peer.receive(64, &mut told), Some(true));
+    assert!(told.meanwhile.is_none());
+}
+
+#[test]
+fn what_a_process_has_left_for_itself_has_been_taken_when_its_end_is_known() {
+    let link = link_to_itself();
+    send(&link, 3, 2, true);
+    send(&link, 3, 4, true);
+    let arrived = link.arrived();
+    /// Asks when the SENDs have been executed, and their QP doesn't know yet.
+    struct Asks<'a>(&'a Link, ArrivalMark, u32);
+    impl Receive for Asks<'_> {
+        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
+
+        fn compact(&mut self, mut run: CompactRun<'_>) {
+            while run.next().is_some() {
+                run.settle(true);
+            }
+        }
+
+        fn executed(&mut self, _: SentPacket) {
+            let Self(link, arrived, ends) = self;
+            let other = || link.receive_arrived(*arrived, &mut RingEvents::default());
+            assert!(!std::thread::scope(|scope| scope.spawn(other).join().unwrap()));
+            *ends += 1;
+        }
+    }
+    let mut asks = Asks(&link, arrived, 0);
+    assert!(link.receive_arrived(arrived, &mut asks));
+    assert_ne!(asks.2, 0);
+    assert!(!link.has_unclaimed());
+}
+
+#[test]
+fn what_is_disowned_within_a_process_is_told_when_the_ring_has_room() {
+    let link = link_to_itself();
+    let mut last = 0;
+    // Odd PSNs aren't executed as plain SENDs.
+    while let Some(end) = try_send(&link, 3, 1, true) {
+        last = end;
+    }
+    assert!(link.receive_arrived(link.arrived(), &mut RingEvents::default()));
+    // Nothing else lies there.
+    assert!(link.unread().is_none() && !link.has_executed());
+    assert!(link.has_unclaimed() && link.is_unacknowledged(last));
+    while link.has_unclaimed() {
+        link.receive(64, &mut RingEvents::default()).unwrap();
+    }
+    assert!(!link.is_unacknowledged(last));
+}
+
+#[test]
+fn a_turn_takes_no_more_bytes_than_a_ring_has_room_for() {
+    const LONG: usize = 60_000;
+    /// Leaves a record for each that comes.
+    struct Leaves<'a>(&'a Link, usize);
+    impl Receive for Leaves<'_> {
+        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
+
+        fn compact(&mut self, mut run: CompactRun<'_>) {
+            while run.next().is_some() {
+                run.settle(false);
+                self.1 += 1;
+                try_send_bytes(self.0, 3, 2, false, &[1; LONG]).unwrap();
+            }
+        }
+
+        fn executed(&mut self, _: SentPacket) {}
+    }
+    let [link, peer] = link();
+    try_send_bytes(&link, 3, 2, false, &[1; LONG]).unwrap();
+    let mut leaves = Leaves(&link, 0);
+    assert_eq!(peer.receive(64, &mut leaves), Some(true));
+    assert!(leaves.1 >= RING / LONG && leaves.1 <= 2 * RING / LONG, "{} records", leaves.1);
 }
 
 #[test]
@@ -200,14 +303,14 @@ fn nothing_is_taken_before_the_maker_is_answered_nor_of_a_link_that_has_ended() 
     let mut told = RingEvents::default();
     send(&link, 3, 2, true);
     assert!(!peer.has_records() && peer.receive(64, &mut told).is_none());
-    assert!(peer.receive_what_has_come(&mut told));
+    assert!(peer.receive_arrived(peer.arrived(), &mut told));
     assert!(told.events.is_empty());
     peer.answered();
-    assert!(peer.has_records() && peer.receive_what_has_come(&mut told));
+    assert!(peer.has_records() && peer.receive_arrived(peer.arrived(), &mut told));
     assert_eq!(told.events, [RingEvent::Came(2)]);
     send(&link, 3, 4, true);
     peer.broken();
-    assert!(!peer.has_records() && peer.receive_what_has_come(&mut told));
+    assert!(!peer.has_records() && peer.receive_arrived(peer.arrived(), &mut told));
     assert_eq!(told.events, [RingEvent::Came(2)]);
 }
 
