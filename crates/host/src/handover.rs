@@ -10,6 +10,7 @@ use super::user::User;
 use super::{frame, group, watch};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::HostAddr;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -68,6 +69,12 @@ pub(super) fn answer(
     frame::send(connection.raw(), &mut message(status, address), &fds)
 }
 
+/// A process that was asked for the sockets of an address, and hasn't answered.
+pub(super) struct AskedHolder {
+    name: Name,
+    connection: EngineFd,
+}
+
 /// What a search for the sockets of an address has come to.
 pub(super) enum SocketSearch {
     /// The group's sockets, in order.
@@ -84,6 +91,9 @@ pub(super) enum SocketSearch {
 /// them. A process that doesn't answer within [`HEDGE`] (because it is stopped) causes no further delay, and usually one process
 /// is asked. After the last has been asked, `patience` remains for answers.
 ///
+/// `asked` are those that were asked before and haven't answered: their answers count as well, and they aren't asked once more. A stopped process
+/// has room for few connections that it hasn't accepted, also when they are closed. Those that don't answer now are added.
+///
 /// `idle` is called every few milliseconds: it serves requests that come to this process meanwhile, so that two joiners
 /// can't wait for each other.
 ///
@@ -91,22 +101,25 @@ pub(super) enum SocketSearch {
 /// No room for descriptors.
 pub(super) fn ask(
     names: &[Name],
+    asked: &mut Vec<AskedHolder>,
     address: HostAddr,
     user: User,
     patience: Duration,
     idle: &mut dyn FnMut(),
 ) -> Result<SocketSearch, Error> {
     let (mut stopped, mut silence) = (false, false);
-    let mut asked: Vec<EngineFd> = Vec::new();
-    let mut left = names;
+    let known: HashSet<Vec<u8>> = asked.iter().map(|asked| asked.name.address().text()).collect();
+    let is_new = |name: &&Name| !known.contains(&name.address().text());
+    let names: Vec<Name> = names.iter().filter(is_new).copied().collect();
+    let mut left = &names[..];
     let mut wave = 1;
-    while !left.is_empty() || !asked.is_empty() {
+    loop {
         let (now, later) = left.split_at(wave.min(left.len()));
         left = later;
         wave = (2 * wave).min(CROWD);
-        for name in now {
-            match request(name, address, user) {
-                Ok(socket) => asked.push(socket),
+        for &name in now {
+            match request(&name, address, user) {
+                Ok(connection) => asked.push(AskedHolder { name, connection }),
                 // Its queue of connections is full: stopped, or very busy.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => silence = true,
                 Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(Error::TooManyFiles),
@@ -115,15 +128,20 @@ pub(super) fn ask(
         }
         let deadline = Instant::now() + if left.is_empty() { patience } else { HEDGE };
         while !asked.is_empty() && Instant::now() < deadline {
-            match answers(&mut asked, address)? {
+            match answers(asked, address)? {
                 Reply::Group(group) => return Ok(SocketSearch::Group(group)),
                 Reply::Coming => silence = true,
                 Reply::Nothing => {}
             }
             idle();
         }
-        if !asked.is_empty() && (left.is_empty() || asked.len() > 4 * CROWD) {
-            *if are_held_up(&asked, idle) { &mut stopped } else { &mut silence } = true;
+        if left.is_empty() || asked.len() > 4 * CROWD {
+            if !asked.is_empty() {
+                *if are_held_up(asked, idle) { &mut stopped } else { &mut silence } = true;
+            }
+            if left.is_empty() {
+                break;
+            }
             asked.clear();
         }
     }
@@ -135,11 +153,14 @@ pub(super) fn ask(
 }
 
 /// None of the processes at the other ends answers soon: each is stopped, or doesn't run ([`watch::may_run`]).
-fn are_held_up(asked: &[EngineFd], idle: &mut dyn FnMut()) -> bool {
-    let pids = asked.iter().map(|socket| sys::peer_credentials(socket.raw()).map_or(0, |peer| peer.pid));
+fn are_held_up(asked: &[AskedHolder], idle: &mut dyn FnMut()) -> bool {
+    let pid_of =
+        |holder: &AskedHolder| sys::peer_credentials(holder.connection.raw()).map_or(0, |peer| peer.pid);
+    let pids = asked.iter().map(pid_of);
     let mut left: Vec<i32> = pids.collect();
     left.retain(|&pid| !watch::is_stopped(pid));
-    let has_answered = |socket: &EngineFd| sys::wait_for(socket.raw(), libc::POLLIN, Duration::ZERO);
+    let has_answered =
+        |holder: &AskedHolder| sys::wait_for(holder.connection.raw(), libc::POLLIN, Duration::ZERO);
     let begun = Instant::now();
     while !left.is_empty() && begun.elapsed() < watch::ASLEEP {
         if asked.iter().any(has_answered) || left.iter().any(|&pid| watch::may_run(pid)) {
@@ -159,14 +180,15 @@ enum Reply {
 }
 
 /// Waits a moment and takes out those that have answered.
-fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Reply, Error> {
-    let poll_of = |socket: &EngineFd| libc::pollfd { fd: socket.raw(), events: libc::POLLIN, revents: 0 };
+fn answers(asked: &mut Vec<AskedHolder>, address: HostAddr) -> Result<Reply, Error> {
+    let poll_of =
+        |asked: &AskedHolder| libc::pollfd { fd: asked.connection.raw(), events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<_> = asked.iter().map(poll_of).collect();
     sys::poll(&mut polls, Duration::from_millis(2)).map_err(Error::system("ppoll"))?;
     let mut so_far = Reply::Nothing;
     for index in (0..polls.len()).rev().filter(|&i| polls[i].revents != 0) {
-        let socket = asked.swap_remove(index);
-        match read_reply(socket.raw(), address)? {
+        let AskedHolder { connection, .. } = asked.swap_remove(index);
+        match read_reply(connection.raw(), address)? {
             Reply::Nothing => {}
             Reply::Coming => so_far = Reply::Coming,
             group @ Reply::Group(_) => return Ok(group),

@@ -131,7 +131,7 @@ impl Host {
     /// `None`: as a guest.
     fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
         let start = Instant::now();
-        let mut answer_patience = ANSWER_PATIENCE;
+        let (mut answer_patience, mut unanswered) = (ANSWER_PATIENCE, Vec::new());
         let mut vanished = 0;
         // The user whose processes were asked to attend, and has the port since; how often others were asked after the time was up.
         let (mut asked, mut other_holders) = (None, 0);
@@ -139,8 +139,11 @@ impl Host {
             self.lead();
             let names = self.others();
             let lonely = names.is_empty();
-            let answer =
-                handover::ask(&names, address, self.user, answer_patience, &mut || self.answer_requests())?;
+            // Processes that are all stopped aren't waited for beyond the time that they have.
+            let left = JOIN_PATIENCE.saturating_sub(start.elapsed());
+            let patience = if left.is_zero() { answer_patience } else { answer_patience.min(left) };
+            let mut idle = || self.answer_requests();
+            let answer = handover::ask(&names, &mut unanswered, address, self.user, patience, &mut idle)?;
             if let SocketSearch::Group(group) = answer {
                 return Ok(Some(self.keep_group(address, group)));
             }

@@ -196,6 +196,26 @@ fn holders_whose_threads_all_sleep_are_reported_as_stopped() {
 }
 
 #[test]
+fn holders_that_are_stopped_are_known_to_be_stopped_however_often_they_are_asked() {
+    /// A listener has room for 64 connections that its process hasn't accepted, whether they are closed or not.
+    const TIMES: usize = 30;
+    in_namespace(
+        "host::holders_that_are_stopped_are_known_to_be_stopped_however_often_they_are_asked",
+        || {
+            let only = Member::joined(LO4);
+            only.stop();
+            let joiner = Host::join().unwrap();
+            for time in 0..TIMES {
+                let error = endpoint(&joiner, address(LO4)).unwrap_err();
+                assert!(matches!(error, Error::Unresponsive { stopped: true, .. }), "{time}: {error}");
+            }
+            only.go_on();
+            endpoint(&joiner, address(LO4)).unwrap();
+        },
+    );
+}
+
+#[test]
 fn port_of_a_foreign_program_is_reported_with_its_user() {
     in_namespace("host::port_of_a_foreign_program_is_reported_with_its_user", || {
         for taken in ["127.0.0.1:4791", "0.0.0.0:4791"] {
