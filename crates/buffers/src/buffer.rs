@@ -1,9 +1,10 @@
 //! A piece of registered memory that the program has for itself.
 
+use crate::Memory;
 use crate::home::Home;
 use crate::mapping::Loan;
 use crate::region::Region;
-use crate::{Memory, Segment};
+use ferroce_types::Sge;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -128,9 +129,9 @@ impl Buffer {
 
     /// What a request names: the length for reading it, the capacity for writing it.
     #[inline]
-    pub(crate) fn segment(&self, bytes: usize) -> Segment {
-        let address = self.region.address() + self.start as u64;
-        Segment { address, length: u32::try_from(bytes).unwrap_or(u32::MAX), key: self.region.key() }
+    pub(crate) fn segment(&self, bytes: usize) -> Sge {
+        let addr = self.region.address() + self.start as u64;
+        Sge { addr, length: u32::try_from(bytes).unwrap_or(u32::MAX), lkey: self.region.key() }
     }
 
     pub(crate) const fn is_pooled(&self) -> bool {

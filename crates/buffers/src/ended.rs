@@ -1,6 +1,7 @@
 //! Completions, as each backend reports them.
 
 use crate::Fault;
+use ferroce_types::Completion;
 
 /// When a request ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,22 +24,8 @@ pub struct Stamped {
 /// A completion of an adapter.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
-    /// The number that the request was posted with.
-    pub wr_id: u64,
-    /// The QPN of the queue pair.
-    pub qpn: u32,
-    /// A receive was taken by a peer's WRITE.
-    pub is_write: bool,
-    /// Bytes that were received, with the GRH of a datagram.
-    pub byte_len: u32,
-    /// The 32 bits that came with the message.
-    pub immediate: Option<u32>,
-    /// The key that the message has invalidated.
-    pub invalidated: Option<u32>,
-    /// The QPN that a datagram came from.
-    pub source: u32,
-    /// A datagram's memory begins with its GRH.
-    pub has_grh: bool,
+    /// What the adapter reports. Of a request that has failed, only the numbers of the request and of its queue pair count.
+    pub completion: Completion,
     /// When the request ended, if the completion queue was made for that.
     pub stamp: Stamp,
     /// Why the request has failed, if it has.

@@ -32,7 +32,7 @@ impl Buffer {
 
 impl<A: Right> Exposed<A> {
     pub(crate) fn new(buffer: Buffer, _rights: A) -> Result<Self, Failed<Buffer>> {
-        let address = buffer.segment(0).address;
+        let address = buffer.segment(0).addr;
         let tap = buffer.region().tap(buffer.start(), buffer.capacity());
         match buffer.region().registration().expose(tap.clone(), address, A::RIGHTS) {
             Ok(exposure) => {
@@ -47,7 +47,7 @@ impl<A: Right> Exposed<A> {
     /// The token that lets a peer access the memory.
     #[must_use]
     pub fn token(&self) -> Remote<A> {
-        let address = self.buffer.as_ref().map_or(0, |buffer| buffer.segment(0).address);
+        let address = self.buffer.as_ref().map_or(0, |buffer| buffer.segment(0).addr);
         let key = self.exposure.as_ref().map_or(0, |exposure| exposure.key());
         Remote::new(key, address, self.tap.len() as u64)
     }

@@ -1,7 +1,8 @@
 //! A buffer that several requests read at once.
 
+use crate::Buffer;
 use crate::range::limits;
-use crate::{Buffer, Segment};
+use ferroce_types::Sge;
 use std::fmt;
 use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
@@ -48,9 +49,9 @@ impl Frozen {
     }
 
     #[inline]
-    pub(crate) fn segment(&self) -> Segment {
+    pub(crate) fn segment(&self) -> Sge {
         let mut segment = self.whole.segment(self.len);
-        segment.address += self.start as u64;
+        segment.addr += self.start as u64;
         segment
     }
 

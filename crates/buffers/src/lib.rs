@@ -56,5 +56,5 @@ pub use pool::Pool;
 pub use region::{Exposure, Registration};
 pub use register::{alloc, register};
 pub use remote::{Remote, Rights, rights};
-pub use segment::{Segment, Segments};
+pub use segment::Segments;
 pub use shelf::{MAX_SHELF, Shelf};

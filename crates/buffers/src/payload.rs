@@ -21,9 +21,9 @@ pub trait Payload: Sealed + Send + Sized + 'static {
     fn inline(&self) -> Option<&[u8]> {
         None
     }
-    /// Lends the memory for reading.
+    /// Lends the memory for reading: adds it to what a slot owns.
     #[doc(hidden)]
-    fn hold(self) -> Held;
+    fn hold(self, into: &mut Held);
 }
 
 /// A [`Payload`] that a receive or a READ can write.
@@ -33,7 +33,7 @@ pub trait PayloadMut: Payload {
     fn room(&self, into: &mut Segments);
     /// Lends the memory for writing.
     #[doc(hidden)]
-    fn hold_for_writing(self) -> Held;
+    fn hold_for_writing(self, into: &mut Held);
 }
 
 /// A [`Payload`] that a window can be bound to.
@@ -41,7 +41,7 @@ pub trait Lendable: PayloadMut {
     /// The region, for the adapter.
     fn handle(&self) -> u64;
     /// Lends the memory to peers.
-    fn hold_for_peers(self) -> Held;
+    fn hold_for_peers(self, into: &mut Held);
 }
 
 /// A piece of memory that comes back with a completion.
@@ -177,11 +177,6 @@ impl Pieces {
 }
 
 impl Held {
-    #[inline]
-    fn one(part: Part, loan: Loan) -> Self {
-        Self(Pieces::One(Lent::new(part, loan)))
-    }
-
     /// Memory that doesn't come back.
     pub(crate) fn borrowed(part: Part, loan: Loan) -> Self {
         let mut lent = Lent::new(part, loan);
@@ -189,20 +184,22 @@ impl Held {
         Self(Pieces::One(lent))
     }
 
-    fn and(self, part: Part, loan: Loan) -> Self {
-        Self(self.0.then(Lent::new(part, loan)))
+    /// Adds a piece of memory, after those that are here.
+    #[inline(always)]
+    fn add(&mut self, part: Part, loan: Loan) {
+        let lent = Lent::new(part, loan);
+        match &self.0 {
+            // Nothing is dropped by this.
+            Pieces::None | Pieces::One(Lent { taken: true, .. }) => {
+                std::mem::forget(std::mem::replace(&mut self.0, Pieces::One(lent)));
+            }
+            _ => self.add_another(lent),
+        }
     }
 
-    /// This memory, and then that of another part of the request.
-    #[must_use]
-    pub fn then(self, after: Self) -> Self {
-        let pieces = match after.0 {
-            Pieces::None => self.0,
-            Pieces::One(only) => self.0.then(only),
-            Pieces::Two(first, second) => self.0.then(first).then(second),
-            Pieces::More(pieces) => pieces.into_iter().rev().fold(self.0, Pieces::then),
-        };
-        Self(pieces)
+    #[inline(never)]
+    fn add_another(&mut self, lent: Lent) {
+        self.0 = std::mem::take(&mut self.0).then(lent);
     }
 
     /// Takes the first piece of memory, whose loan ends. `written` is how many bytes were written to the pieces that are left: it
@@ -215,6 +212,24 @@ impl Held {
             *left -= buffer.length();
         }
         Some(part)
+    }
+
+    /// As [`Held::take`], if the only piece of memory is a buffer.
+    #[inline(always)]
+    pub fn take_buffer(&mut self, written: &mut Option<usize>) -> Option<Buffer> {
+        let Pieces::One(lent) = &mut self.0 else { return None };
+        if lent.taken || lent.borrowed || matches!(*lent.part, Part::Frozen(_)) {
+            return None;
+        }
+        lent.end();
+        let Part::Buffer(buffer) = &mut *lent.part else { return None };
+        if let Some(left) = written {
+            buffer.set_len((*left).min(buffer.capacity()));
+            *left -= buffer.length();
+        }
+        lent.taken = true;
+        // SAFETY: it wasn't taken before, and isn't after this.
+        Some(unsafe { std::ptr::read(buffer) })
     }
 
     /// Puts memory here. What was here before is dropped.
@@ -321,9 +336,7 @@ impl Payload for () {
     fn segments(&self, _: &mut Segments) {}
 
     #[inline]
-    fn hold(self) -> Held {
-        Held::default()
-    }
+    fn hold(self, _: &mut Held) {}
 }
 
 impl PayloadMut for () {
@@ -331,9 +344,7 @@ impl PayloadMut for () {
     fn room(&self, _: &mut Segments) {}
 
     #[inline]
-    fn hold_for_writing(self) -> Held {
-        Held::default()
-    }
+    fn hold_for_writing(self, _: &mut Held) {}
 }
 
 impl Sealed for Inline {}
@@ -348,9 +359,7 @@ impl Payload for Inline {
     }
 
     #[inline]
-    fn hold(self) -> Held {
-        Held::default()
-    }
+    fn hold(self, _: &mut Held) {}
 }
 
 impl Sealed for Buffer {}
@@ -362,8 +371,8 @@ impl Payload for Buffer {
     }
 
     #[inline]
-    fn hold(self) -> Held {
-        Held::one(Part::Buffer(self), Loan::Read)
+    fn hold(self, into: &mut Held) {
+        into.add(Part::Buffer(self), Loan::Read);
     }
 }
 
@@ -374,8 +383,8 @@ impl PayloadMut for Buffer {
     }
 
     #[inline]
-    fn hold_for_writing(self) -> Held {
-        Held::one(Part::Buffer(self), Loan::Write)
+    fn hold_for_writing(self, into: &mut Held) {
+        into.add(Part::Buffer(self), Loan::Write);
     }
 }
 
@@ -384,8 +393,8 @@ impl Lendable for Buffer {
         self.region().registration().handle()
     }
 
-    fn hold_for_peers(self) -> Held {
-        Held::one(Part::Buffer(self), Loan::Shared)
+    fn hold_for_peers(self, into: &mut Held) {
+        into.add(Part::Buffer(self), Loan::Shared);
     }
 }
 
@@ -398,8 +407,8 @@ impl Payload for Frozen {
     }
 
     #[inline]
-    fn hold(self) -> Held {
-        Held::one(Part::Frozen(self), Loan::Read)
+    fn hold(self, into: &mut Held) {
+        into.add(Part::Frozen(self), Loan::Read);
     }
 }
 
@@ -411,8 +420,9 @@ impl Payload for (Buffer, Frozen) {
         self.1.segments(into);
     }
 
-    fn hold(self) -> Held {
-        self.0.hold().and(Part::Frozen(self.1), Loan::Read)
+    fn hold(self, into: &mut Held) {
+        self.0.hold(into);
+        self.1.hold(into);
     }
 }
 
@@ -427,8 +437,8 @@ macro_rules! several {
             }
 
             #[inline]
-            fn hold(self) -> Held {
-                self.into_iter().fold(Held::default(), |held, buffer| held.and(Part::Buffer(buffer), Loan::Read))
+            fn hold(self, into: &mut Held) {
+                self.into_iter().for_each(|buffer| buffer.hold(into));
             }
         }
 
@@ -439,8 +449,8 @@ macro_rules! several {
             }
 
             #[inline]
-            fn hold_for_writing(self) -> Held {
-                self.into_iter().fold(Held::default(), |held, buffer| held.and(Part::Buffer(buffer), Loan::Write))
+            fn hold_for_writing(self, into: &mut Held) {
+                self.into_iter().for_each(|buffer| buffer.hold_for_writing(into));
             }
         }
     };

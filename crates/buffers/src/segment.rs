@@ -1,37 +1,33 @@
 //! Registered memory as requests name it.
 
-use smallvec::SmallVec;
+use ferroce_types::{Sge, SgeList};
 use std::ops::Deref;
-
-/// A piece of registered memory, as a request names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Segment {
-    /// The address of the first byte.
-    pub address: u64,
-    /// Bytes.
-    pub length: u32,
-    /// The local key.
-    pub key: u32,
-}
 
 /// The pieces of a message that aren't empty.
 #[derive(Debug, Default)]
-pub struct Segments(SmallVec<[Segment; 2]>);
+pub struct Segments(SgeList);
 
 impl Segments {
     /// None.
     #[must_use]
     #[inline]
     pub fn new() -> Self {
-        Self(SmallVec::new())
+        Self(SgeList::new())
     }
 
     /// Adds a piece, if it isn't empty.
     #[inline]
-    pub fn push(&mut self, segment: Segment) {
+    pub fn push(&mut self, segment: Sge) {
         if segment.length > 0 {
             self.0.push(segment);
         }
+    }
+
+    /// As requests take them.
+    #[must_use]
+    #[inline]
+    pub fn into_list(self) -> SgeList {
+        self.0
     }
 
     /// Leaves the first `bytes` bytes.
@@ -45,10 +41,10 @@ impl Segments {
 }
 
 impl Deref for Segments {
-    type Target = [Segment];
+    type Target = [Sge];
 
     #[inline]
-    fn deref(&self) -> &[Segment] {
+    fn deref(&self) -> &[Sge] {
         &self.0
     }
 }

@@ -33,7 +33,13 @@ impl<T> Ring<T> {
 }
 
 /// The end of a ring that adds entries.
-pub struct Poster<T>(Arc<Ring<T>>);
+pub struct Poster<T> {
+    ring: Arc<Ring<T>>,
+    /// The ring's.
+    head: u32,
+    /// That of the ring, as it was when there was last no room.
+    tail: u32,
+}
 
 /// The end of a ring that takes entries out, the oldest first.
 pub struct Retirer<T>(Arc<Ring<T>>);
@@ -47,43 +53,50 @@ pub fn ring<T: Default>(depth: u32) -> (Poster<T>, Retirer<T>) {
     assert!(depth <= MAX_DEPTH, "a ring of {depth} entries");
     let places = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(T::default())).collect();
     let ring = Arc::new(Ring { head: AtomicU32::new(0), tail: AtomicU32::new(0), depth, places });
-    (Poster(ring.clone()), Retirer(ring))
+    (Poster { ring: ring.clone(), head: 0, tail: 0 }, Retirer(ring))
 }
 
 impl<T> Poster<T> {
+    #[inline]
+    fn room_after(&self, tail: u32) -> u32 {
+        self.ring.depth - self.head.wrapping_sub(tail)
+    }
+
     /// Entries that can be added now.
     #[must_use]
     #[inline]
     pub fn room(&self) -> u32 {
-        let head = self.0.head.load(Ordering::Relaxed);
-        self.0.depth - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))
+        self.room_after(self.ring.tail.load(Ordering::Acquire))
     }
 
-    /// The number that the next entry will have.
-    #[must_use]
+    /// Whether an entry can be added. The retirer's position is read again only if there was no room.
     #[inline]
-    pub fn next(&self) -> u32 {
-        self.0.head.load(Ordering::Relaxed)
+    fn has_room(&mut self) -> bool {
+        if self.room_after(self.tail) == 0 {
+            self.tail = self.ring.tail.load(Ordering::Acquire);
+        }
+        self.room_after(self.tail) > 0
     }
 
     /// The place of the next entry, with what the retirer has left there, unless the ring is full.
     #[inline]
     pub fn place(&mut self) -> Option<&mut T> {
-        if self.room() == 0 {
+        if !self.has_room() {
             return None;
         }
         // SAFETY: the place is free, so it belongs to the poster, of which there is one. The poster is borrowed for as long as the place.
-        Some(self.0.place(self.next()).with_mut(|place| unsafe { &mut *place }))
+        Some(self.ring.place(self.head).with_mut(|place| unsafe { &mut *place }))
     }
 
     /// Adds what is in the [place](Poster::place) of the next entry, and returns its number, unless the ring is full.
     #[inline]
     pub fn publish(&mut self) -> Option<u32> {
-        let (number, ring) = (self.next(), &*self.0);
-        if self.room() == 0 {
+        if !self.has_room() {
             return None;
         }
-        ring.head.store(number.wrapping_add(1), Ordering::Release);
+        let number = self.head;
+        self.head = number.wrapping_add(1);
+        self.ring.head.store(self.head, Ordering::Release);
         Some(number)
     }
 

@@ -39,15 +39,15 @@ const MUTATIONS: [Mutation; 8] = [
     Mutation {
         rule: "S5: an entry is retired after the poster has written it",
         file: "slots.rs",
-        from: "ring.head.store(number.wrapping_add(1), Ordering::Release);",
-        to: "ring.head.store(number.wrapping_add(1), Ordering::Relaxed);",
+        from: "self.ring.head.store(self.head, Ordering::Release);",
+        to: "self.ring.head.store(self.head, Ordering::Relaxed);",
         test: ["slots", "entries_retire_once_and_in_order_while_the_poster_posts"],
     },
     Mutation {
         rule: "S5: an entry retires once",
         file: "slots.rs",
-        from: "self.0.depth - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))",
-        to: "self.0.depth + 1 - head.wrapping_sub(self.0.tail.load(Ordering::Acquire))",
+        from: "self.ring.depth - self.head.wrapping_sub(tail)",
+        to: "self.ring.depth + 1 - self.head.wrapping_sub(tail)",
         test: ["it", "slots::unsignalled_entries_retire_with_a_later_one_in_order"],
     },
     Mutation {
@@ -87,8 +87,12 @@ fn copy_of_the_crate() -> PathBuf {
     for folder in ["src", "tests/it", "tests/slots"] {
         copy(&here.join(folder), &copied.join(folder));
     }
-    let manifest = "[package]\nname = \"ferroce-buffers\"\nedition = \"2024\"\n[dependencies]\nsmallvec = \"1\"\n\
-                    [dev-dependencies]\nloom = \"0.7\"\n[workspace]\n";
+    let types = fs::canonicalize(here.join("../types")).unwrap();
+    let manifest = format!(
+        "[package]\nname = \"ferroce-buffers\"\nedition = \"2024\"\n\
+         [dependencies]\nferroce-types = {{ path = {types:?} }}\nsmallvec = \"1\"\n\
+         [dev-dependencies]\nloom = \"0.7\"\n[workspace]\n"
+    );
     fs::write(copied.join("Cargo.toml"), manifest).unwrap();
     fs::copy(here.join("../../Cargo.lock"), copied.join("Cargo.lock")).unwrap();
     copied

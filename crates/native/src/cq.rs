@@ -3,8 +3,7 @@
 use crate::device::NativeDomain;
 use crate::{failures, library};
 use ferroce_buffers::{Ended, Error, Stamp, Stamped};
-use ferroce_nic::{self as nic, CqInit, Poll as _, WcOpcode, WcStatus, sys};
-use smallvec::SmallVec;
+use ferroce_nic::{self as nic, CqInit, Poll as _, WcStatus, sys};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,8 +12,6 @@ use std::time::{Duration, Instant};
 struct Inner {
     cq: Arc<nic::Cq>,
     channel: Arc<nic::CompChannel>,
-    /// Completions have the time.
-    stamped: bool,
     domain: NativeDomain,
 }
 
@@ -49,7 +46,7 @@ impl NativeDomain {
             pd: None,
         };
         let cq = nic::Cq::create_as(self.context(), init).map_err(refused)?;
-        Ok(NativeCq(Arc::new(Inner { cq, channel, stamped, domain: self.clone() })))
+        Ok(NativeCq(Arc::new(Inner { cq, channel, domain: self.clone() })))
     }
 }
 
@@ -66,6 +63,7 @@ impl NativeCq {
     ///
     /// # Errors
     /// The adapter can't be used in this process.
+    #[inline(always)]
     pub fn poll(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         let inside = library::enter("poll")?;
         self.take(&inside, into, most)
@@ -75,33 +73,14 @@ impl NativeCq {
     fn take(&self, _inside: &nic::InLibrary, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
-        let mut failed = SmallVec::<[(usize, WcStatus, u16); 32]>::new();
-        let mut add = |done: &nic::Completion, stamp: Stamp| {
-            if done.status != WcStatus::Success {
-                failed.push((into.len(), done.status, done.reason()));
+        let polled = self.0.cq.poll_stamped(most, |&completion, at| {
+            let stamp = Stamp { clock: at.clock, wall_clock: at.wall_clock };
+            into.push(Ended { completion, stamp, fault: None });
+        });
+        for Ended { completion, fault, .. } in into {
+            if completion.status != WcStatus::Success {
+                *fault = Some(failures::fault(completion.qp_num, completion.status, completion.reason()));
             }
-            into.push(Ended {
-                wr_id: done.wr_id,
-                qpn: done.qp_num,
-                is_write: done.opcode == WcOpcode::RecvRdmaWithImm,
-                byte_len: done.byte_len,
-                immediate: done.immediate().map(u32::from_be_bytes),
-                invalidated: done.invalidated_rkey(),
-                source: done.src_qp,
-                has_grh: done.grh(),
-                stamp,
-                fault: None,
-            });
-        };
-        let polled = if self.0.stamped {
-            self.0.cq.poll_stamped(most, |done, at| {
-                add(done, Stamp { clock: at.clock, wall_clock: at.wall_clock });
-            })
-        } else {
-            self.0.cq.poll(most, |done| add(done, Stamp::default()))
-        };
-        for &(at, status, reason) in &failed {
-            into[at].fault = Some(failures::fault(into[at].qpn, status, reason));
         }
         polled.map(drop).map_err(|error| library::error("poll", &error))
     }

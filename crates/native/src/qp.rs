@@ -219,28 +219,33 @@ impl NativeQp {
     }
 
     /// Posts a request for which the queue has room. False: the adapter has refused it, and the queue pair has failed.
-    #[inline]
+    #[inline(always)]
     pub fn post(&self, request: SendRequest<'_, ()>, to: Option<&NativeAddress>) -> bool {
         let SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
         let ud = to.map(|to| &to.target);
         let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
-        if let Ok(_inside) = library::enter("post")
-            && let Ok(()) = self.qp.post_send(request)
-        {
-            return true;
-        }
-        self.refused()
+        let Ok(_inside) = library::enter("post") else { return self.refused() };
+        self.taken(self.qp.post_send(request))
     }
 
     /// Posts a receive. False: as [`NativeQp::post`].
     #[inline]
     pub fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
-        if let Ok(_inside) = library::enter("recv")
-            && let Ok(()) = self.qp.post_recv(RecvWqe { wr_id, sges })
-        {
-            return true;
+        let Ok(_inside) = library::enter("recv") else { return self.refused() };
+        self.taken(self.qp.post_recv(RecvWqe { wr_id, sges }))
+    }
+
+    /// Whether the adapter has taken a request.
+    #[inline(always)]
+    fn taken(&self, posted: ferroce_nic::Result<()>) -> bool {
+        match posted {
+            Ok(()) => true,
+            Err(error) => {
+                // Moved here, so that a success has nothing to drop.
+                drop(error);
+                self.refused()
+            }
         }
-        self.refused()
     }
 
     /// The adapter has refused a request for another reason than what it asks for: a bug has stopped the queue pair, or the process

@@ -21,7 +21,7 @@ pub(crate) enum Due {
     /// A queue pair goes on after a pause.
     Turn { host: usize, qpn: u32 },
     /// A completion that was late.
-    Completion { host: usize, cq: u32, ended: Ended, status: u32 },
+    Completion { host: usize, cq: u32, ended: Ended },
     /// Something befalls hosts, unless the run leaves out what the seed has planned.
     Planned(Planned),
 }

@@ -12,7 +12,7 @@ use crate::trace::{Trace, TraceEvent, What};
 use crate::wait::{Boot, ProgramState};
 use ferroce_buffers::{Ended, Stamp};
 use ferroce_proto::Qp;
-use ferroce_types::{Completion, Instant, QpState as TransportState, WcOpcode, WcStatus};
+use ferroce_types::{Completion, Instant, QpState as TransportState, WcStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -238,7 +238,7 @@ impl State {
                 }
                 self.work(host, qpn);
             }
-            Due::Completion { host, cq, ended, status } => self.complete(host, cq, ended, status),
+            Due::Completion { host, cq, ended } => self.complete(host, cq, ended),
             Due::Planned(planned) => {
                 let hosts = &self.hosts;
                 if self.chances.choose(|| describe(hosts, &planned)) {
@@ -337,28 +337,18 @@ impl State {
             let reason = first.as_ref().filter(|_| !flushed).and_then(|first| first.reason()).map(Arc::from);
             reasons::fault(inner.status, inner.reason(), reason, first.filter(|_| flushed))
         });
-        let status = inner.status as u32;
-        let ended = Ended {
-            wr_id: inner.wr_id,
-            qpn,
-            is_write: inner.opcode == WcOpcode::RecvRdmaWithImm,
-            byte_len: inner.byte_len,
-            immediate: inner.immediate().map(u32::from_be_bytes),
-            invalidated: inner.invalidated_rkey(),
-            source: inner.src_qp,
-            has_grh: inner.grh(),
-            stamp: Stamp { clock: at.0, wall_clock: at.0 },
-            fault,
-        };
+        let stamp = Stamp { clock: at.0, wall_clock: at.0 };
+        let ended = Ended { completion: Completion { qp_num: qpn, ..inner }, stamp, fault };
         if at > now {
-            return self.plan(at, Due::Completion { host, cq, ended, status });
+            return self.plan(at, Due::Completion { host, cq, ended });
         }
-        self.complete(host, cq, ended, status);
+        self.complete(host, cq, ended);
     }
 
     /// Adds a completion to its queue.
-    fn complete(&mut self, host: usize, cq: u32, ended: Ended, status: u32) {
-        let (qpn, wr_id) = (ended.qpn, ended.wr_id);
+    fn complete(&mut self, host: usize, cq: u32, ended: Ended) {
+        let Completion { qp_num: qpn, wr_id, status, .. } = ended.completion;
+        let status = status as u32;
         if !self.hosts[host].qps.contains_key(&qpn) {
             return;
         }
@@ -390,7 +380,7 @@ impl State {
         }
         for cq in [removed.side.send_cq, removed.side.recv_cq] {
             if let Some(cq) = cqs.get_mut(&cq) {
-                cq.entries.retain(|entry| entry.qpn != qpn);
+                cq.entries.retain(|entry| entry.completion.qp_num != qpn);
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::device::{SystemContext, SystemDomain};
 use crate::library;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{Ended, Error, Kind, Stamp, Stamped, Status};
+use ferroce_types::{Completion, WcOpcode, WcStatus};
 use std::ffi::c_int;
 use std::fmt;
 use std::mem::offset_of;
@@ -241,19 +242,19 @@ impl SystemCq {
     fn completion(&self, wc: &ibv_wc) -> Ended {
         let status = Status::from_number(wc.status.cast_unsigned());
         let fault = status.map(|status| self.0.context.failures.fault(wc.qp_num, status, wc.vendor_err));
-        let has = |flag| fault.is_none() && wc.wc_flags & flag != 0;
-        Ended {
-            wr_id: wc.wr_id,
-            qpn: wc.qp_num,
-            is_write: wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
+        // A number of the library may be that of no variant, so it is compared, not converted.
+        let opcode =
+            if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
+        let status = if fault.is_none() { WcStatus::Success } else { WcStatus::GeneralErr };
+        let completion = Completion {
             byte_len: wc.byte_len,
-            immediate: has(IBV_WC_WITH_IMM).then(|| u32::from_be(wc.imm_data)),
-            invalidated: has(IBV_WC_WITH_INV).then_some(wc.imm_data),
-            source: wc.src_qp,
-            has_grh: has(IBV_WC_GRH),
-            stamp: Stamp::default(),
-            fault,
-        }
+            imm_data: wc.imm_data,
+            qp_num: wc.qp_num,
+            src_qp: wc.src_qp,
+            wc_flags: wc.wc_flags,
+            ..Completion::new(wc.wr_id, status, opcode)
+        };
+        Ended { completion, stamp: Stamp::default(), fault }
     }
 
     /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.

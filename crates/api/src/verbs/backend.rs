@@ -413,6 +413,7 @@ const BLOCK: usize = 32;
 
 impl RawCq {
     /// Takes completions.
+    #[inline]
     pub(crate) fn poll(&self, into: &mut Vec<Ended>) -> Result<()> {
         match self {
             #[cfg(feature = "native")]
@@ -531,7 +532,7 @@ impl RawQp {
     }
 
     /// Posts a request to this address, or one that binds a window to this region. False: the device has refused it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&self, request: SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) -> bool {
         // The region's key is enough for the others.
         let _ = region;

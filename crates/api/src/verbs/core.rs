@@ -14,10 +14,10 @@ use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{Poster, ring};
 use ferroce_buffers::{
     Buffer, Error, Failed, Held, Kind, Parts, PayloadMut, Pool, QpAttributes, QpService, Result, Rights,
-    Segment, Segments,
+    Segments,
 };
 use ferroce_proto::{DataRef, SendOp, SendRequest};
-use ferroce_types::{Access, BindMw, Sge, SgeList, one_sge};
+use ferroce_types::{Access, BindMw};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ struct Plan {
     flags: Flags,
     what: Operated,
     inline: Option<SmallVec<[u8; 64]>>,
-    sges: SgeList,
+    segments: Segments,
     /// Memory for the result of an atomic.
     result: Option<Buffer>,
     kept: Option<Kept>,
@@ -124,7 +124,7 @@ impl Plan {
             flags: Flags { quiet: false, fence: false, solicited: false },
             what: Operated::Sent,
             inline: None,
-            sges: SgeList::new(),
+            segments: Segments::new(),
             result: None,
             kept: None,
             region: 0,
@@ -283,13 +283,14 @@ impl Core {
         let Receives::Own(half) = &mut self.receives else { unreachable!("the plan has seen it") };
         let slot = half.slot();
         match header {
-            None => slot.held.put(memory.hold_for_writing()),
+            None => memory.hold_for_writing(&mut slot.held),
             Some(header) => {
-                slot.held.put(header.hold_for_writing().then(memory.hold_for_writing()));
+                header.hold_for_writing(&mut slot.held);
+                memory.hold_for_writing(&mut slot.held);
                 slot.kept = Some(Kept::Grh(self.qkey.clone()));
             }
         }
-        self.receive(tag, &segments);
+        self.receive(tag, segments);
         Ok(())
     }
 
@@ -321,16 +322,16 @@ impl Core {
 
     /// Posts a receive, whose memory is in the slot.
     #[inline(always)]
-    fn receive(&mut self, tag: u64, segments: &[Segment]) {
+    fn receive(&mut self, tag: u64, segments: Segments) {
         let Receives::Own(half) = &mut self.receives else { unreachable!("the caller has looked") };
         let slot = half.slot();
         (slot.tag, slot.what, slot.len) = (tag, Operated::Received, 0);
         let wr_id = half.publish();
-        self.refused |= !self.inner().receive(wr_id, sges(segments));
+        self.refused |= !self.inner().receive(wr_id, segments.into_list());
     }
 
     /// Posts a receive of borrowed memory.
-    pub(crate) fn recv_borrowed(&mut self, segments: &[Segment], held: Held, kept: Kept) -> Result<()> {
+    pub(crate) fn recv_borrowed(&mut self, segments: Segments, held: Held, kept: Kept) -> Result<()> {
         self.check("recv")?;
         let Receives::Own(half) = &mut self.receives else {
             return Err(Error::invalid("recv", "a scope has no shared receives"));
@@ -351,7 +352,7 @@ impl Core {
         op: SendOp,
         flags: Flags,
         what: Operated,
-        segments: &[Segment],
+        segments: Segments,
         held: Held,
         kept: Kept,
     ) -> Result<Prepared> {
@@ -359,9 +360,8 @@ impl Core {
         if self.sends.poster.room() == 0 {
             return Err(self.sends.full("post"));
         }
-        let sges = sges(segments);
-        self.check_length(DataRef::Sges(&sges).len())?;
-        let plan = Plan { op, flags, what, sges, kept: Some(kept), ..Plan::new() };
+        self.check_length(DataRef::Sges(&segments).len())?;
+        let plan = Plan { op, flags, what, segments, kept: Some(kept), ..Plan::new() };
         Ok(Prepared { tag: 0, plan, held })
     }
 
@@ -385,10 +385,8 @@ impl Core {
             return Err(Failed { error, back: operation });
         }
         let slot = self.sends.slot();
-        match plan.result.take() {
-            Some(result) => slot.held.put(result.hold_for_writing()),
-            None => slot.held.put(operation.hold()),
-        }
+        operation.hold(&mut slot.held);
+        hold_result(plan.result.take(), &mut slot.held);
         self.carry_out(tag, &mut plan);
         Ok(())
     }
@@ -404,7 +402,9 @@ impl Core {
         if let Err(error) = self.plan(&operation, before, &mut plan) {
             return Err(Failed { error, back: operation });
         }
-        let held = plan.result.take().map_or_else(|| operation.hold(), Buffer::hold_for_writing);
+        let mut held = Held::default();
+        operation.hold(&mut held);
+        hold_result(plan.result.take(), &mut held);
         Ok(Prepared { tag, plan, held })
     }
 
@@ -424,18 +424,16 @@ impl Core {
             let why = "only a reliable connection returns loans";
             return Err(Error::new(Kind::Unsupported, "post", why));
         }
-        let mut segments = Segments::new();
-        operation.segments(&mut segments);
-        within(&segments, self.attributes.parts, "post")?;
+        operation.segments(&mut plan.segments);
+        within(&plan.segments, self.attributes.parts, "post")?;
         if what == Operated::Atomic {
             // A completion that is being taken has one.
             let result = self.results.as_ref().and_then(Pool::try_take);
             let result = result.ok_or_else(|| self.sends.full("post"))?;
-            result.room(&mut segments);
+            result.room(&mut plan.segments);
             plan.result = Some(result);
         }
-        plan.sges = sges(&segments);
-        self.check_length(inline.map_or(DataRef::Sges(&plan.sges), DataRef::Inline).len())?;
+        self.check_length(inline.map_or(DataRef::Sges(&plan.segments), DataRef::Inline).len())?;
         if let Some(inline) = inline {
             plan.inline = Some(inline.into());
         }
@@ -477,7 +475,7 @@ impl Core {
         let is_read = plan.what == Operated::Read;
         let slot = self.sends.slot();
         (slot.tag, slot.what) = (tag, plan.what);
-        slot.len = if is_read { plan.sges.iter().map(|sge| sge.length).sum() } else { 0 };
+        slot.len = if is_read { plan.segments.iter().map(|sge| sge.length).sum() } else { 0 };
         let mut to = None;
         if let Some(kept) = plan.kept.take() {
             if let Kept::Address(address) = &kept {
@@ -486,7 +484,7 @@ impl Core {
             slot.kept = Some(kept);
         }
         let wr_id = self.sends.publish();
-        let data = plan.inline.as_deref().map_or(DataRef::Sges(&plan.sges), DataRef::Inline);
+        let data = plan.inline.as_deref().map_or(DataRef::Sges(&plan.segments), DataRef::Inline);
         let (op, ud, remote_srqn) = (plan.op, None, 0);
         let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
         // Behind a refused request nothing is posted: the completion of a later one would retire it as if it had been carried out.
@@ -531,6 +529,14 @@ impl Drop for Core {
     }
 }
 
+/// The memory for the result of an atomic, which names no other.
+#[inline(always)]
+fn hold_result(result: Option<Buffer>, held: &mut Held) {
+    if let Some(result) = result {
+        result.hold_for_writing(held);
+    }
+}
+
 /// An error if there are more than `parts`.
 #[inline]
 pub(crate) fn within(segments: &Segments, parts: u32, verb: &'static str) -> Result<()> {
@@ -540,16 +546,6 @@ pub(crate) fn within(segments: &Segments, parts: u32, verb: &'static str) -> Res
 #[cold]
 fn too_many(len: usize, parts: u32, verb: &'static str) -> Error {
     Error::invalid(verb, format!("{len} parts; the queue was built for {parts}"))
-}
-
-/// Segments as the transport names them.
-#[inline]
-pub(crate) fn sges(segments: &[Segment]) -> SgeList {
-    let sge = |s: &Segment| Sge { addr: s.address, length: s.length, lkey: s.key };
-    match segments {
-        [segment] => one_sge(sge(segment)),
-        _ => segments.iter().map(sge).collect(),
-    }
 }
 
 impl fmt::Debug for Core {

@@ -9,6 +9,7 @@ use ferroce_buffers::rights::Right;
 use ferroce_buffers::{
     Buffer, Ended, Error, Fault, Held, Parked, ParkedGuard, Part, Parts, Reset, Result, Rights, Stamp,
 };
+use ferroce_types::WcOpcode;
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
@@ -40,8 +41,8 @@ pub enum Operated {
 
 /// The number of a completion's queue.
 #[inline]
-const fn number_of(completion: &Ended) -> u32 {
-    (completion.wr_id >> 32) as u32
+const fn number_of(ended: &Ended) -> u32 {
+    (ended.completion.wr_id >> 32) as u32
 }
 
 /// A completion queue, without the type of what completions contain besides.
@@ -78,7 +79,6 @@ impl CqCore {
         &self.inner
     }
 
-    #[inline]
     fn poll(&mut self) -> Result<()> {
         if self.next < self.entries.len() || !self.kept.is_empty() {
             return Ok(());
@@ -112,11 +112,14 @@ impl CqCore {
     /// queue pair, and the receive has retired, so that the key is another loan's.
     #[inline]
     fn note_returned(&self) {
-        for completion in &self.entries {
-            let Some(key) = completion.invalidated else { continue };
-            let queue = self.shared.find(number_of(completion));
-            if queue.is_some_and(|queue| queue.is_outstanding(completion.wr_id as u32)) {
-                self.shared.note_returned(completion.qpn, key);
+        for ended in &self.entries {
+            let Some(key) = ended.completion.invalidated_rkey() else { continue };
+            if ended.fault.is_some() {
+                continue;
+            }
+            let queue = self.shared.find(number_of(ended));
+            if queue.is_some_and(|queue| queue.is_outstanding(ended.completion.wr_id as u32)) {
+                self.shared.note_returned(ended.completion.qp_num, key);
             }
         }
     }
@@ -140,9 +143,9 @@ impl CqCore {
 
     /// As [`CqCore::is_ready`], without those that were kept.
     fn is_outstanding(&mut self) -> bool {
-        while let Some(completion) = self.entries.get(self.next) {
-            let queue = find(&mut self.found, &self.shared, number_of(completion));
-            if queue.is_some_and(|queue| queue.is_outstanding(completion.wr_id as u32)) {
+        while let Some(ended) = self.entries.get(self.next) {
+            let queue = find(&mut self.found, &self.shared, number_of(ended));
+            if queue.is_some_and(|queue| queue.is_outstanding(ended.completion.wr_id as u32)) {
                 return true;
             }
             self.next += 1;
@@ -196,18 +199,18 @@ impl CqCore {
     /// (rules S4, S11).
     #[inline]
     fn retire_taken(&mut self) -> Option<ParkedGuard<Done>> {
-        while let Some(completion) = self.entries.get(self.next) {
-            let Some(queue) = find(&mut self.found, &self.shared, number_of(completion)) else {
+        while let Some(ended) = self.entries.get(self.next) {
+            let Some(queue) = find(&mut self.found, &self.shared, number_of(ended)) else {
                 self.next += 1;
                 continue;
             };
             let mut done = self.done.lend();
-            let retired = queue.retire(completion.wr_id as u32, &mut done.entry);
+            let retired = queue.retire(ended.completion.wr_id as u32, &mut done.entry);
             if retired != Some(false) {
                 self.next += 1;
             }
             // A scope's request has no completion. There may be more behind it.
-            if retired.is_some_and(|last| done.set(completion, last)) {
+            if retired.is_some_and(|last| done.set(ended, last)) {
                 return Some(done);
             }
         }
@@ -360,65 +363,58 @@ impl<X: Extra> Completions<'_, X> {
 struct Done {
     /// In exchange for it, the slot has got that of the request before.
     entry: Box<Entry>,
-    qp: u32,
-    len: u32,
-    immediate: Option<u32>,
-    value: Option<u64>,
-    /// The key of a loan that the message returns.
-    returned: Option<u32>,
+    /// For a quiet request, that of the later one with which it ended.
+    completion: ferroce_types::Completion,
+    stamp: Stamp,
     fault: Option<Fault>,
     /// Bytes that were written to the memory that is left in the entry.
     written: Option<usize>,
+    /// The result of an atomic.
+    value: Option<u64>,
+    /// Of a request with [`Kept::Grh`].
     source: Option<Endpoint>,
-    stamp: Stamp,
 }
 
 impl Done {
     /// Completes what the entry has, which was retired. `last` is false for a quiet request, which ended before the one that the
     /// completion is of. False for a request of a scope, which gets no completion.
     #[inline]
-    fn set(&mut self, completion: &Ended, last: bool) -> bool {
-        if let Some(fault) = &completion.fault
-            && last
-        {
+    fn set(&mut self, ended: &Ended, last: bool) -> bool {
+        (self.completion, self.stamp) = (ended.completion, ended.stamp);
+        if last && let Some(fault) = &ended.fault {
             self.fault = Some(fault.clone());
         }
-        let done = self.fault.is_none();
-        (self.qp, self.stamp) = (completion.qpn, completion.stamp);
-        (self.len, self.immediate, self.value, self.returned) = (0, None, None, None);
-        (self.written, self.source) = (None, None);
-        match self.entry.what {
-            Operated::Received if done => {
-                (self.len, self.immediate) = (completion.byte_len, completion.immediate);
-                self.returned = completion.invalidated;
-                if completion.is_write {
+        self.written = match self.entry.what {
+            Operated::Received if self.fault.is_none() => {
+                if self.completion.opcode == WcOpcode::RecvRdmaWithImm {
                     self.entry.what = Operated::ReceivedWrite;
+                    None
                 } else {
-                    self.written = Some(self.len as usize);
+                    Some(self.completion.byte_len as usize)
                 }
             }
-            Operated::Read if done => {
-                self.len = self.entry.len;
-                self.written = Some(self.len as usize);
-            }
-            Operated::Atomic => self.take_value(done),
-            _ => {}
+            Operated::Read if self.fault.is_none() => Some(self.entry.len as usize),
+            Operated::Atomic => Some(8),
+            _ => None,
+        };
+        if self.entry.what == Operated::Atomic {
+            self.take_value();
         }
-        self.entry.kept.is_none() || self.set_kept(completion)
+        self.entry.kept.is_none() || self.set_kept()
     }
 
     /// Of a request that needs more than memory.
     #[inline(never)]
-    fn set_kept(&mut self, completion: &Ended) -> bool {
+    fn set_kept(&mut self) -> bool {
         match &self.entry.kept {
             Some(Kept::Grh(qkey)) => {
                 let qkey = qkey.load(Ordering::Relaxed);
-                self.take_grh(completion, qkey);
+                self.take_grh(qkey);
             }
             // It has failed, so there is no loan.
             Some(Kept::Window(lent, receives)) if self.fault.is_some() => lent.end(Some(receives)),
             Some(Kept::Scoped(_)) => {
-                let (what, len, fault) = (self.entry.what, self.len as usize, self.fault.take());
+                let (what, len, fault) = (self.entry.what, self.len() as usize, self.fault.take());
                 self.entry.end_scoped(what, len, fault);
                 return false;
             }
@@ -427,20 +423,37 @@ impl Done {
         true
     }
 
+    /// Whether it was a message that has arrived here.
+    #[inline]
+    fn has_message(&self) -> bool {
+        matches!(self.entry.what, Operated::Received | Operated::ReceivedWrite) && self.fault.is_none()
+    }
+
+    /// Bytes that were received, read, or written by the peer.
+    #[inline]
+    fn len(&self) -> u32 {
+        match self.entry.what {
+            Operated::Read if self.fault.is_none() => self.entry.len,
+            _ if self.has_message() => self.completion.byte_len,
+            _ => 0,
+        }
+    }
+
     /// Takes the result of an atomic, which is memory of the queue pair.
-    fn take_value(&mut self, done: bool) {
-        self.written = Some(8);
+    fn take_value(&mut self) {
         let result = self.buffer();
         let value = result.and_then(|result| result[..].try_into().ok());
-        self.value = value.filter(|_| done).map(u64::from_ne_bytes);
+        self.value = value.filter(|_| self.fault.is_none()).map(u64::from_ne_bytes);
     }
 
     /// Takes the GRH of a datagram, which is memory of the queue pair.
-    fn take_grh(&mut self, completion: &Ended, qkey: u32) {
+    fn take_grh(&mut self, qkey: u32) {
+        self.source = None;
         let Some(Part::Buffer(grh)) = self.entry.held.take(&mut self.written) else { return };
-        self.len = self.len.saturating_sub(GRH as u32);
-        if self.fault.is_none() && completion.has_grh {
-            self.source = Endpoint::of_sender(&grh, completion.source, qkey);
+        let completion = &mut self.completion;
+        completion.byte_len = completion.byte_len.saturating_sub(GRH as u32);
+        if self.fault.is_none() && completion.grh() {
+            self.source = Endpoint::of_sender(&grh, completion.src_qp, qkey);
         }
     }
 
@@ -457,16 +470,20 @@ impl Done {
         if self.has_loan() {
             return None;
         }
-        match self.entry.held.take(&mut self.written)? {
-            Part::Buffer(buffer) => Some(buffer),
-            _ => self.next_buffer(),
+        match self.entry.held.take_buffer(&mut self.written) {
+            None => self.next_buffer(),
+            only => only,
         }
     }
 
-    /// After a piece of memory of another kind.
-    #[cold]
+    /// The first of several pieces of memory.
+    #[inline(never)]
     fn next_buffer(&mut self) -> Option<Buffer> {
-        self.buffer()
+        loop {
+            if let Part::Buffer(buffer) = self.entry.held.take(&mut self.written)? {
+                return Some(buffer);
+            }
+        }
     }
 
     /// The memory is lent to the peer: it doesn't come back by itself.
@@ -485,10 +502,10 @@ impl Done {
 
 impl Done {
     #[cold]
-    fn release_kept(kept: &Kept) {
-        if let Kept::Window(lent, receives) = kept {
+    fn release_kept(&mut self) {
+        if let Some(Kept::Window(lent, receives)) = self.entry.kept.take() {
             // The loan wasn't taken: the window ends before the memory is released.
-            lent.end(Some(receives));
+            lent.end(Some(&receives));
         }
     }
 }
@@ -496,8 +513,8 @@ impl Done {
 impl Reset for Done {
     #[inline]
     fn reset(&mut self) {
-        if let Some(kept) = self.entry.kept.take() {
-            Self::release_kept(&kept);
+        if self.entry.kept.is_some() {
+            self.release_kept();
         }
         self.entry.held.clear();
         self.fault = None;
@@ -536,7 +553,7 @@ impl<X: Extra> Completion<'_, X> {
     #[must_use]
     #[inline]
     pub fn qp(&self) -> u32 {
-        self.done.qp
+        self.done.completion.qp_num
     }
 
     /// What the request was.
@@ -562,7 +579,7 @@ impl<X: Extra> Completion<'_, X> {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.done.len as usize
+        self.done.len() as usize
     }
 
     /// Nothing was received, read or written.
@@ -576,14 +593,15 @@ impl<X: Extra> Completion<'_, X> {
     #[must_use]
     #[inline]
     pub fn imm(&self) -> Option<u32> {
-        self.done.immediate
+        let immediate = self.done.completion.immediate().filter(|_| self.done.has_message());
+        immediate.map(u32::from_be_bytes)
     }
 
     /// Of an atomic that has succeeded: the word before.
     #[must_use]
     #[inline]
     pub fn value(&self) -> Option<u64> {
-        self.done.value
+        self.done.value.filter(|_| self.done.entry.what == Operated::Atomic)
     }
 
     /// Of a datagram that was received: the queue pair that has sent it, with the Q_Key of this one.
@@ -591,14 +609,15 @@ impl<X: Extra> Completion<'_, X> {
     #[must_use]
     #[inline]
     pub fn source(&self) -> Option<&Endpoint> {
-        self.done.source.as_ref()
+        let has_source = matches!(self.done.entry.kept, Some(Kept::Grh(_)));
+        self.done.source.as_ref().filter(|_| has_source)
     }
 
     /// Of a message that [returns](crate::verbs::Send::returning) a loan: the key of its token.
     #[must_use]
     #[inline]
     pub fn returned(&self) -> Option<u32> {
-        self.done.returned
+        self.done.completion.invalidated_rkey().filter(|_| self.done.has_message())
     }
 
     /// Of a request that has [lent](crate::verbs::Lend) memory with these rights: the loan. If the completion is dropped with it, the
@@ -632,10 +651,13 @@ impl<X: Extra> Completion<'_, X> {
 
 impl<X> fmt::Debug for Completion<'_, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Done { entry, qp, fault, len, .. } = &*self.done;
+        let Done { entry, completion, fault, .. } = &*self.done;
         let Entry { tag, what, .. } = &**entry;
         let mut text = f.debug_struct("Completion");
-        text.field("tag", tag).field("qp", qp).field("what", what).field("len", len);
+        text.field("tag", tag)
+            .field("qp", &completion.qp_num)
+            .field("what", what)
+            .field("len", &self.done.len());
         text.field("fault", fault).finish()
     }
 }

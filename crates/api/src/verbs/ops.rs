@@ -5,10 +5,10 @@ use crate::verbs::cq::Operated;
 use crate::verbs::{Datagram, Reliable, Transport, Unreliable};
 use ferroce_buffers::rights::{Atomics, Reads, Right, Writes};
 use ferroce_buffers::{
-    Buffer, Error, Held, Kind, Lendable as _, Payload, PayloadMut, Remote, Rights, Segment, Segments,
+    Buffer, Error, Held, Kind, Lendable as _, Payload, PayloadMut, Remote, Rights, Segments,
 };
 use ferroce_proto::SendOp;
-use ferroce_types::{Access, BindMw};
+use ferroce_types::{Access, BindMw, Sge};
 use sealed::{Described, Flags, Request};
 use std::marker::PhantomData;
 
@@ -48,7 +48,7 @@ pub(crate) mod sealed {
         /// The memory that the request names.
         fn segments(&self, into: &mut Segments);
         /// Lends the memory to the adapter.
-        fn hold(self) -> Held;
+        fn hold(self, into: &mut Held);
     }
 }
 
@@ -181,8 +181,8 @@ impl<P: Payload> Request for Send<P> {
     }
 
     #[inline]
-    fn hold(self) -> Held {
-        self.payload.hold()
+    fn hold(self, into: &mut Held) {
+        self.payload.hold(into);
     }
 }
 
@@ -226,8 +226,8 @@ impl<P: Payload> Request for SendTo<P> {
         self.payload.segments(into);
     }
 
-    fn hold(self) -> Held {
-        self.payload.hold()
+    fn hold(self, into: &mut Held) {
+        self.payload.hold(into);
     }
 }
 
@@ -289,8 +289,8 @@ impl<P: Payload> Request for Write<P> {
     }
 
     #[inline]
-    fn hold(self) -> Held {
-        self.payload.hold()
+    fn hold(self, into: &mut Held) {
+        self.payload.hold(into);
     }
 }
 
@@ -344,8 +344,8 @@ impl<P: PayloadMut> Request for Read<P> {
     }
 
     #[inline]
-    fn hold(self) -> Held {
-        self.into.hold_for_writing()
+    fn hold(self, into: &mut Held) {
+        self.into.hold_for_writing(into);
     }
 }
 
@@ -409,9 +409,7 @@ impl Request for FetchAdd {
     fn segments(&self, _: &mut Segments) {}
 
     #[inline]
-    fn hold(self) -> Held {
-        Held::default()
-    }
+    fn hold(self, _: &mut Held) {}
 }
 
 impl Operation<Reliable> for FetchAdd {}
@@ -428,9 +426,7 @@ impl Request for CompareSwap {
     fn segments(&self, _: &mut Segments) {}
 
     #[inline]
-    fn hold(self) -> Held {
-        Held::default()
-    }
+    fn hold(self, _: &mut Held) {}
 }
 
 impl Operation<Reliable> for CompareSwap {}
@@ -467,7 +463,7 @@ impl<A: Right> Request for Lend<A> {
     fn describe(&self) -> Described<'_> {
         let mut segments = Segments::new();
         self.buffer.room(&mut segments);
-        let whole = segments.first().copied().unwrap_or(Segment { address: 0, length: 0, key: 0 });
+        let whole = segments.first().copied().unwrap_or(Sge { addr: 0, length: 0, lkey: 0 });
         let Rights { read, write, atomic } = A::RIGHTS;
         let access =
             Access { remote_read: read, remote_write: write, remote_atomic: atomic, ..Access::default() };
@@ -475,8 +471,8 @@ impl<A: Right> Request for Lend<A> {
         let op = SendOp::BindMw(BindMw {
             window: 0,
             rkey: 0,
-            lkey: whole.key,
-            va: whole.address,
+            lkey: whole.lkey,
+            va: whole.addr,
             length: u64::from(whole.length),
             access,
             zero_based: false,
@@ -488,8 +484,8 @@ impl<A: Right> Request for Lend<A> {
 
     fn segments(&self, _: &mut Segments) {}
 
-    fn hold(self) -> Held {
-        self.buffer.hold_for_peers()
+    fn hold(self, into: &mut Held) {
+        self.buffer.hold_for_peers(into);
     }
 }
 

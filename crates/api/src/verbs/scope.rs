@@ -151,7 +151,7 @@ impl<'env> Scope<'_, 'env> {
             ends.cq.keep_completions()?;
         }
         let kept = Kept::Scoped(ends.scoped.clone());
-        let prepared = ends.core.prepare_borrowed(op, Flags::default(), what, &segments, held, kept)?;
+        let prepared = ends.core.prepare_borrowed(op, Flags::default(), what, segments, held, kept)?;
         ends.scoped.counts().outstanding += 1;
         ends.core.commit(prepared);
         Ok(())
@@ -168,7 +168,7 @@ impl<'env> Scope<'_, 'env> {
         let scoped = ends.scoped.clone();
         // Its completion may be taken as soon as it is posted.
         scoped.counts().outstanding += 1;
-        let posted = ends.core.recv_borrowed(&segments, held, kept);
+        let posted = ends.core.recv_borrowed(segments, held, kept);
         posted.inspect_err(|_| scoped.counts().outstanding -= 1)
     }
 

@@ -1,11 +1,11 @@
 //! Shared receive queues.
 
 use crate::verbs::backend::RawSrq;
-use crate::verbs::core::{sges, within};
+use crate::verbs::core::within;
 use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
 use crate::verbs::slots::{Entry, Queue};
-use ferroce_buffers::{Error, Failed, Kind, Parts, PayloadMut, Result, Segments};
+use ferroce_buffers::{Error, Failed, Held, Kind, Parts, PayloadMut, Result, Segments};
 use std::fmt;
 use std::sync::Arc;
 
@@ -101,12 +101,13 @@ impl Srq {
                 let why = format!("{} receives are outstanding or wait to be polled", self.inner.depth);
                 return Err(Failed { error: Error::new(Kind::Full, "recv", why), back: memory });
             }
-            let held = memory.hold_for_writing();
+            let mut held = Held::default();
+            memory.hold_for_writing(&mut held);
             let pushed = shelf.push(Entry { tag, what: Operated::Received, len: 0, held, kept: None });
             pushed.unwrap_or_else(|_| unreachable!("there is room"))
         };
         // An adapter that refuses keeps the memory in its slot until the queue is destroyed.
-        let _ = self.raw().receive(queue.wr_id(slot), sges(&segments));
+        let _ = self.raw().receive(queue.wr_id(slot), segments.into_list());
         Ok(())
     }
 

@@ -1,7 +1,14 @@
 //! An adapter that knows what was registered, and notes what happens.
 
-use ferroce_buffers::{AccessBy, Buffer, Error, Exposure, Kind, Registration, Rights, Tap};
+use ferroce_buffers::{AccessBy, Buffer, Error, Exposure, Held, Kind, Registration, Rights, Tap};
 use std::sync::{Arc, Mutex};
+
+/// What a slot owns when a request has been posted.
+pub fn held(hold: impl FnOnce(&mut Held)) -> Held {
+    let mut slot = Held::default();
+    hold(&mut slot);
+    slot
+}
 
 /// What the tests see of the adapter.
 #[derive(Clone, Default)]

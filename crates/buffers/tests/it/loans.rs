@@ -1,6 +1,6 @@
 //! What the adapter may touch, and when (rule S1).
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, held};
 use ferroce_buffers::{NotLent, Payload, PayloadMut, Pool, rights};
 
 #[test]
@@ -11,14 +11,14 @@ fn the_adapter_touches_a_buffer_only_while_a_slot_owns_it() {
     let tap = adapter.tap(0).unwrap();
     let mut bytes = [0; 4];
     assert_eq!(tap.read(0, &mut bytes), Err(NotLent));
-    let held = buffer.hold();
+    let read = held(|slot| buffer.hold(slot));
     tap.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"sent");
     assert_eq!(tap.write(0, b"late"), Err(NotLent));
-    let buffer = held.settle(None).buffer().unwrap();
+    let buffer = read.settle(None).buffer().unwrap();
     assert_eq!(tap.read(0, &mut bytes), Err(NotLent));
     assert_eq!(&buffer[..], b"sent");
-    let held = buffer.hold_for_writing();
+    let held = held(|slot| buffer.hold_for_writing(slot));
     tap.write(60, b"last").unwrap();
     assert_eq!(tap.read(0, &mut bytes), Err(NotLent));
     assert_eq!(tap.write(61, b"last"), Err(NotLent));
@@ -31,7 +31,7 @@ fn the_adapter_touches_a_buffer_only_while_a_slot_owns_it() {
 fn memory_of_a_request_returns_to_its_pool_after_the_loan() {
     let adapter = Adapter::default();
     let pool = Pool::new(adapter.alloc(256), 128).unwrap();
-    let held = pool.try_take().unwrap().hold_for_writing();
+    let held = held(|slot| pool.try_take().unwrap().hold_for_writing(slot));
     assert_eq!(pool.free(), 1);
     let other = pool.try_take().unwrap();
     assert!(pool.try_take().is_none());
@@ -47,7 +47,7 @@ fn memory_of_a_request_returns_to_its_pool_after_the_loan() {
 fn what_is_forgotten_stays_lent_and_registered() {
     let adapter = Adapter::default();
     let pool = Pool::new(adapter.alloc(64), 64).unwrap();
-    std::mem::forget(pool.try_take().unwrap().hold_for_writing());
+    std::mem::forget(held(|slot| pool.try_take().unwrap().hold_for_writing(slot)));
     drop(pool);
     adapter.tap(0).unwrap().write(0, &[1; 64]).unwrap();
     assert!(adapter.log.lock().unwrap().is_empty());
@@ -61,7 +61,7 @@ fn a_frozen_buffer_is_lent_to_several_requests() {
     let mut buffer = adapter.alloc(64);
     buffer.fill(b"0123456789");
     let frozen = buffer.freeze();
-    let (one, other) = (frozen.slice(..5).hold(), frozen.slice(5..).hold());
+    let (one, other) = (held(|slot| frozen.slice(..5).hold(slot)), held(|slot| frozen.slice(5..).hold(slot)));
     drop(one.settle(None));
     let mut bytes = [0; 5];
     adapter.tap(0).unwrap().read(5, &mut bytes).unwrap();
@@ -101,7 +101,7 @@ fn buffers_of_several_parts_are_lent_in_order() {
     let adapter = Adapter::default();
     let mut first = adapter.alloc(8);
     let second = first.split_off(3);
-    let held = [first, second].hold_for_writing();
+    let held = held(|slot| [first, second].hold_for_writing(slot));
     let tap = adapter.tap(0).unwrap();
     tap.write(0, b"abc").unwrap();
     tap.write(3, b"de").unwrap();

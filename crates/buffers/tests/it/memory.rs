@@ -1,6 +1,6 @@
 //! Whose memory it is: registration, parts, pools, and the owner's way back.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, held};
 use ferroce_buffers::{
     AccessBy, Buffer, Kind, Memory, NotLent, Payload, Pool, RawMemory, Remote, borrowing, register, rights,
 };
@@ -34,7 +34,7 @@ fn memory_is_deregistered_before_it_is_released() {
     let part = buffer.split_off(8);
     drop(buffer);
     assert!(adapter.log.lock().unwrap().is_empty());
-    drop(part.hold());
+    drop(held(|slot| part.hold(slot)));
     assert_eq!(*adapter.log.lock().unwrap(), ["deregistered", "released"]);
 }
 

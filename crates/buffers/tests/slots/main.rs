@@ -63,6 +63,7 @@ fn what_is_outstanding_is_dropped_with_the_last_end() {
         let entry = loom::sync::Arc::new(());
         let (mut poster, mut retirer) = slots::ring(2);
         poster.push(entry.clone()).unwrap();
+        assert_eq!(poster.room(), 1);
         let mine = entry.clone();
         let posting = thread::spawn(move || {
             let _ = poster.push(mine);
