@@ -1,4 +1,4 @@
-//! Asynchronous events: what an object or a device tells the program by itself.
+//! Asynchronous events, by which an object or a device notifies the program.
 
 /// What an asynchronous event is about (ibv_get_async_event(3)). The `usize` is the user handle of the object: the word that
 /// its maker gave it, and gets back with its events.

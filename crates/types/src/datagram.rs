@@ -12,7 +12,7 @@ pub struct Datagram<'a> {
     pub destination: HostAddr,
     /// Type of service or traffic class, with the two ECN bits.
     pub tos: u8,
-    /// TTL or hop limit on arrival, where the kernel said.
+    /// TTL or hop limit on arrival; `None`: the kernel hasn't attached it.
     pub ttl: Option<u8>,
     /// IPv6: flow label, 0 where there is none.
     pub flow_label: u32,

@@ -1,4 +1,4 @@
-//! What can go wrong in a verbs call, and the errno that says so.
+//! Errors of verbs calls, with their errnos.
 
 use std::{fmt, io};
 
@@ -21,16 +21,16 @@ pub enum Error {
     Permission(String),
     /// The object belongs to a process from before a fork, or its device is gone: EIO.
     Dead(String),
-    /// The process couldn't join the host's others: EADDRINUSE when UDP port 4791 is somebody else's.
+    /// The process couldn't join the host's other Ferroce processes: EADDRINUSE when another program has UDP port 4791.
     Host {
-        /// What says so to the C ABI.
+        /// The errno for the C ABI.
         errno: i32,
         /// What has failed.
         why: String,
     },
-    /// What no other variant has the errno for.
+    /// All other errors, with an errno of their own.
     Refused {
-        /// What says so to the C ABI.
+        /// The errno for the C ABI.
         errno: i32,
         /// Why.
         why: String,

@@ -1,20 +1,20 @@
-//! What the network says of a destination.
+//! Why a destination is unreachable, by ICMP.
 
-/// Why a packet didn't arrive, as ICMP says it.
+/// The reason in an ICMP "destination unreachable" message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreachable {
-    /// There is no way to the network.
+    /// No route to the network.
     Network,
-    /// There is a way, and no such host at its end.
+    /// The network is reachable, the host isn't.
     Host,
-    /// Nobody listens at the port.
+    /// No socket is bound to the port.
     Port,
-    /// Somebody on the way doesn't let it through.
+    /// A router or firewall drops the packet.
     Prohibited,
 }
 
 impl Unreachable {
-    /// What an ICMP message of this type and code says of its packet's destination; `None`: something else.
+    /// The reason in an ICMP message of this type and code; `None`: another message.
     #[must_use]
     pub const fn of_icmp(kind: u8, code: u8) -> Option<Self> {
         match (kind, code) {
@@ -26,7 +26,7 @@ impl Unreachable {
         }
     }
 
-    /// The same of ICMPv6.
+    /// As [`Unreachable::of_icmp`], for ICMPv6.
     #[must_use]
     pub const fn of_icmpv6(kind: u8, code: u8) -> Option<Self> {
         match (kind, code) {
@@ -47,7 +47,7 @@ mod tests {
     fn both_versions_of_icmp_say_that_a_port_is_closed() {
         assert_eq!(Unreachable::of_icmp(3, 3), Some(Unreachable::Port));
         assert_eq!(Unreachable::of_icmpv6(1, 4), Some(Unreachable::Port));
-        // Of the path's MTU, and of redirections, nothing is heard.
+        // "Fragmentation needed", "packet too big" and redirections are ignored.
         assert_eq!([Unreachable::of_icmp(3, 4), Unreachable::of_icmp(5, 1)], [None; 2]);
         assert_eq!(Unreachable::of_icmpv6(2, 0), None);
     }

@@ -1,24 +1,24 @@
-//! How many others use an object, which must not end before them.
+//! Reference count of an object that must outlive its users.
 
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The count of an object's users.
+/// The number of an object's users.
 #[derive(Debug, Default)]
 pub struct Users(AtomicUsize);
 
 impl Users {
-    /// Counts one more.
+    /// Adds a user.
     pub fn hold(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Undoes [`Users::hold`]. Whoever finds no users afterwards sees what they have done.
+    /// Removes a user. After [`Users::check_none`] returns `Ok`, the caller sees all that the former users have written.
     pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
 
-    /// How many there are.
+    /// The number of users.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)

@@ -171,9 +171,8 @@ impl Dest {
 }
 
 impl Endpoint {
-    /// Takes the group's sockets, in the group's order: [`receiving_socket`](super::receiving_socket)s that are bound to the
-    /// RoCE port of `address` and steer packets as [`steering_of`] says. `None`: nothing is received until they are
-    /// [given](Self::receive_by).
+    /// Takes the group's sockets, in the group's order: [`receiving_socket`](super::receiving_socket)s that are bound to the RoCE
+    /// port of `address` and steer packets by [`steering_of`]. `None`: nothing is received until [`Endpoint::receive_by`].
     #[must_use]
     pub fn new(address: HostAddr, group: Option<Arc<[EngineFd; GROUP_SIZE]>>) -> Self {
         let this = Self {
@@ -257,11 +256,11 @@ impl Endpoint {
         reader.receive(fd, self.address, &self.stats, f)
     }
 
-    /// Leaves the sockets to other processes: [`Endpoint::recv`] takes nothing from them, and has given to its callback all that it has
-    /// taken. Whoever sleeps until something has come is woken in vain, so this isn't for long.
+    /// Leaves the sockets to other processes: from its return on, [`Endpoint::recv`] takes nothing from them, and all calls of its
+    /// callback have returned. Sleepers are woken for packets that they don't get, so this is for a short time only.
     pub fn leave(&self) {
         self.is_away.store(true, Ordering::Relaxed);
-        // Who reads a socket now hasn't seen this; who does so later has.
+        // A `recv` in progress may have missed the store: wait for it. Later ones see it.
         self.readers.iter().for_each(|reader| drop(reader.lock()));
     }
 
@@ -360,7 +359,7 @@ impl Endpoint {
         Ok((TO_GROUPS as u8, sender.port))
     }
 
-    /// TOS and TTL of a sender's packets, unless they are told otherwise.
+    /// A sender's default TOS and TTL: those of packets without a control message.
     pub(super) fn sender_defaults(&self, sender: u8) -> (u8, u8) {
         self.senders
             .get(usize::from(sender))
@@ -376,8 +375,8 @@ impl Endpoint {
             .map_or(-1, |s| s.socket.checked_lately())
     }
 
-    /// Takes what the network has said of a sender's packets: until that is done, the sender's next packet isn't sent. False: it has
-    /// said nothing.
+    /// Reads the ICMP errors for a sender's packets. The kernel returns such an error once from the next send, instead of sending.
+    /// False: there was none.
     #[cold]
     pub(super) fn take_returned(&self, sender: u8) -> bool {
         let fd = self.sender_fd(sender);
@@ -398,7 +397,7 @@ impl Endpoint {
         self.labels.load(Ordering::Relaxed)
     }
 
-    /// The kernel takes no labels that aren't leased: before Linux 5.3, or while somebody leases one exclusively.
+    /// The kernel refuses labels that aren't leased: before Linux 5.3, or while a process leases one exclusively.
     pub(super) fn labels_refused(&self) {
         if self.labels.swap(false, Ordering::Relaxed) {
             tracing::warn!(address = %self.address, "no flow labels here: the kernel refuses them");
@@ -422,8 +421,8 @@ impl Endpoint {
         others.pop().ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRINUSE))
     }
 
-    /// "Don't fragment" is set, and what ICMP says of the path's MTU is ignored, as adapters do: anybody can send such a
-    /// packet that quotes port 4791, and one would end all connections to a host. The interface's MTU counts.
+    /// Sets "don't fragment", and ignores ICMP messages about the path's MTU, as adapters do: any host can send one that quotes
+    /// port 4791, and it would end all connections to a host. The interface's MTU counts.
     ///
     /// Unconnected: a connected socket's packets would get a changing IPv4 identification, which the ICRC covers.
     fn new_sender(&self, tos: u8, ttl: u8) -> io::Result<Sender> {
@@ -444,8 +443,8 @@ impl Endpoint {
         }
         sys::large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         sys::bind(fd, &InetAddress::new(self.address.with_port(0)))?;
-        // Nothing but what the network says of the packets is ever read here: what others send to this port takes no memory, and leaves
-        // that its room.
+        // Only the ICMP errors of sent packets are ever read here: the filter drops datagrams that come to this port, so that they
+        // don't take the buffer of the errors.
         let _ = sys::attach_program(fd, libc::SO_ATTACH_FILTER, &NOTHING);
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RETURNED);
         let (level, name) =

@@ -2,7 +2,7 @@
 //!
 //! In here: receiving from the host's socket group (GRO), sending in trains (UDP_SEGMENT) with the ICRC, counters,
 //! and the taps ([`tap`]).
-//! Out of here: who owns which QPN and where the sockets of a group come from, what packets mean (`wire`, `proto`), windows,
+//! Out of here: which process owns a QPN and where the sockets of a group come from, what packets mean (`wire`, `proto`), windows,
 //! retransmission.
 //!
 //! # Order of calls
@@ -13,12 +13,12 @@
 //! 3. Per connected QP or address handle: [`Endpoint::dest`] once, then for every packet [`TxBatch::packet`], and at the
 //!    end of each round of progress [`TxBatch::flush`].
 //!
-//! The receiving sockets are shared by all processes of the host whose slots have the same lowest six bits. They hold
-//! packets sent before a slot changed its owner, and packets for other owners: the check of the QPN on receipt, not the
-//! steering, decides whom a packet is for. Nobody drains a socket on joining.
+//! The receiving sockets are shared by all processes of the host whose slots have the same lowest six bits. They hold packets sent
+//! before a slot changed its owner, and packets for other owners: the check of the QPN on receipt, not the steering, decides which
+//! process a packet is for. A process that joins doesn't drain its sockets.
 //!
-//! Nothing here blocks, but a flush into a full socket buffer, which takes at most a millisecond. No call is a
-//! cancellation point.
+//! Nothing here blocks, except a flush into a full socket buffer, which takes at most a millisecond. No call is a cancellation
+//! point.
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 

@@ -1,7 +1,7 @@
-//! A multicast group on an interface: this process's socket for it, and what a sender to groups is told.
+//! A multicast group on an interface: this process's socket for it, and the options of the socket that sends to groups.
 //!
-//! The kernel gives a copy of each packet to every socket that has joined, whoever has joined before: processes need
-//! nothing of each other, and the end of one changes nothing for the others.
+//! The kernel gives a copy of each packet to every socket that has joined, in whatever order they have: processes don't depend on
+//! each other, and the end of one changes nothing for the others.
 
 use super::Stats;
 use super::receive::{Reader, RecvOutcome, receiving_socket};
@@ -29,11 +29,11 @@ impl std::fmt::Debug for GroupSocket {
 }
 
 impl GroupSocket {
-    /// Joins `group` on the interface of its scope: others hear of it by IGMP or MLD.
+    /// Joins `group` on the interface of its scope. The kernel announces the membership by IGMP or MLD.
     ///
     /// # Errors
-    /// EADDRINUSE, with the user, when a process has the port who doesn't share it, ENODEV when the interface is gone, else that of the
-    /// system call.
+    /// EADDRINUSE, with the user, when a process has the port and doesn't share it, ENODEV when the interface is gone, else the
+    /// error of the system call.
     pub fn join(group: HostAddr) -> Result<Self> {
         let socket = joined(group).map_err(|error| match user_in_the_way(group) {
             Some(uid) if error.raw_os_error() == Some(libc::EADDRINUSE) => Error::Refused {

@@ -1,5 +1,5 @@
-//! What the network says of packets that were sent (ICMP), for whoever wants to know why nothing comes back. Nothing is decided by it:
-//! anybody can send such a message.
+//! ICMP errors for packets that were sent, to explain why no answer comes. They are a hint only and decide nothing: any host can
+//! send one.
 
 use ferroce_os::sys;
 use ferroce_types::{HostAddr, Unreachable};
@@ -7,15 +7,15 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// Destinations of which it's kept.
+/// The most destinations whose errors are kept.
 const KEPT: usize = 64;
 
-/// The last word on each destination.
+/// The last ICMP error of each destination.
 #[derive(Debug, Default)]
 pub(super) struct Heard(Vec<(IpAddr, Unreachable, Instant)>);
 
 impl Heard {
-    /// Takes what there is of a sending socket's packets. False: nothing.
+    /// Reads the errors that wait at a sending socket. False: there was none.
     pub(super) fn take(&mut self, fd: RawFd) -> bool {
         for taken in 0..KEPT {
             let Ok(returned) = sys::receive_returned(fd) else { return taken > 0 };
@@ -42,7 +42,7 @@ impl Heard {
         self.0.push(said);
     }
 
-    /// What was said of a destination in the last time.
+    /// The destination's last error, if it isn't older than `within`.
     pub(super) fn of(&self, ip: IpAddr, within: Duration) -> Option<Unreachable> {
         let last = self.0.iter().find(|(of, _, at)| *of == ip && at.elapsed() <= within);
         last.map(|(_, said, _)| *said)

@@ -240,12 +240,12 @@ fn fill_control(control: &mut ControlOut, train: &Train) {
     }
 }
 
-/// The kernel may mean the flow label.
+/// The kernel's error may be about the flow label.
 fn refuses_label(error: &io::Error, train: &Train) -> bool {
     error.raw_os_error() == Some(libc::EINVAL) && train.dest.flow_label() != 0
 }
 
-/// Errors by which kernels and devices say that they can't segment (and which can mean other things too).
+/// Whether the error may mean that the kernel or the device can't segment. These errors have other causes too.
 fn refuses_segmentation(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -331,7 +331,7 @@ mod tests {
     fn what_the_network_says_of_a_packet_is_heard_and_keeps_no_other_back() {
         for lo in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let lo = HostAddr::new(lo, 0);
-            // It receives from itself only, and nobody else gets its port: to all others the port is closed.
+            // The socket receives from itself only and keeps its port: to all other sockets the port is closed.
             let closed = match UdpSocket::bind(lo.with_port(0)) {
                 Err(_) if lo.is_ipv6() => continue,
                 bound => bound.unwrap(),
@@ -348,7 +348,7 @@ mod tests {
                 assert_eq!(batch.flush(), Flushed { sent: 1, dropped: 0 }, "{lo}");
             };
             assert_eq!(heard(), None);
-            // The next one meets the answer, which is there before the call returns as a rule.
+            // The ICMP error is mostly there before `send` returns, and the next `send` finds it.
             (0..3).for_each(|_| send());
             let since = Instant::now();
             while heard().is_none() && since.elapsed() < Duration::from_secs(20) {
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// Datagrams that come to a sending socket leave what the network says its room.
+    /// Datagrams that come to a sending socket leave room for ICMP errors.
     #[test]
     fn what_the_network_says_is_heard_whatever_else_comes() {
         let lo = HostAddr::new(Ipv4Addr::LOCALHOST.into(), 0);

@@ -1,7 +1,7 @@
-//! Taps: what looks at packets, or meddles with them, between the transport and a fabric.
+//! Taps: code between the transport and a fabric that records packets or disturbs them.
 //!
 //! In here: the packet capture ([`capture`], `FERROCE_CAPTURE`) and fault injection ([`fault`], `FERROCE_FAULT`).
-//! Out of here: where packets come from and go to; a fabric calls these and does what they say.
+//! Out of here: where packets come from and go to. A fabric calls the taps for each packet, and sends or receives what they return.
 //! Both cost one load and a branch when they are off, and neither holds a lock, so that `fork` is safe at any time.
 
 pub mod capture;
@@ -16,10 +16,10 @@ mod tests {
     use super::{Direction, capture::create};
     use std::process::Command;
 
-    /// In the environment of a process that says what is on.
+    /// In the environment of a process that reports which taps are on.
     const ROLE: &str = "FERROCE_TEST_ROLE";
 
-    /// What [`say_what_is_on`] says in a process of its own: the variables are looked at once per process.
+    /// The output of [`say_what_is_on`] in a process of its own: the variables are read once per process.
     fn in_a_process_with(capture: &str, fault: &str) -> String {
         let output = Command::new("timeout")
             .arg("20")

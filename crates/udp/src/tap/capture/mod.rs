@@ -1,13 +1,13 @@
 //! The packet capture: `FERROCE_CAPTURE=FILE.pcapng`, for Wireshark and its like.
 //!
-//! Every packet is written as it is on the wire, with IP and UDP headers, whichever fabric carries it; of raw packet QPs
-//! the frames that they send, and those that come and that a flow takes. Processes append
-//! to one file: each block goes out in one `write` to a descriptor in append mode, so blocks of several processes, and
-//! of a child after `fork`, never mix. Timestamps are in nanoseconds, and each packet says whether it was sent or
-//! received. Two processes of one host show each of their packets twice, once each way.
+//! Every packet is written as it is on the wire, with IP and UDP headers, whichever fabric carries it; of raw packet QPs the frames
+//! that they send, and the received frames that a flow takes. Processes append to one file: each block goes out in one `write` to a
+//! descriptor in append mode, so blocks of several processes, and of a child after `fork`, never mix. Timestamps are in
+//! nanoseconds, and each packet is marked as sent or received. A capture of two processes of one host contains each of their
+//! packets twice, once each way.
 //!
-//! Nothing is buffered, allocated or locked here. When a write fails (a full disk), this process stops capturing, and
-//! says so once. So it does when what reads a FIFO has read nothing for a second: a queue pair may wait for the capture.
+//! Nothing is buffered, allocated or locked here. When a write fails (a full disk), this process stops capturing, and logs that
+//! once. It also stops when the reader of a FIFO has read nothing for a second: a queue pair may wait for the capture.
 
 use super::Direction;
 use ferroce_os::sync::MadeOnce;
