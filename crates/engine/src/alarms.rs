@@ -1,4 +1,4 @@
-//! Alarms: objects that are to be told when a time has come, if they still exist then.
+//! Alarms: objects to notify at a time, if they still exist then.
 
 use ferroce_os::sync::{Mutex, class};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 #[derive(Debug)]
 pub(super) struct Alarms<T> {
     waiting: Mutex<class::Alarms, BTreeMap<(u64, usize), Weak<T>>>,
-    /// The earliest, for whoever only wants to know whether something is due.
+    /// The earliest, to check without the lock whether one is due.
     next: AtomicU64,
 }
 
@@ -26,7 +26,7 @@ impl<T> Alarms<T> {
         self.next.load(Ordering::Acquire)
     }
 
-    /// True when this made it the earliest of all.
+    /// True if it is the earliest alarm now.
     pub(super) fn schedule(&self, object: &Arc<T>, at: u64) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.insert((at, Arc::as_ptr(object) as usize), Arc::downgrade(object));

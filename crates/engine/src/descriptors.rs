@@ -1,5 +1,5 @@
-//! Whether the process's descriptors are still its own. A program may close descriptors that it doesn't know, and its next
-//! files then have their numbers.
+//! Checks that the process's descriptors are still its own. A program may close descriptors that it hasn't opened; the files that
+//! it opens next then have their numbers.
 
 use super::{Handler, Loop};
 use ferroce_os::{fork, sys};
@@ -7,14 +7,14 @@ use ferroce_types::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often one descriptor is looked at while there is traffic: a program closes them all at once, if any.
+/// How often one descriptor is checked while there is traffic: one is enough, since a program that closes them closes all at once.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// How many the background thread looks at for each [`INTERVAL`] that has passed.
+/// How many the background thread checks for each [`INTERVAL`] that has passed.
 const SHARE: u64 = 8;
 /// … and at most at once.
 const ROUND: u64 = 64;
 
-/// When descriptors were last looked at, and whether some were lost.
+/// When descriptors were last checked, and whether some were lost.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
     looked: AtomicU64,
@@ -22,12 +22,12 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Some were lost: none is used any more, and nobody can be woken.
+    /// Some were lost: none is used any more, and no thread can be woken.
     pub(super) fn are_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// It is time to look.
+    /// It is time for a check.
     #[inline]
     fn are_due(&self, now: Instant) -> bool {
         self.since_looked(now) >= INTERVAL
@@ -39,7 +39,7 @@ impl Descriptors {
 }
 
 impl<H: Handler> Loop<H> {
-    /// Looks at one descriptor, if it is time to.
+    /// Checks one descriptor, if it is time to.
     #[inline]
     pub(super) fn look_at_a_descriptor(&self, handler: &'static H, now: Instant) {
         if self.descriptors.are_due(now) {
@@ -47,7 +47,7 @@ impl<H: Handler> Loop<H> {
         }
     }
 
-    /// Looks at many of them, if it is time to.
+    /// Checks many of them, if it is time to.
     pub(super) fn look_at_all_descriptors(&self, handler: &'static H, now: Instant) {
         if self.descriptors.are_due(now) {
             let intervals = self.descriptors.since_looked(now).as_millis() as u64;

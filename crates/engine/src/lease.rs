@@ -1,10 +1,11 @@
-//! Who makes progress: a program that polls, a thread that waits in ibv_get_cq_event(3), or the background thread.
+//! Which thread makes progress: a program's thread that polls, a thread that waits in ibv_get_cq_event(3), or the background
+//! thread.
 //!
-//! A poller stamps a lease. While it is fresh the background thread stays off the sockets; when it has run out, the
-//! background thread sleeps on them. A program that polls and then waits for something else (a word of its memory that
-//! the peer writes, say) breaks its promise: packets are found when the lease has run out. For a while then leases
-//! aren't trusted, and the background thread sleeps on the sockets beside the poller. Whoever keeps its promises is given
-//! longer leases, so that the background thread disturbs it less; who breaks them, shorter ones and less trust.
+//! Each poll renews a lease. While the lease is fresh, the background thread stays off the sockets; when it has expired, the
+//! background thread sleeps on them. A program that polls and then waits for something else (for example a word of its memory that
+//! the peer writes) breaks its promise: packets are found only after the lease has expired. Leases then aren't trusted for a while,
+//! and the background thread sleeps on the sockets beside the poller. Kept promises make the next leases longer, so that the
+//! background thread disturbs the poller less; broken promises make them shorter, and the distrust longer.
 
 use super::wait_watch::WaitWatch;
 use super::{Handler, Loop, Source as _};
@@ -14,7 +15,7 @@ use ferroce_types::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long a poll promises the next one, at first.
+/// How long a lease is at first: each poll promises another one within this time.
 pub(super) const LEASE: Duration = Duration::from_millis(1);
 /// … when all promises have been kept for a while, and nothing comes that its sender would send again soon.
 const LONGEST_LEASE: Duration = Duration::from_millis(25);
@@ -24,7 +25,7 @@ const LONGEST_LEASE_OF_SOCKETS: Duration = Duration::from_millis(2);
 const DISTRUST: Duration = Duration::from_millis(3);
 /// … when they are broken again and again.
 const LONGEST_DISTRUST: Duration = Duration::from_millis(100);
-/// What was broken longer ago than this is forgotten.
+/// A broken lease is forgotten after this time.
 const FORGIVEN: Duration = Duration::from_secs(1);
 /// A poller that finds completions looks at the sockets this often all the same.
 const BUSY_INTERVAL: Duration = Duration::from_micros(20);
@@ -38,24 +39,24 @@ const IN_VAIN: u32 = 16;
 const QUICK_POLLS: u32 = 32;
 /// Among so many polls, at least one looks at everything. Where all comes through memory, no more than one does.
 const ROUND_EVERY: u32 = 64;
-/// … and at least one looks how long ago that was. Who polls less often than a quarter of the shortest lease leaves packets to the
-/// background thread now and then.
+/// … and at least one looks how long ago that was. A program that polls less often than four times per shortest lease leaves
+/// packets to the background thread now and then.
 const TICKS_EVERY: u32 = 4;
 
-/// Who has promised what.
+/// The promises of pollers and of waiting threads.
 #[derive(Debug)]
 pub(super) struct Lease {
-    /// Until when pollers have promised.
+    /// The end of the pollers' lease.
     until: AtomicU64,
-    /// … and threads that wait for an event.
+    /// … and of the lease of threads that wait for an event.
     waited_until: AtomicU64,
-    /// The background thread naps until then; 0: it doesn't, or it is being woken.
+    /// The end of the background thread's nap; 0: it doesn't nap, or it is being woken.
     nap: AtomicU64,
     /// A lease was taken back, not broken.
     ended: AtomicBool,
     /// How long a lease is, in ns.
     length: AtomicU64,
-    /// How long the next one that is broken isn't trusted, in ns, and when one was broken last.
+    /// For how long leases aren't trusted when the next one is broken, in ns, and when one was broken last.
     distrust: AtomicU64,
     broken: AtomicU64,
     last_progress: AtomicU64,
@@ -64,7 +65,7 @@ pub(super) struct Lease {
     /// Rounds in a row for polls in vain, up to [`IN_VAIN`].
     in_vain: AtomicU32,
     distrusted_until: AtomicU64,
-    /// Queues of which an event was asked for that hasn't come: whoever waits for it doesn't poll.
+    /// Queues armed for an event that hasn't come: the thread that waits for it doesn't poll.
     sleepers: AtomicUsize,
     /// Polls that may look at memory only from here on.
     quick_polls: AtomicU32,
@@ -286,13 +287,14 @@ impl<H: Handler> Loop<H> {
         let (ticks, now) = (clock::ticks(), clock::now());
         let last = Instant(lease.last_progress.load(Ordering::Relaxed));
         if !empty && (sleeper || now.since(last) < BUSY_INTERVAL) {
-            // Whoever has asked for an event waits for it when the queue is empty, or polls then.
+            // A thread that has armed the queue waits for an event once the queue is empty, or polls then.
             return;
         }
         if !sleeper {
             lease.stamp(Instant(now.0 + lease.length.load(Ordering::Relaxed)));
         }
-        // Of two threads in a round the later time stays, and who sees the ticks of a round sees its time.
+        // Of two concurrent rounds the later time stays. `Release` pairs with `is_round_long_ago`: a thread that reads these ticks
+        // also reads this time.
         lease.last_progress.fetch_max(now.0, Ordering::Relaxed);
         lease.polls_since_round.store(0, Ordering::Relaxed);
         lease.round_at.store(ticks, Ordering::Release);
@@ -318,16 +320,16 @@ impl<H: Handler> Loop<H> {
         self.lease.lately()
     }
 
-    /// The program has asked for an event of one more queue, and will wait for it by its own means: nobody polls then.
+    /// The program has armed one more queue for an event, and will wait for it by its own means: no thread polls then.
     pub fn expect_sleeper(&self) {
         self.lease.sleepers.fetch_add(1, Ordering::Relaxed);
-        // Most have no lease: they aren't asked for the time.
+        // Most programs have no lease yet: then the clock isn't read.
         if self.lease.until.load(Ordering::Relaxed) != 0 && self.lease.end(clock::now()) {
             self.control.wake();
         }
     }
 
-    /// … of one queue less.
+    /// Undoes [`Loop::expect_sleeper`] for one queue.
     pub fn forget_sleeper(&self) {
         let less = |sleepers: usize| sleepers.checked_sub(1);
         // There is none in the child of a fork, whose queues may be older.

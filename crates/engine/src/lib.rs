@@ -1,8 +1,8 @@
 //! The progress engine: gives the sources and jobs of a process their turns, in threads that poll or wait, else in one of its own.
 //!
-//! In here: who makes progress and when (lease, background thread, sleep), turns that one thread leaves for another (run
+//! In here: which thread makes progress and when (lease, background thread, sleep), turns that one thread leaves for another (run
 //! queue), deadlines, alarms, and whether the process's descriptors are still its own.
-//! Out of here: what sources and jobs are. The adapter says that, by implementing [`Handler`].
+//! Out of here: what sources and jobs are. The adapter defines them by implementing [`Handler`].
 #![forbid(unsafe_code)]
 
 mod alarms;
@@ -43,9 +43,9 @@ pub struct Loop<H: Handler> {
     deadlines: Deadlines,
     alarms: Alarms<H::Alarm>,
     sleep: Sleep,
-    /// An epoll of what sources read in each round: the background thread, and whoever waits for an event, sleeps on it.
+    /// An epoll of what sources read in each round: the background thread and threads that wait for an event sleep on it.
     readable: EngineFd,
-    /// What only the background thread looks after.
+    /// What only the background thread serves.
     control: Control,
     descriptors: Descriptors,
 }
@@ -119,7 +119,7 @@ impl<H: Handler> Loop<H> {
         }
     }
 
-    /// Calls [`Handler::due`] with `number` when `at` has come. For whoever has the object of this number locked.
+    /// Calls [`Handler::due`] with `number` when `at` has come. The caller holds the lock of the object with this number.
     #[inline]
     pub fn schedule(&self, deadline: &Deadline, at: Instant, number: u32) {
         if self.deadlines.schedule(deadline, at.0, number) {

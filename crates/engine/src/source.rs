@@ -15,7 +15,7 @@ pub trait Source {
         false
     }
 
-    /// What comes from it is sent again if it isn't seen to within some milliseconds.
+    /// Peers retransmit what comes from it if it isn't read within some milliseconds.
     fn has_impatient(&self) -> bool {
         false
     }
@@ -41,7 +41,7 @@ pub trait Source {
         false
     }
 
-    /// Whether others have said, since this was asked last, that something is there or will come.
+    /// Whether others have announced, since this was last called, that something is there or will come.
     fn is_invited(&self) -> bool {
         false
     }
@@ -54,18 +54,17 @@ pub trait Source {
     /// Ends [`Source::watch_memory`].
     fn look_away(&self) {}
 
-    /// As [`Source::poll`], after a time in which pollers had promised to look. True breaks their promise.
+    /// As [`Source::poll`], after a time in which pollers had promised to look. True if their promise was broken.
     fn poll_neglected(&self, now: Instant) -> bool {
         self.poll(now)
     }
 
-    /// As [`Source::poll`], when a watched descriptor is readable: takes also what nobody expects, which would keep it
-    /// readable.
+    /// As [`Source::poll`], when a watched descriptor is readable: also takes unexpected packets, which would keep it readable.
     fn poll_all(&self, now: Instant) {
         let _ = now;
     }
 
-    /// Something was left that needs no descriptor, or a thread has slept. For whatever needn't be done in each round.
+    /// Something was left that needs no descriptor, or a thread has slept. For work that isn't needed in each round.
     fn attend(&self) {}
 
     /// A control descriptor ([`Loop::watch_control`]) is readable. By the background thread.
@@ -212,7 +211,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// Its sources, in the order of their turns.
     fn sources(&'static self) -> impl Source;
 
-    /// The deadline of an object has come: its [`Deadline`](super::Deadline) is told first. Whether there was anything to do.
+    /// The deadline of an object has come. Calls [`Deadline::taken`](super::Deadline::taken) first. Returns whether there was
+    /// anything to do.
     fn due(&'static self, number: u32, now: Instant) -> bool;
 
     /// The time of an alarm has come.

@@ -1,4 +1,4 @@
-//! The background thread: progress when nobody polls, and what only this thread looks after.
+//! The background thread: it makes progress when no thread polls, and has some work of its own.
 
 use super::watch::Watch;
 use super::{Handler, Loop, Source};
@@ -10,9 +10,9 @@ use std::os::fd::RawFd;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-/// How often it looks whether there is work when nobody can wake it.
+/// How often it looks for work when no thread can wake it.
 const NAP: Duration = Duration::from_millis(1);
-/// How long it may be at work before it looks after those who join, and after peers that have ended.
+/// How long it may work before it looks for processes that join and for peers that have ended.
 const SHIFT: Duration = Duration::from_millis(1);
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -52,8 +52,8 @@ impl LastThread {
 #[derive(Debug)]
 pub(super) struct Control {
     epoll: EngineFd,
-    /// Always readable. The epoll watches it once each time it is told to, which is what wakes the thread: nothing is
-    /// written to a number behind which the program could have opened something else.
+    /// Always readable. The epoll watches it with EPOLLONESHOT, and rearming it is what wakes the thread: nothing is written to a
+    /// number behind which the program could have opened something else.
     wake: EngineFd,
 }
 
@@ -86,7 +86,7 @@ impl Control {
         let _ = self.arm_wake(libc::EPOLL_CTL_MOD, libc::EPOLLIN);
     }
 
-    /// Takes what [`Control::wake`] has left; the rest stays readable.
+    /// Takes the event that [`Control::wake`] has caused; other descriptors stay readable.
     fn awake(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let _ = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO));
@@ -101,9 +101,10 @@ pub fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io:
     sys::start_thread(name, STACK, run)
 }
 
-/// Runs the thread. A panic is an error of ours: the program is told and the thread goes on, a bounded number of times.
+/// Runs the thread. A panic is a bug of ours: it is logged, [`Handler::panicked`] is called, and the thread goes on, a bounded
+/// number of times.
 ///
-/// Of a panic too a fork sees all or nothing: the thread is in the library until it ends, but for its sleep.
+/// A fork never sees half of a panic: the thread is in the library until it ends, except while it sleeps.
 fn contain<H: Handler>(handler: &'static H) {
     let Ok(_inside) = fork::enter_library() else { return };
     for _ in 0..MAX_PANICS {
@@ -149,7 +150,7 @@ fn run<H: Handler>(handler: &'static H) {
         };
         timeout = timeout.min(last_thread.look(now));
         if engine.descriptors.are_lost() {
-            // Nobody can end the sleep.
+            // No thread can end the sleep.
             timeout = timeout.min(NAP);
         }
         let mut pollfds = [engine.control.epoll.raw(), engine.readable.raw()].map(|fd| libc::pollfd {
@@ -164,8 +165,8 @@ fn run<H: Handler>(handler: &'static H) {
             sys::poll(&mut pollfds[..watched], timeout).inspect_err(|_| sys::pause(timeout.min(NAP)))
         });
         faults.get_or_insert_with(OwnFaults::of_this_thread);
-        // A sandbox has lowered RLIMIT_NOFILE, which poll(2) takes for the number of descriptors that it may be handed. The
-        // descriptors serve as before, and only looking at them says what there is.
+        // A sandbox has lowered RLIMIT_NOFILE, which poll(2) takes for the largest number of descriptors that it accepts. The
+        // descriptors still work; only by trying each of them can the thread find what is readable.
         let unknown = polled.is_err();
         engine.sleep.end();
         if leased {
@@ -188,19 +189,19 @@ fn run<H: Handler>(handler: &'static H) {
     }
 }
 
-/// The background thread of a handler that is still being made. Dropped, it ends.
+/// The background thread of a handler that is still being made. The thread ends if this is dropped.
 #[derive(Debug)]
 pub struct Thread<H: Handler>(SyncSender<&'static H>);
 
 impl<H: Handler> Thread<H> {
-    /// Starts it: the last that can fail, before there is something that nobody can give back any more.
+    /// Starts it. This is the last step that can fail: what follows in making a handler can't be undone.
     ///
     /// # Errors
     /// No thread can be made.
     pub fn start() -> Result<Self> {
         let (sender, handler) = sync_channel(1);
         let run = move || {
-            // Nobody sends: the handler couldn't be made.
+            // An error: the sender was dropped, since the handler couldn't be made.
             if let Ok(handler) = handler.recv() {
                 contain(handler);
             }
@@ -211,19 +212,19 @@ impl<H: Handler> Thread<H> {
 
     /// Gives it the handler that it makes progress for.
     pub fn drive(self, handler: &'static H) {
-        // It waits for this, and for nothing else.
+        // The thread waits for this, and for nothing else.
         let _ = self.0.send(handler);
     }
 }
 
 impl<H: Handler> Loop<H> {
-    /// How long to leave all to a thread that has promised to look.
+    /// How long the background thread may leave all to a poller's promise.
     fn time_to_nap(&self, sources: &impl Source, now: Instant) -> Duration {
         let due = || if self.run_queue.is_empty() { self.next(sources) } else { now.0 };
         self.lease.nap(now, due)
     }
 
-    /// Until the next timer; and whoever sets an earlier one from now on knows that the thread has to be woken.
+    /// Until the next timer. From now on, a thread that sets an earlier timer wakes this one.
     fn time_to_sleep(&self, sources: &impl Source, now: Instant) -> Duration {
         let next = || self.next(sources);
         let until = next().min(now.after(SLEEP).0);

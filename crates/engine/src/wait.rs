@@ -1,9 +1,9 @@
 //! A thread that waits for an event: it makes progress, watches memory for a moment, and sleeps on the sources and on its channel at
 //! once.
 //!
-//! A peer that answers does so within microseconds; to sleep and to be woken takes ten times as long, and a system call of the peer's.
-//! So a wait in which memory is in use begins with a watch. Watches in vain make the next ones rarer, and a watch ends when others want
-//! the processor: a program that is spoken to now and then sleeps at once.
+//! A peer that answers does so within microseconds; to sleep and to be woken takes ten times as long, and costs the peer a system
+//! call. So a wait begins with a watch if memory is in use. Unsuccessful watches make the next ones rarer, and a watch ends when
+//! other threads want the processor: a program that rarely gets a message sleeps at once.
 
 use super::lease::LEASE;
 use super::{Handler, Loop, Source};
@@ -12,8 +12,8 @@ use ferroce_types::Instant;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
-/// then this is how long nobody does.
+/// How long a thread that waits for an event promises to look after the sockets. If it is cancelled while it waits, no thread looks
+/// after them for this long.
 const WAIT: Duration = Duration::from_millis(20);
 /// Rounds of progress before a thread that waits for an event looks at its channel.
 const ROUNDS: u32 = 16;
@@ -21,9 +21,9 @@ const ROUNDS: u32 = 16;
 const WATCH: Duration = Duration::from_micros(50);
 /// … and if other things come than the event.
 const LONGEST_WATCH: Duration = Duration::from_millis(1);
-/// Looks in vain before others are offered the processor.
+/// Unsuccessful looks before the processor is offered to others.
 const LOOKS: u32 = 32;
-/// An offer that takes so long was taken.
+/// If `sched_yield` takes this long, another thread has run.
 const TAKEN: Duration = Duration::from_micros(20);
 
 /// What a thread that waits for an event sleeps on.
@@ -37,9 +37,9 @@ pub struct WaitPlan {
 }
 
 impl<H: Handler> Loop<H> {
-    /// Makes progress and says what a thread that waits for an event of a channel is to sleep on; `None` if it `has_event` meanwhile.
-    /// `may_wait`: it won't be content without. The caller polls, without a lock and without anything that needs a destructor (it may
-    /// be cancelled there), then calls [`Loop::progress_of_waiter`].
+    /// Makes progress and returns what a thread that waits for an event of a channel is to sleep on; `None` if it `has_event`
+    /// meanwhile. `may_wait`: it waits until there is an event. The caller polls, without a lock and without anything that needs a
+    /// destructor (it may be cancelled there), then calls [`Loop::progress_of_waiter`].
     pub fn prepare_wait(
         handler: &'static H,
         channel: RawFd,
@@ -101,15 +101,15 @@ impl<H: Handler> Loop<H> {
         came
     }
 
-    /// Makes progress on behalf of a thread that has waited as [`Loop::prepare_wait`] said. `readable`: it was woken by the sources'
-    /// descriptor.
+    /// Makes progress on behalf of a thread that has slept as [`Loop::prepare_wait`] returned. `readable`: the sources' descriptor
+    /// has woken it.
     pub fn progress_of_waiter(handler: &'static H, readable: bool) {
         let sources = handler.sources();
         sources.waited();
         sources.attend();
         let now = clock::now();
         if !Self::progress(handler, now) && readable {
-            // Perhaps it is what nobody expects. The background thread leaves it there too while this thread looks.
+            // It may be an unexpected packet. The background thread doesn't take it while this thread has a lease.
             sources.poll_all(now);
         }
         handler.engine().lease.stamp_wait(now.after(LEASE));

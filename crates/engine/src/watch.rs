@@ -51,8 +51,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Works until there is nothing left to do and the watch is over, or until a time. True: the watch goes on, if nobody
-    /// else makes progress then.
+    /// Works until there is nothing left to do and the watch is over, or until a time. True: the watch goes on, if no other thread
+    /// makes progress then.
     pub(super) fn work<H: Handler>(
         &mut self,
         handler: &'static H,

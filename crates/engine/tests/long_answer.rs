@@ -18,7 +18,7 @@ static ADAPTER: OnceLock<Adapter> = OnceLock::new();
 static LIES_THERE: AtomicBool = AtomicBool::new(true);
 static WATCHES_ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// A job of many turns. At the end it tells how many watches have ended meanwhile.
+/// A job of many turns. At the end it sends the number of watches that have ended meanwhile.
 struct LongJob {
     queued: Queued,
     turns: AtomicU32,

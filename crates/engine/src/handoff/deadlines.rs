@@ -8,11 +8,11 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     heap: Mutex<class::Deadlines, BinaryHeap<Reverse<(u64, u32)>>>,
-    /// The earliest, for whoever only wants to know whether something is due.
+    /// The earliest, to check without the lock whether one is due.
     next: AtomicU64,
 }
 
-/// The earliest entry that one object has there; `u64::MAX`: none.
+/// The earliest entry of one object; `u64::MAX`: none.
 #[derive(Debug)]
 pub struct Deadline(AtomicU64);
 
@@ -43,8 +43,8 @@ impl Deadlines {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Makes an entry for `number` at `at`, unless there is one at `at` or before. For whoever has the object locked. True when this made it the
-    /// earliest entry of all.
+    /// Makes an entry for `number` at `at`, unless there is one at `at` or before. The caller holds the object's lock. True if it
+    /// is the earliest entry of all.
     #[inline]
     pub(crate) fn schedule(&self, deadline: &Deadline, at: u64, number: u32) -> bool {
         if at >= deadline.0.load(Ordering::Relaxed) {
@@ -56,7 +56,7 @@ impl Deadlines {
         self.next.fetch_min(at, Ordering::AcqRel) > at
     }
 
-    /// Takes an entry that is due. Say so to its [`Deadline`] before the object is looked at.
+    /// Takes an entry that is due. Call [`Deadline::taken`] before looking at the object.
     #[inline]
     pub(crate) fn pop_due(&self, now: u64) -> Option<u32> {
         if self.next() > now {

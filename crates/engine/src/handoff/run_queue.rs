@@ -1,4 +1,4 @@
-//! Jobs whose budget ended before their work did, or that somebody else had locked.
+//! Jobs that used up their budget before they finished, or that another thread had locked.
 
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, class};
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ impl<T: Runnable + ?Sized> RunQueue<T> {
         let mut entries = self.entries.lock();
         let entry = entries.pop_front()?;
         self.len.store(entries.len(), Ordering::Release);
-        // Acquires what those did who found it queued: the caller works on that as well.
+        // Acquires what the threads have written whose `push` found the entry queued: the caller works on that as well.
         entry.queued().0.swap(false, Ordering::AcqRel);
         Some(entry)
     }

@@ -180,7 +180,7 @@ fn a_deadline_that_moves_while_its_entry_is_taken_stays_set() {
         let engine = Engine::new();
         engine.timers.schedule(&engine.qp.deadline, NOW, 1);
         let other = engine.clone();
-        // The QP's next deadline becomes 20, whoever looks first.
+        // The QP's next deadline becomes 20, whichever thread looks first.
         let look = |engine: &Engine| {
             let _worked = engine.qp.worked.0.lock();
             engine.timers.schedule(&engine.qp.deadline, 20, 1);
