@@ -8,8 +8,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::time::{Duration, Instant};
 
-/// A queue and the descriptor that says whether it is empty. The reader takes an event from the queue; the descriptor is
-/// for those who wait, in whatever way they like to.
+/// A queue and a descriptor that is readable while the queue has events. A reader takes events from the queue; the descriptor is
+/// for waiting, by any system call that waits for descriptors.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     /// The program's descriptor; −1 once it is closed.
@@ -17,8 +17,8 @@ pub struct EventQueue<T> {
     inner: Mutex<class::EventQueue, Inner<T>>,
 }
 
-/// How long a reader waits in vain after an event has lapsed. It may have seen the descriptor readable before, and look
-/// after other things in the same loop: it gets the event after all, which says nothing new then.
+/// A reader that has waited this long gets an event that has lapsed this long ago. It may have seen the descriptor readable before
+/// the event lapsed, and serve other descriptors in the same loop: it gets the event after all, which announces nothing new then.
 const LAPSED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -28,11 +28,11 @@ struct Inner<T> {
     lapsed: Option<(T, Instant)>,
     /// Raised exactly while there are events, but for those that a reader is about to take; `None` once it is closed.
     readiness: Option<Readiness>,
-    /// It is raised, for all that this process knows.
+    /// It is raised, as far as this process knows.
     raised: bool,
-    /// Readers who are about to take what comes.
+    /// Readers that are about to take the next events.
     attending: u32,
-    /// Something has come meanwhile that the descriptor doesn't tell of.
+    /// Events have come meanwhile without raising the descriptor.
     deferred: bool,
 }
 
@@ -71,8 +71,8 @@ impl<T> Inner<T> {
     }
 }
 
-/// While this lives its thread is about to take the events that come, and nobody else has to be told of them. Dropped, it has the
-/// descriptor tell of those that are left.
+/// While this lives, its thread is about to take the events that come, and the descriptor isn't raised for them. On drop, the
+/// descriptor is raised if events are left.
 #[derive(Debug)]
 pub struct Attending<'a, T>(&'a EventQueue<T>);
 
@@ -118,7 +118,7 @@ impl<T> EventQueue<T> {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Closes the descriptor: nobody reads events any more.
+    /// Closes the descriptor: no more events are read.
     pub fn close(&self) {
         let mut inner = self.inner.lock();
         self.fd.store(-1, Ordering::Relaxed);
@@ -140,8 +140,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// This thread takes the events that come from here on, which costs less than to have the descriptor tell of them. For a moment: who
-    /// sleeps on the descriptor isn't woken meanwhile.
+    /// From here on this thread takes the events that come, without the cost of raising the descriptor. Keep it for a moment only:
+    /// threads that sleep on the descriptor aren't woken meanwhile.
     pub fn attend(&self) -> Attending<'_, T> {
         self.inner.lock().attending += 1;
         Attending(self)
@@ -157,16 +157,16 @@ impl<T> EventQueue<T> {
         self.inner.lock().take(Duration::ZERO)
     }
 
-    /// As [`EventQueue::take`], and gives the event to `f` before anybody can withdraw another: what `f` counts as got,
-    /// the destruction of the event's object waits for. A reader who has `waited` long gets an event that has lapsed.
+    /// As [`EventQueue::take`], and gives the event to `f` before another thread can withdraw an event: the destruction of the
+    /// event's object then waits for the event that `f` counts as got. A reader that has `waited` long gets a lapsed event.
     pub fn take_with<R>(&self, waited: Duration, f: impl FnOnce(&T) -> R) -> Option<R> {
         let mut inner = self.inner.lock();
         inner.take(waited).map(|event| f(&event))
     }
 
-    /// For a reader that has found no event behind a readable descriptor: a fork's child and its parent have the
-    /// descriptor in common and each a queue of its own until the child has an event, so what the one has raised the other finds
-    /// empty.
+    /// For a reader that has found no event behind a readable descriptor: a fork's child and its parent share the descriptor, and
+    /// each has a queue of its own until the child has an event. So one process may find the descriptor raised by the other, and
+    /// its own queue empty.
     pub fn lower_if_empty(&self) {
         self.inner.lock().lower_surely_if_empty();
     }
@@ -187,8 +187,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes back the last unread event that `f` picks, since what it was to tell is known. False when there is none: a
-    /// reader has it.
+    /// Takes back the last unread event that `f` picks, because the program already knows what it announces. False when there is
+    /// none: a reader has it.
     pub fn lapse(&self, f: impl Fn(&T) -> bool) -> bool {
         let mut inner = self.inner.lock();
         let Some(event) = inner.events.iter().rposition(f).and_then(|at| inner.events.remove(at)) else {
@@ -200,19 +200,19 @@ impl<T> EventQueue<T> {
     }
 }
 
-/// Counts the events of one object that a program has got and not yet acknowledged; its destruction waits for them
-/// (ibv_ack_cq_events(3), ibv_ack_async_event(3)). What the parent of a fork has got is the parent's affair: in the child it
-/// counts as acknowledged.
+/// Counts the events of one object that a program has got and not yet acknowledged; the object's destruction waits for them
+/// (ibv_ack_cq_events(3), ibv_ack_async_event(3)). Events that the parent of a fork has got are left to the parent: in the child
+/// they count as acknowledged.
 #[derive(Debug, Default)]
 pub struct Unacked {
-    /// How many, and whether somebody has waited for them.
+    /// The number, and [`Self::WAITED_FOR`].
     count: AtomicU32,
     /// The process that has got them.
     generation: AtomicU32,
 }
 
 impl Unacked {
-    /// In the count: somebody waits, or has waited, for it to be 0.
+    /// Bit of the count: a thread waits, or has waited, for it to be 0.
     const WAITED_FOR: u32 = 1 << 31;
 
     /// The program got one. The lock of the queue of events is held.
@@ -244,15 +244,15 @@ impl Unacked {
         let fewer =
             |count: u32| Some((count & !Self::WAITED_FOR).saturating_sub(n) | (count & Self::WAITED_FOR));
         let before = self.count.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
-        // Most acknowledge what nobody waits for.
+        // Mostly no thread waits for this, and no system call is needed.
         let ends_a_wait = |before| before & Self::WAITED_FOR != 0 && before & !Self::WAITED_FOR <= n;
         if before.is_ok_and(ends_a_wait) {
             wake(count, i32::MAX);
         }
     }
 
-    /// Waits until all are acknowledged. A program that never acknowledges waits here for ever, as the man pages say. `late` is called
-    /// once, after a second, with their number.
+    /// Waits until all are acknowledged. If a program never acknowledges, this waits for ever, as the man pages require. `late` is
+    /// called once, after a second, with their number.
     pub fn wait(&self, late: impl FnOnce(u32)) {
         const LATE_AFTER: Duration = Duration::from_secs(1);
         let mut since = None;
@@ -346,7 +346,7 @@ mod tests {
             assert!(readable());
             assert_eq!((q.take(), readable()), (Some(2), false));
         }
-        // What was told of before stays so.
+        // A descriptor that was raised before stays so.
         q.push(3);
         drop(q.attend());
         assert!(readable());

@@ -1,11 +1,11 @@
-//! Destructions that wait for acknowledgements for long, and who is told of them.
+//! Destructions that wait long for acknowledgements, and the listener that is called for them.
 
 use std::sync::OnceLock;
 
-/// What a destruction waits for: events of one object, which is here by its user handle.
+/// The events that a destruction waits for, all of one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Late {
-    /// Completion events of a completion queue.
+    /// Completion events of the completion queue with this user handle.
     CompletionEvents(usize),
     /// Asynchronous events of a completion queue.
     OfCq,
@@ -19,12 +19,13 @@ pub enum Late {
 
 static LISTENER: OnceLock<fn(Late, u32)> = OnceLock::new();
 
-/// Has `listener` get what is late, with the number of events, from the thread that waits. The first one stays.
+/// Sets the function that is called for each late destruction, with the number of events, in the thread that waits. The first one
+/// stays.
 pub fn listen(listener: fn(Late, u32)) {
     let _ = LISTENER.set(listener);
 }
 
-/// A destruction has waited for a second for so many events. Without a listener the log says it.
+/// A destruction has waited for a second for `count` events. Without a listener it is logged.
 #[cold]
 pub fn tell(late: Late, count: u32) {
     match LISTENER.get() {

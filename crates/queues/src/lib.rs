@@ -1,8 +1,9 @@
 //! Where requests and completions wait: completion queues, receive queues, queues of events, and completion counters.
 //!
-//! In here: the queues, when a completion raises its event, tags that messages match, descriptors that tell of events.
-//! Out of here: who makes progress, the clock for events that moderation delays
-//! ([`EventTimer`]), queue pairs and their send queues.
+//! In here: the queues, when a completion raises its event, tags that messages match, descriptors that are readable while there are
+//! events.
+//! Out of here: which thread makes progress, the clock for events that moderation delays ([`EventTimer`]), queue pairs and their
+//! send queues.
 
 mod comp_cntr;
 mod cq;

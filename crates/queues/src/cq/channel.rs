@@ -23,13 +23,13 @@ impl CompChannel {
         Ok(Arc::new(Self { owner: owner.clone(), events: EventQueue::new()?, users: Users::default() }))
     }
 
-    /// Whose it is.
+    /// The open device that it belongs to.
     #[must_use]
     pub fn owner(&self) -> &Arc<dyn Owner> {
         &self.owner
     }
 
-    /// The events. Whoever takes one calls [`Cq::unacked`]`().got()` for it.
+    /// The events. A caller that takes one must call [`Cq::unacked`]`().got()` for its queue.
     #[must_use]
     pub fn events(&self) -> &EventQueue<Arc<Cq>> {
         &self.events

@@ -22,12 +22,13 @@ use std::time::Duration;
 pub const MAX_CQ: u32 = 1 << 20;
 static QUEUES: Quota = Quota::new("completion queues", MAX_CQ);
 
-/// An owner of completion queues, which calls them when the time of an event has come that was put off.
+/// An owner of completion queues with a timer: it calls a queue when a delayed event is due.
 pub trait EventTimer: Owner {
-    /// Has [`Cq::event_is_due`] called as soon as `at` has come. The queue is locked meanwhile.
+    /// Calls [`Cq::event_is_due`] as soon as `at` has come. The caller holds the queue's lock.
     fn schedule(&self, cq: &Arc<Cq>, at: Instant);
 
-    /// The program may be about to sleep until an event of one more queue, or of one less, comes. A queue is locked meanwhile.
+    /// The program has armed one more queue for an event and may be about to sleep, or one queue less. The caller holds a queue's
+    /// lock.
     fn expect_sleeper(&self, is_one_more: bool);
 }
 
@@ -42,21 +43,21 @@ pub struct CqInit<'a> {
     pub user_handle: usize,
     /// A [`Stamp`] is recorded with each completion.
     pub stamped: bool,
-    /// When it is full, a new completion takes the place of the oldest: an overrun is no error
+    /// When it is full, a new completion takes the place of the oldest: an overrun isn't an error
     /// (IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN).
     pub ignore_overrun: bool,
-    /// The domain whose allocator says where the entries lie (a parent domain).
+    /// The (parent) domain whose allocator provides the memory of the entries.
     pub pd: Option<&'a Arc<Pd>>,
 }
 
-/// What a completion queue has at a moment.
+/// A snapshot of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CqFill {
     /// Entries there is room for.
     pub capacity: u32,
     /// Completions that wait to be polled.
     pub filled: u32,
-    /// The program has asked for an event that hasn't come yet.
+    /// The program has armed it, and the event hasn't come yet.
     pub armed: bool,
 }
 
@@ -75,7 +76,7 @@ pub struct Cq {
     filled: AtomicBool,
     /// A completion has found no room.
     overrun: AtomicBool,
-    /// The program has asked for an event and is about to sleep: its polls are no promise to come back.
+    /// The program has armed the queue and is about to sleep: its polls don't promise further polls.
     sleeper: AtomicBool,
     stamped: bool,
     ignore_overrun: bool,
@@ -101,7 +102,7 @@ impl Cq {
         Self::create_as(owner, init)
     }
 
-    /// A queue as `init` says.
+    /// A queue with the attributes of `init`.
     ///
     /// # Errors
     /// As [`Cq::create`]; [`ferroce_types::Error::NoMemory`] when the domain's allocator gives nothing.
@@ -147,7 +148,7 @@ impl Cq {
         self.user_handle
     }
 
-    /// Whose it is.
+    /// The open device that it belongs to.
     #[must_use]
     pub fn owner(&self) -> &Arc<dyn EventTimer> {
         &self.owner
@@ -177,7 +178,7 @@ impl Cq {
         self.serial
     }
 
-    /// What it has now, for people; `None` when somebody is at it.
+    /// A snapshot to show to users; `None` while the queue is locked.
     #[must_use]
     pub fn try_fill(&self) -> Option<CqFill> {
         let queue = self.queue.try_lock()?;
@@ -200,28 +201,28 @@ impl Cq {
         &self.unacked_async
     }
 
-    /// Takes up to `max` completions, oldest first, and gives them to `f` with what the queue has recorded: zeros if it wasn't
-    /// asked to. Takes what is there already: makes no progress, so that a batch that has begun comes to its end, and no event
-    /// is raised for what the batch takes itself.
+    /// Takes up to `max` completions, oldest first, and gives them to `f` with what the queue has recorded (zeros if it doesn't
+    /// record). It makes no progress: completions that come meanwhile stay for the next call, so that a batch ends, and the event
+    /// isn't raised for a completion that the batch itself takes.
     #[inline(always)]
     pub fn take(&self, max: usize, f: impl FnMut(&Completion, Stamp)) -> usize {
         if self.filled.load(Ordering::Acquire) { self.take_filled(max, f) } else { 0 }
     }
 
-    /// As [`Cq::take`], of a queue in which something may be.
+    /// As [`Cq::take`], of a queue that may have completions.
     fn take_filled(&self, max: usize, mut f: impl FnMut(&Completion, Stamp)) -> usize {
         let mut queue = self.queue.lock();
         let Queue { entries, stamps, .. } = &mut *queue;
         let n = max.min(entries.len());
         for _ in 0..n {
-            // Read where it lies: of most completions, most is empty.
+            // Read in place: most fields of most completions are empty.
             let Some(completion) = entries.front() else { break };
             f(completion, stamps.front().copied().unwrap_or_default());
             entries.skip_front();
             stamps.pop_front();
         }
         if n > 0 {
-            // What is left after a poll counts as new: a program that takes a few at a time may ask for an event and sleep.
+            // Completions left after a poll count as new: a program that takes a few at a time may arm the queue and sleep.
             queue.announced = 0;
         }
         if queue.entries.is_empty() {
@@ -233,7 +234,7 @@ impl Cq {
         n
     }
 
-    /// Has the program asked for an event that hasn't come yet? It is about to sleep then: its polls are no promise of more.
+    /// Has the program armed the queue without an event yet? It is about to sleep then: its polls don't promise further polls.
     #[inline]
     #[must_use]
     pub fn has_sleeper(&self) -> bool {
@@ -254,9 +255,9 @@ impl Cq {
         self.overrun.load(Ordering::Relaxed)
     }
 
-    /// Everything was polled of which an unread event was to tell: the event lapses, and the queue waits for the next
-    /// completion as if it had been empty when the program asked for the event. What was read already stays read, and has
-    /// to be asked for again.
+    /// The program has polled all completions that an unread event was raised for: the event lapses, and the queue is armed again,
+    /// as if it had been empty when the program armed it. An event that was read already doesn't lapse, and the program must arm
+    /// the queue again.
     #[cold]
     fn let_lapse(&self, queue: &mut Queue, asked: Armed) {
         let Some(channel) = &self.channel else { return };
@@ -271,8 +272,8 @@ impl Cq {
     /// poll, raises the event at once, as on adapters: a program may poll, ask, and sleep without another poll. If it polls
     /// all the same, and that empties the queue before the event is read, the event lapses.
     ///
-    /// Returns how many completions an adapter that raises no event for them would have left in the queue unannounced, with
-    /// those before them.
+    /// Returns the number of completions in the queue if it has raised an event for some of them, else 0: an adapter that raises no
+    /// event for completions from before this call would have left them unannounced.
     pub fn request_notify(self: &Arc<Self>, solicited_only: bool) -> usize {
         let mut queue = self.queue.lock();
         queue.armed = match (queue.armed, solicited_only) {
@@ -299,7 +300,7 @@ impl Cq {
         self.set_sleeper(self.channel.is_some());
     }
 
-    /// Raises the event for `n` completions that were asked for, now or when moderation says so.
+    /// Raises the event for `n` completions that were asked for, now or as moderation delays it.
     fn announce_with(self: &Arc<Self>, queue: &mut Queue, n: usize) {
         match queue.rise(n, || clock::now().0) {
             Rise::Now => self.announce(queue),
@@ -316,7 +317,7 @@ impl Cq {
         }
     }
 
-    /// The time of an event that was put off has come.
+    /// A delayed event is due.
     pub fn event_is_due(self: &Arc<Self>, now: Instant) {
         let mut queue = self.queue.lock();
         if queue.armed != Armed::No && queue.due <= now.0 {
@@ -331,7 +332,7 @@ impl Cq {
         let moderated = count > 0 && !period.is_zero();
         queue.moderation = moderated.then_some(Moderation { count, period });
         if std::mem::take(&mut queue.held) > 0 && queue.armed != Armed::No {
-            // What waits was promised an event by the rule that was.
+            // The completions that wait were to raise an event by the old moderation.
             self.announce(&mut queue);
         }
     }
@@ -355,8 +356,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Appends a completion, and an event if one was asked for. False when there is no room: the queue is then in error,
-    /// which an asynchronous event says once, and so is the QP.
+    /// Appends a completion, and an event if the queue is armed for it. False when there is no room: the queue is in error then,
+    /// which raises one asynchronous event, and the QP fails.
     #[must_use]
     #[inline]
     pub fn push(self: &Arc<Self>, completion: Completion) -> bool {
@@ -369,7 +370,7 @@ impl Cq {
         self.append(&mut self.queue.lock(), completion, Some(tags))
     }
 
-    /// As [`Cq::push`], of several, each of which is asked for under the queue's lock. False when there wasn't room for all.
+    /// As [`Cq::push`], for several. The iterator runs under the queue's lock. False when there wasn't room for all.
     #[must_use]
     #[inline]
     pub fn push_all(self: &Arc<Self>, completions: impl Iterator<Item = Completion>) -> bool {
@@ -419,15 +420,15 @@ impl Cq {
         self.ignore_overrun
     }
 
-    /// A completion may go past the queue, to a thread that polls it: none waits in it, no event was asked for, and nothing is recorded
-    /// beside the completions. For whoever has the queue pair of the completion locked.
+    /// A completion may bypass the queue and go directly to a thread that polls it: the queue is empty and not armed, and records
+    /// nothing with completions. The caller holds the lock of the completion's queue pair.
     #[must_use]
     #[inline]
     pub fn lets_pass(&self) -> bool {
         !self.filled.load(Ordering::Acquire) && !self.has_sleeper() && !self.stamped
     }
 
-    /// There is room for so many completions more, or nobody minds if there isn't.
+    /// There is room for `more` completions, or overruns are ignored.
     #[must_use]
     #[inline]
     pub fn has_room(&self, more: u32) -> bool {

@@ -1,4 +1,4 @@
-//! What a completion queue holds: completions, what is recorded with them, and when they raise an event.
+//! The contents of a completion queue: completions, what is recorded with them, and when they raise an event.
 
 use ferroce_proto::TagInfo;
 use ferroce_ring::EntryRing;
@@ -13,7 +13,7 @@ pub struct WcTags {
     pub cvlan: u16,
     /// The tag of the flow rule that steered the packet.
     pub flow_tag: u32,
-    /// What the message's tag-matching header says.
+    /// The fields of the message's tag-matching header.
     pub tm: TagInfo,
 }
 
@@ -122,14 +122,14 @@ impl Queue {
         self.due = u64::MAX;
     }
 
-    /// Makes room for one more by giving up the oldest.
+    /// Makes room for one more by dropping the oldest.
     pub(super) fn give_up_oldest(&mut self) {
         self.entries.skip_front();
         self.stamps.pop_front();
         self.announced = self.announced.saturating_sub(1);
     }
 
-    /// Drops the completions of a QP. Those of tag-matching queues stay: they say which tags are gone.
+    /// Drops the completions of a QP, except those of tag-matching queues: they report which tags are gone.
     pub(super) fn forget_qp(&mut self, qp_num: u32) {
         let stays = |completion: &Completion| {
             completion.qp_num != qp_num || matches!(completion.opcode, WcOpcode::TmRecv | WcOpcode::TmNoTag)

@@ -27,7 +27,7 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A queue whose entries lie where `pd` says. It may call the program: nothing may be locked.
+    /// A queue whose entries lie in memory of `pd`'s allocator. It may call the program: the caller must hold no lock.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when the domain's allocator gives nothing.
@@ -35,7 +35,7 @@ impl RecvQueue {
         Ok(Self { wqes: ring_for(pd.queues(), max_wr as usize, kind)?, max_wr, max_sge })
     }
 
-    /// Ends the queue: what it returns is dropped when nothing is locked.
+    /// Ends the queue. Drop what it returns after all locks are released.
     #[must_use]
     pub fn take(&mut self) -> impl Sized + use<> {
         self.max_wr = 0;
@@ -160,7 +160,7 @@ pub struct Srq {
 
 /// Where others find a numbered SRQ: its place in an XRC domain, and its number.
 pub trait SrqRegistration: Debug + Send + Sync {
-    /// The SRQ is being destroyed: from here on nobody finds it. Called once.
+    /// The SRQ is being destroyed: removes it from its domain. Called once.
     fn end(&self);
 }
 
@@ -173,7 +173,7 @@ pub struct NewSrq {
 }
 
 impl NewSrq {
-    /// Room for a queue in `pd`. It may call the program's allocator: nothing may be locked.
+    /// Room for a queue in `pd`. It may call the program's allocator: the caller must hold no lock.
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes out of bounds; [`Error::NoMemory`] when there are [`MAX_SRQ`] queues, or the domain's
@@ -293,7 +293,7 @@ impl Srq {
         self.serial
     }
 
-    /// Work requests it can hold, how many are in it, and its limit, for people; `None` when somebody is at it.
+    /// Work requests it can hold, how many are in it, and its limit, to show to users; `None` while the queue is locked.
     #[must_use]
     pub fn try_fill(&self) -> Option<(u32, u32, u32)> {
         let shared = self.shared.try_lock()?;
@@ -392,7 +392,7 @@ impl Srq {
             registration.end();
         }
         let mut shared = self.shared.lock();
-        // An XRC target may have found the queue before, and look into it now: it has no limit to tell of.
+        // An XRC target may have found the queue before, and look into it now: without a limit it raises no event.
         shared.limit = 0;
         let queue = shared.queue.take();
         drop(shared);

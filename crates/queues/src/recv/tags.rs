@@ -37,7 +37,7 @@ pub enum TagOp {
     Add(TagEntry),
     /// Takes the tag with this handle out.
     Remove(u32),
-    /// Only tells of unexpected messages.
+    /// Only sets the number of handled unexpected messages ([`TagRequest::handled`]).
     Sync,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct TagList {
     limit: u32,
     /// Tags that were ever added.
     added: u64,
-    /// Unexpected messages that came, and those that the program says it has handled.
+    /// Unexpected messages that came, and those that the program has reported as handled.
     unexpected: u32,
     handled: u32,
 }
@@ -133,7 +133,7 @@ impl TagList {
         Some(self.take(at).receive)
     }
 
-    /// An unexpected message has come: whether the program ought to tell what it has handled.
+    /// An unexpected message has come. Returns whether the program should synchronize, since it has left too many unhandled.
     fn note_unexpected(&mut self) -> bool {
         self.unexpected = self.unexpected.wrapping_add(1);
         self.unexpected.wrapping_sub(self.handled) > PATIENCE
@@ -199,8 +199,8 @@ impl Srq {
         if signaled {
             let status = if found { WcStatus::Success } else { WcStatus::TmErr };
             let flags = TagFlags { sync_required: !tags.is_synchronized(), ..TagFlags::default() };
-            // While the list is locked: no message matches the tag before its completion is there. A queue without room
-            // has said so.
+            // While the list is locked: no message matches the tag before its completion is there. An overrun of the completion
+            // queue is reported by the queue.
             let _ = cq.push(completion_of(wr_id, status, opcode, flags));
         }
         Ok(handle)
