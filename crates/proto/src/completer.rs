@@ -137,14 +137,14 @@ impl<A: Clone> Qp<A> {
         false
     }
 
-    /// A response jumped over an unanswered READ or atomic (IBTA 9.7.5): asks again, once per round trip. Only the
-    /// timers count retries here: responses that arrive are no sign of a dead peer.
+    /// A response jumped over an unanswered READ or atomic (IBTA 9.7.5): asks again, once per round trip. Only the timers count
+    /// retries here: responses that arrive show that the peer lives.
     fn implied_nak(&mut self, now: Instant) {
         if self.went_back_within(now, 2) {
             return;
         }
         self.counters.implied_naks += 1;
-        // The round trip of a READ has the length of its answer in it, and so shows no queue.
+        // The round trip of a READ includes the transfer of its answer, so it doesn't show a queue.
         self.req.window.congested(now, self.mtu());
         self.go_back(now);
     }
@@ -184,8 +184,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// A refusal has come, and the answer to a READ or atomic before it hasn't: it was lost, or it was overtaken. A
-    /// responder that has refused something says no more, so the refusal counts when what comes has brought its turn.
+    /// A refusal has come, but not the answer to a READ or atomic before it: the answer was lost, or it was overtaken. A responder
+    /// sends nothing more after a refusal, so the refusal is kept until the requests before it have ended.
     fn remember_refusal(&mut self, psn: u64, cause: Cause) {
         let refused = (self.sq.head()..self.req.started)
             .find(|&number| self.sq.get(number).is_some_and(|wqe| (wqe.first..wqe.end()).contains(&psn)));
@@ -196,9 +196,9 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The responder misses the oldest unacknowledged packet. The local ACK timer, which only progress restarts, counts the
-    /// retries: whoever can forge the peer's address could else end the connection with some packets of any PSN, as
-    /// could a receiver whose socket is full for the time of some round trips.
+    /// The responder misses the oldest unacknowledged packet. The local ACK timer, which only progress restarts, counts the retries
+    /// (without a timer, one NAK per [`NAKS_COUNTED`] does). If each NAK counted, some packets of any PSN from a forged peer
+    /// address could end the connection, and so could a receiver whose socket is full for some round trips.
     fn sequence_error<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         self.counters.seq_naks += 1;
         if self.went_back_within(now, 1) {

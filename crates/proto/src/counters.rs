@@ -54,7 +54,7 @@ pub struct Counters {
     pub requests_ended: u64,
     /// Bytes of the messages of send requests that were posted.
     pub bytes_posted: u64,
-    /// Requests that nobody has answered however often they were sent.
+    /// Requests that got no answer, however often they were sent.
     pub retries_exceeded: u64,
     /// Requests for which the peer never had a receive.
     pub rnr_retries_exceeded: u64,

@@ -1,8 +1,8 @@
-//! An XRC target whose SRQ is of another process: requests are executed there, many under way at a time, and answered here
+//! An XRC target whose SRQ belongs to another process: requests are executed there, many outstanding at a time, and answered here
 //! in order.
 //!
-//! Requests that are given away after the last refusal are a *run*. The other process drops what is left of a run in which
-//! it has refused a request: the initiator sends those again.
+//! The requests that are delegated between two refusals are a *run*. When the other process refuses a request, it drops the rest of
+//! the run: the initiator sends those again.
 
 use crate::state::{DelegatedRequest, Message, Refusal, ends};
 use crate::{Cause, DelegateError, Env, Executed, Payload, Qp};
@@ -10,15 +10,15 @@ use ferroce_types::QpState;
 use ferroce_wire::{Headers, NakCode};
 
 impl<A: Clone> Qp<A> {
-    /// Requests are being executed by another process. Until [`Qp::executed`] was told of all of them the caller holds back what
-    /// can't follow ([`Qp::can_follow`]), and what names an SRQ of another process than theirs.
+    /// Another process is executing requests. Until [`Qp::executed`] was called for all of them, the caller holds back requests
+    /// that can't follow ([`Qp::can_follow`]), and requests for an SRQ of a third process.
     #[must_use]
     pub fn is_delegating(&self) -> bool {
         !self.resp.delegated.is_empty()
     }
 
-    /// May this request be given away while others are being executed by another process? Not a READ, which is answered here; nor
-    /// what is refused here, since that acknowledges everything before it.
+    /// May this request be delegated while another process is executing others? Not a READ, which is answered here, nor a request
+    /// that is refused here, since a refusal acknowledges everything before it.
     #[must_use]
     pub fn can_follow(&self, headers: &Headers) -> bool {
         let opcode = headers.bth.opcode;
@@ -47,7 +47,7 @@ impl<A: Clone> Qp<A> {
         self.resp.expected + self.resp.delegated.len()
     }
 
-    /// Gives the expected request away.
+    /// Delegates the expected request.
     pub(crate) fn delegate<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,
@@ -84,7 +84,7 @@ impl<A: Clone> Qp<A> {
         self.answers.withdraw_nak();
     }
 
-    /// The next packet hasn't come, others have. The initiator is told when everything before it is done.
+    /// Packets after the next one have come. The sequence NAK leaves when everything before the gap is done.
     pub(crate) fn owe_sequence_nak(&mut self) {
         self.resp.delegated.nak = self.is_delegating();
         if !self.resp.delegated.nak {
@@ -92,7 +92,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// A request that is being executed by another process has come again: it is answered when that is done.
+    /// A request that another process is executing has come again: it is answered when that process is done.
     pub(crate) fn is_under_way(&mut self, number: u64, ack_request: bool) -> bool {
         let Some(ahead) = number.checked_sub(self.resp.expected) else { return false };
         let Some(request) = self.resp.delegated.requests.get_mut(ahead as usize) else { return false };
@@ -100,7 +100,7 @@ impl<A: Clone> Qp<A> {
         true
     }
 
-    /// The oldest request that was given away has ended.
+    /// The oldest delegated request has ended.
     pub fn executed<E: Env<Address = A>>(&mut self, executed: Executed, env: &mut E) {
         let Some(request) = self.resp.delegated.requests.pop_front() else { return };
         self.resp.delegated.bytes -= request.bytes;
@@ -138,9 +138,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Executes a request of another process's target, whichever PSN it has. Nothing is answered: the result says what the
-    /// other process is to answer; nothing if an earlier request of this run was refused. A refusal that isn't "not ready"
-    /// takes the QP to ERR.
+    /// Executes a request of another process's target, whatever its PSN. Sends no answer: the other process answers with the
+    /// result; `None` if an earlier request of this run was refused. A refusal other than "not ready" takes the QP to ERR.
     pub fn execute_for<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,

@@ -76,7 +76,7 @@ pub enum TransmitError {
     /// Not now; the caller calls [`crate::Qp::transmit`] again when there is room. Nothing has changed, and nothing
     /// else is offered in this call but, from [`crate::Qp::transmit`], requests after a blocked answer.
     Blocked,
-    /// Not before then ([`crate::Pace`]): [`crate::Qp::next_timeout`] says so, and the packet is offered again. For
+    /// Not before this time ([`crate::Pace`]), which [`crate::Qp::next_timeout`] returns; the packet is offered again then. For
     /// requests of UC and UD only.
     Later(Instant),
     /// A local key, its rights, its range or the memory behind it is wrong: LOC_PROT_ERR.
@@ -85,7 +85,7 @@ pub enum TransmitError {
     Remote(RemoteError),
 }
 
-/// A packet of somebody who doesn't have the key (the counters of IBTA's PortInfo).
+/// A packet with a wrong key, counted by the port (the counters of IBTA's PortInfo).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Violation {
     /// Another P_Key than the QP's partition.
@@ -174,8 +174,8 @@ pub trait Env {
         false
     }
 
-    /// Whether packets with data leave marked as ECN-capable. If they don't, no router can have marked one, and a
-    /// congestion notification is nothing but forged.
+    /// Whether packets with data leave marked as ECN-capable. If they don't, no router can have marked one, and any congestion
+    /// notification is forged.
     fn is_ecn_capable(&self) -> bool;
 
     /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold. Asked
@@ -187,11 +187,11 @@ pub trait Env {
     /// (annex A14).
     fn select_srq(&mut self, srqn: u32) -> SrqPlace;
 
-    /// Has the process that has the selected SRQ execute a request of a run ([`crate::Qp::execute_for`]), after those that
-    /// it was given before; what comes of it, [`crate::Qp::executed`] is told in the same order.
+    /// Delegates a request of a run to the process that has the selected SRQ, which executes requests in their order
+    /// ([`crate::Qp::execute_for`]). The results go to [`crate::Qp::executed`] in the same order.
     ///
     /// # Errors
-    /// See [`DelegateError`]; the request wasn't given away then.
+    /// See [`DelegateError`]; the request wasn't delegated then.
     fn delegate(
         &mut self,
         _headers: &Headers,
@@ -260,7 +260,8 @@ pub trait Env {
     /// # Errors
     /// The NAK to send.
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError>;
-    /// Places what was written to `range` (address and length) of a region, or to all of it, where `placement` says.
+    /// Makes what was written to `range` (address and length) of a region, or to all of it, visible or persistent, as `placement`
+    /// requires.
     ///
     /// # Errors
     /// The NAK to send.
@@ -303,12 +304,13 @@ pub trait Env {
     fn complete_tagged(&mut self, completion: Completion, _info: TagInfo) {
         self.complete_recv(completion);
     }
-    /// The QP is about to fail, or has dropped something: the program may be told why. The number of the reason, which is
-    /// returned, stands in all completions of the error, and reaches the peer as [`Env::telling`] says; 0 for none.
+    /// The QP is about to fail, or has dropped something: the environment may report the cause to the program. Returns the number
+    /// of the reason, which all completions of the error contain and which reaches the peer as [`Env::telling`] defines; 0 for
+    /// none.
     fn failed(&mut self, _failure: &Failure<'_, Self::Address>) -> u16 {
         0
     }
-    /// How the peer learns the number of the reason for a NAK.
+    /// How the peer gets the number of the reason for a NAK.
     fn telling(&self) -> Telling {
         Telling::Never
     }

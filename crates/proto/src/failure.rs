@@ -1,4 +1,4 @@
-//! Why requests fail and messages are refused, as data: whoever surrounds the QP tells the program, and gives the reason a
+//! Why requests fail and messages are refused, as data: the QP's environment reports it to the program, and gives the reason a
 //! number ([`crate::Env::failed`]).
 
 use crate::{QpParams, SendWr};
@@ -30,7 +30,7 @@ pub enum Cause {
     Refused {
         /// How the request ends.
         status: WcStatus,
-        /// The number that the peer has given the reason; 0: it says none.
+        /// The number of the peer's reason; 0: the peer has sent none.
         told: u16,
     },
     /// Nothing has come back for so many local ACK timeouts.
@@ -91,19 +91,19 @@ pub enum Cause {
         /// The PSN expected.
         expected: u32,
     },
-    /// A datagram with another Q_Key is dropped; told once.
+    /// A datagram with another Q_Key is dropped; reported once.
     QKey {
         /// The datagram's.
         theirs: u32,
-        /// The QPN of who has sent it.
+        /// The sender's QPN.
         from: u32,
     },
-    /// A datagram is dropped, because the receive has no room for GRH and payload; told once.
+    /// A datagram is dropped, because the receive has no room for GRH and payload; reported once.
     NoRoomForGrh {
         /// Bytes of GRH and payload.
         needs: u64,
     },
-    /// A request was posted after the QP had failed; told once.
+    /// A request was posted after the QP had failed; reported once.
     PostedAfter {
         /// The number of the reason for which it has failed.
         reason: u16,
@@ -197,7 +197,7 @@ impl Asked {
     }
 }
 
-/// How the peer learns the number of the reason for a NAK.
+/// How the peer gets the number of the reason for a NAK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Telling {
     /// Not at all.

@@ -1,6 +1,6 @@
 //! The short way of a fetch: a READ of one packet or an atomic, which is one packet and is answered by one with data.
 //!
-//! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
+//! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
 use crate::sendq::Issuer;
 use crate::state::charge;
@@ -85,7 +85,7 @@ pub struct FetchAnswer {
     pub operation: Operation,
     /// Whether it acknowledges.
     pub aeth: Aeth,
-    /// Bytes of its payload. The result of an atomic is no part of it.
+    /// Bytes of its payload, without the result of an atomic.
     pub len: usize,
 }
 
@@ -109,8 +109,8 @@ impl<A: Clone> Qp<A> {
         ready.then(|| psn::wire(req.next))
     }
 
-    /// RDMA WRITEs and READs are under way, and nothing else: the next of them may be carried out without packets when they have
-    /// ended.
+    /// RDMA WRITEs and READs are outstanding, and nothing else: when they have ended, the next of them may be carried out without
+    /// packets.
     #[must_use]
     #[inline]
     pub fn is_behind_one_sided(&self) -> bool {
@@ -169,8 +169,8 @@ impl<A: Clone> Qp<A> {
         self.accept(1, false);
     }
 
-    /// Where the answer to a fetch goes, if it is as usual: the oldest request has waited for it, and for nothing else.
-    /// [`Qp::fetch_ended`] is to be told when it has been placed.
+    /// Where the answer to a fetch goes, if it is as usual: it answers the oldest outstanding request, a fetch of one packet. After
+    /// placing the answer, call [`Qp::fetch_ended`].
     #[must_use]
     #[inline]
     pub fn place_of(&self, answer: &FetchAnswer) -> Option<Sge> {
@@ -201,8 +201,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The answer for which [`Qp::place_of`] gave the place lies there: gives the request to `ended`, with its completion if it
-    /// asks for one. `now` is asked only if something else is under way.
+    /// The answer is at the place that [`Qp::place_of`] returned: gives the request to `ended`, with its completion if it is
+    /// signaled. `now` is called only if other packets are outstanding.
     #[inline]
     pub fn fetch_ended(
         &mut self,
@@ -217,7 +217,7 @@ impl<A: Clone> Qp<A> {
         ended(&wqe.wr, wqe.wr.signaled.then(|| self.send_completion(wqe, WcStatus::Success)));
         self.sq.drop_front();
         self.req.forget_before(self.sq.head());
-        // Where nothing is left to wait for, nobody looks at the time.
+        // Without outstanding packets and without a sample, the time isn't used.
         let quiet = self.req.una == self.req.max && self.req.sample.is_none();
         self.moved(if quiet { Instant::default() } else { now() }, bytes);
     }

@@ -1,6 +1,7 @@
-//! The short way of a small RDMA WRITE or READ: carried out at once, without a packet, on a connection where nothing is under way.
+//! The short way of a small RDMA WRITE or READ: carried out at once, without a packet, on a connection without outstanding
+//! requests.
 //!
-//! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
+//! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
 use crate::{DataRef, Qp, SendOp, SendRequest};
 use ferroce_types::{Completion, WcOpcode, WcStatus};

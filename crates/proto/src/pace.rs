@@ -1,9 +1,9 @@
 //! The pace of services without acknowledgements.
 //!
-//! Nobody tells a UC or UD sender that the receiver's socket is full: what goes beyond it is lost in silence, and
-//! programs that were written for a lossless fabric wait for it for ever. A burst that fits a socket of the default size
-//! and a rate that a receiver in software can follow lose next to nothing. Both are of the receiver: all who send to it share
-//! one [`Pace`], and wait in the order in which they have come.
+//! A UC or UD sender gets no sign that the receiver's socket is full: packets that exceed it are lost silently, and programs that
+//! were written for a lossless fabric wait for them for ever. A burst that fits a socket of the default size and a rate that a
+//! receiver in software can follow lose next to nothing. Both limits belong to the receiver: all its senders share one [`Pace`],
+//! and wait in the order in which they have asked.
 
 use ferroce_types::Instant;
 
@@ -13,7 +13,7 @@ const BURST: u64 = 64 << 10;
 const PERIOD: u64 = 400_000;
 /// What the smallest packet costs: receiving it takes as long as one of this size.
 const SMALLEST: u64 = 1024;
-/// What is given to one who had to wait: waking up has its price too.
+/// What a sender gets that had to wait: waking it up has a cost too.
 const PORTION: u64 = BURST / 4;
 
 /// The pace towards one receiver.
@@ -23,7 +23,7 @@ pub struct Pace {
     given: u64,
 }
 
-/// What one sender has been given of a [`Pace`].
+/// What one sender has got of a [`Pace`].
 #[derive(Debug, Clone, Default)]
 pub struct Portion {
     bytes: u64,
@@ -93,7 +93,7 @@ mod tests {
     fn a_burst_goes_and_then_as_much_as_time_earns_whoever_sends() {
         for (senders, bytes) in [(1, 2048), (1, 10), (16, 2048), (16, 64), (100, 4096)] {
             let sent: u64 = run(senders, bytes, 20 * PERIOD).iter().sum();
-            // Whoever waits has been given its portion already.
+            // A sender that waits has got its portion already.
             let most = BURST + 20 * BURST + PORTION;
             assert!(sent <= most && sent > 19 * BURST, "{senders} of {bytes}: {sent} of {most}");
         }

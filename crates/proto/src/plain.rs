@@ -1,7 +1,7 @@
 //! The short way of a plain SEND: one packet, on a connection where nothing is unusual.
 //!
-//! Each function either does all that the general way would do, or says that it hasn't: the caller then takes the general
-//! way, which ends as if nothing had been tried. So the rules are in one place; here is what remains of them for such messages.
+//! Each function either does all that the general way would do, or nothing, and returns that: the caller then takes the general
+//! way. So the general way has all the rules, and these functions only what remains of them for such messages.
 
 use crate::sendq::Issuer;
 use crate::state::{SMALLEST_CHARGE, Sample};
@@ -116,7 +116,7 @@ impl<A: Clone> Qp<A> {
         self.req.next_timeout()
     }
 
-    /// The peer is asked for data, so what it says of other requests may come before the answer.
+    /// A request for data is outstanding: acknowledgements of other requests may come before its answer.
     #[must_use]
     #[inline]
     pub const fn awaits_data(&self) -> bool {
@@ -136,8 +136,9 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// As [`Qp::plain_executed`], for what needs nothing but completions: gives each request that ends to `ended`, with its
-    /// completion if it asks for one. `now` is asked only if something else is under way. False: [`Qp::plain_executed`] has to do the rest.
+    /// As [`Qp::plain_executed`], for requests that need only completions: gives each request that ends to `ended`, with its
+    /// completion if it is signaled. `now` is called only if other packets are outstanding. False: call [`Qp::plain_executed`] for
+    /// the rest.
     #[inline]
     pub fn take_executed(
         &mut self,
@@ -163,7 +164,7 @@ impl<A: Clone> Qp<A> {
             self.req.forget_before(self.sq.head());
         }
         if self.req.una > before {
-            // Where nothing is left to wait for, nobody looks at the time.
+            // Without outstanding packets and without a sample, the time isn't used.
             let quiet = self.req.una == self.req.max && self.req.sample.is_none();
             self.moved(if quiet { Instant::default() } else { now() }, bytes);
         }
@@ -193,7 +194,7 @@ impl<A: Clone> Qp<A> {
             && self.resp.is_between_messages()
     }
 
-    /// A SEND of `len` bytes that was expected has been placed where its receive says. [`Qp::plain_completion`] is to be told.
+    /// A SEND of `len` bytes that was expected has been placed in its receive. The caller then publishes [`Qp::plain_completion`].
     #[inline]
     pub fn plain_taken(&mut self, send: &PlainSend, len: usize) {
         self.resp.count_plain(len as u64);
@@ -208,13 +209,13 @@ impl<A: Clone> Qp<A> {
         Completion { byte_len: len as u32, solicited: send.solicited, ..completion }
     }
 
-    /// A SEND that was expected doesn't fit into `receive`, or can't be placed there: the general way uses the receive, and
-    /// says what is wrong.
+    /// A SEND that was expected doesn't fit into `receive`, or can't be placed there: the general way uses the receive, and reports
+    /// the error.
     pub fn hold_receive(&mut self, receive: RecvWqe) {
         self.resp.held = Some(receive);
     }
 
-    /// Takes a SEND of one packet. False: the general way has to, which uses the receive that may have been taken for it.
+    /// Takes a SEND of one packet. False: the caller takes the general way, which uses the receive that may have been taken for it.
     #[inline]
     pub fn take_plain<E: Env<Address = A>>(
         &mut self,

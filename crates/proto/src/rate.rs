@@ -6,7 +6,7 @@ use ferroce_types::Instant;
 /// Bytes of a packet besides its payload: Ethernet, IPv4, UDP, BTH, ICRC and FCS.
 const OVERHEAD: u64 = 14 + 20 + 8 + 12 + 4 + 4;
 
-/// Bytes at once under a limit, unless the program says.
+/// Bytes at once under a limit, unless the program sets a burst.
 const DEFAULT_BURST: u32 = 64 * 1024;
 
 /// At most this much is sent.

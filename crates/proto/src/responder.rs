@@ -36,7 +36,7 @@ impl<A: Clone> Qp<A> {
             Ok(psns) => self.accept(psns, headers.bth.ack_request && !wants_data(headers)),
             Err(Refusal::Delegated) => {}
             Err(Refusal::NotReady) => self.not_ready_for(number, env),
-            // The end of those before it is told first.
+            // Dropped: the requests before it have to end first, and the initiator sends it again.
             Err(_) if self.is_delegating() => {}
             Err(refusal) => {
                 let cause = refusal.cause(self.asked(headers, payload.len()));
@@ -280,7 +280,7 @@ impl<A: Clone> Qp<A> {
         1
     }
 
-    /// What a request asks for that is being refused: of a WRITE in several packets, what its first one has said.
+    /// The memory and key of a request that is being refused: for a WRITE in several packets, those of its first packet.
     #[cold]
     fn asked(&self, headers: &Headers, payload: usize) -> Asked {
         let asked = Asked::of(headers, payload);
@@ -291,8 +291,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Tells the program why its QP, which isn't in ERR, goes there: in the completion of the receive that the request used, else by an
-    /// event (IBTA 9.9.3, classes A and C).
+    /// Reports to the program why its QP, which isn't in ERR, goes there: in the completion of the receive that the request used,
+    /// else by an event (IBTA 9.9.3, classes A and C).
     pub(crate) fn report_refusal<E: Env<Address = A>>(&mut self, refusal: Refusal, env: &mut E) {
         let status = match refusal {
             Refusal::TooLong => WcStatus::LocLenErr,
@@ -303,7 +303,7 @@ impl<A: Clone> Qp<A> {
             _ => WcStatus::RemInvReqErr,
         };
         let remote_memory = matches!(refusal, Refusal::Access | Refusal::Operational);
-        // A SEND in progress has nothing to do with the memory that a READ before it isn't to have: it is flushed.
+        // A SEND in progress isn't affected by the memory access of a READ before it: its receive is flushed.
         let concerned = !(remote_memory && matches!(self.resp.message, Message::Send { .. }));
         if concerned && let Some(held) = self.resp.take_held() {
             self.complete_held(self.recv_completion(held.wr_id, status), env);

@@ -104,15 +104,15 @@ impl<A: Clone> Qp<A> {
         self.params.lossless && self.sq.front().is_some_and(|front| self.req.next < front.end())
     }
 
-    /// What is known when nothing has come back for too long.
+    /// The cause of the failure when no answer has come for too long.
     fn no_answer(&self) -> Cause {
         let tries = self.params.retry_cnt + 1;
         Cause::NoAnswer { tries, asked_for: self.req.asked_for, answered: self.req.has_been_answered() }
     }
 
-    /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or tells of the gap. It doesn't count as
-    /// a retry, because nobody knows that anything was lost. An unanswered READ or atomic is asked for again from where
-    /// its answer stopped.
+    /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or sends a NAK for the gap. It doesn't count as a
+    /// retry, because it isn't known that a packet was lost. An unanswered READ or atomic is asked for again from where its answer
+    /// stopped.
     pub(crate) fn send_probe<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         self.req.probe_due = false;
         if self.req.una == self.req.max || self.req.next == self.req.una {

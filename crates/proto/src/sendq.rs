@@ -17,13 +17,13 @@ pub struct Wqe<A> {
     pub(crate) issuer: Issuer,
 }
 
-/// Who wants a work request.
+/// The origin of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Issuer {
     Program,
     /// The adapter: the READ of a rendezvous.
     Rendezvous,
-    /// The adapter: what tells the peer that its rendezvous is over.
+    /// The adapter: the SEND that ends the peer's rendezvous.
     Fin,
 }
 

@@ -1,5 +1,5 @@
-//! Tag matching at the receiver (ibv_post_srq_ops(3)): what the header of a message says, where the message goes, and the
-//! READ by which the adapter carries out a rendezvous.
+//! Tag matching at the receiver (ibv_post_srq_ops(3)): the header of a message, where the message goes, and the READ by which the
+//! adapter carries out a rendezvous.
 
 use crate::sendq::{Issuer, Wqe};
 use crate::state::{Refusal, Tagged, begins, ends};
@@ -33,7 +33,8 @@ impl<A: Clone> Qp<A> {
         Ok(receive)
     }
 
-    /// The request of a rendezvous has matched: tells so, and fetches the data. The peer is told when they are there.
+    /// The request of a rendezvous has matched: completes its tag and fetches the data. A FIN to the peer follows when they are
+    /// there.
     pub(crate) fn start_rendezvous<E: Env<Address = A>>(&mut self, rvh: Rvh, headers: &Headers, env: &mut E) {
         self.resp.count_message(0);
         let (Some(receive), Some(tagged)) = (self.resp.take_held(), self.resp.tagged.take()) else { return };
@@ -71,7 +72,7 @@ impl<A: Clone> Qp<A> {
             completion.byte_len = if good { wqe.len } else { 0 };
             env.complete_tagged(completion, TagInfo::default());
         } else if !good && status != WcStatus::WrFlushErr {
-            // No completion tells that the peer can't be told.
+            // No completion reports that the FIN couldn't be sent.
             env.event(QpEvent::Fatal);
         }
     }

@@ -18,8 +18,8 @@ impl<A: Clone> Qp<A> {
         headers.deth = Some(Deth { qkey, src_qp: self.qpn });
     }
 
-    /// Takes a datagram. One for which there is no receive, or a receive too small for GRH and payload, is dropped: the
-    /// receive stays posted, and whoever knows the Q_Key can't end the QP with it.
+    /// Takes a datagram. If there is no receive for it, or the receive is too small for GRH and payload, the datagram is dropped
+    /// and the receive stays posted: otherwise any sender with the Q_Key could end the QP.
     pub(crate) fn handle_datagram<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,

@@ -105,7 +105,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The first packet in RTR tells the program that the peer is there (IBTA 11.6.3.1).
+    /// On the first packet in RTR, raises the event "communication established" (IBTA 11.6.3.1).
     pub(crate) fn note_established<E: Env<Address = A>>(&mut self, env: &mut E) {
         if self.state == QpState::Rtr && !self.resp.established {
             self.resp.established = true;

@@ -243,8 +243,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Whether [`Qp::transmit`] may have something to send, as far as the QP can tell (the window and the fabric may
-    /// still forbid it).
+    /// Whether [`Qp::transmit`] may have something to send, regardless of the window and of the fabric, which may still forbid it.
     #[must_use]
     #[inline]
     pub fn wants_transmit(&self) -> bool {
@@ -267,7 +266,7 @@ impl<A: Clone> Qp<A> {
         !self.answers.is_empty()
     }
 
-    /// Something that the peer has asked for is still to be answered.
+    /// A request of the peer is still to be answered.
     #[must_use]
     #[inline]
     pub fn owes_answers(&self) -> bool {
@@ -278,8 +277,8 @@ impl<A: Clone> Qp<A> {
         self.req.cursor < self.sq.tail()
     }
 
-    /// Takes a packet whose destination QPN is this QP's. The caller has checked its integrity and, unless it is a
-    /// datagram, its addresses. Nothing that a packet says is trusted here.
+    /// Takes a packet whose destination QPN is this QP's. The caller has checked its integrity and, unless it is a datagram, its
+    /// addresses. All other fields are checked here.
     pub fn handle_packet<E: Env<Address = A>>(
         &mut self,
         now: Instant,
@@ -324,7 +323,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The network says that it is full: less may be in flight.
+    /// The network is congested (an ECN mark): reduces the window.
     pub fn note_congestion(&mut self, now: Instant) {
         self.req.window.congested(now, self.mtu());
     }

@@ -1,4 +1,4 @@
-//! A request packet: what a work request's packet of a given number says and carries.
+//! A request packet: headers and payload of a work request's packet with a given number.
 
 use crate::sendq::Wqe;
 use crate::{Data, PayloadSource, Qp, SendOp, psn};

@@ -58,7 +58,7 @@ impl<A: Clone> Qp<A> {
             let mut request = self.request(wqe, packet, psns);
             let ends = packet + psns == wqe.packets;
             let due = self.req.since_ack_request + cost > window / 4;
-            // A READ is answered anyway: it says by this whether the work request ends with it.
+            // A READ is answered anyway: its AckReq bit marks the last request of its work request.
             request.headers.bth.ack_request = ends || due && !wqe.wants_data();
             let bytes = request.bytes;
             match env.transmit(&request.headers, request.source, None) {
@@ -170,8 +170,8 @@ impl<A: Clone> Qp<A> {
         self.report_drained(env);
     }
 
-    /// PSNs per READ request. A long READ goes out as several requests: only the requester knows how much may be in
-    /// flight towards it, and the responder can't tell them from separate READs.
+    /// PSNs per READ request. A long READ goes out as several requests: only the requester knows how much may be in flight towards
+    /// it, and for the responder they are separate READs.
     fn read_chunk(&self, window: u64) -> u32 {
         if self.params.lossless {
             return u32::MAX;

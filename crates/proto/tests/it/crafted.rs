@@ -1,4 +1,4 @@
-//! Packets made by hand, and what the peer says to them.
+//! Packets made by hand, and the peer's answers to them.
 
 use crate::host::{ALL, Frame};
 use crate::net::Pair;

@@ -1,4 +1,5 @@
-//! What is told of errors: once for each QP, by the side that knows, with the request and what is flushed because of it.
+//! Reports of errors: one for each QP, by the side that knows the cause, with the request and the number of requests that it
+//! flushes.
 
 use crate::host::{ALL, BASE, REASON, Region, THERE};
 use crate::net::{Pair, READ, WRITE, datagram, params, wr};
@@ -7,7 +8,7 @@ use ferroce_types::{Access, QpState, RemoteAccess, WcStatus};
 use ferroce_wire::{Operation, Service};
 use std::time::Duration;
 
-/// The peer's refusal, which says its reason.
+/// The peer's refusal, with its reason.
 fn refused(status: WcStatus) -> Cause {
     Cause::Refused { status, told: REASON }
 }
@@ -18,7 +19,7 @@ fn pair(a: QpParams, b: QpParams) -> Pair {
     pair
 }
 
-/// The causes that both sides have told.
+/// The causes that both sides have reported.
 fn causes(pair: &Pair) -> [Vec<Cause>; 2] {
     [&pair.a, &pair.b].map(|side| side.host.failures.iter().map(|failure| failure.0).collect())
 }
@@ -45,7 +46,7 @@ fn both_sides_tell_a_refusal_once_and_name_what_they_know() {
         };
         let cause = Cause::Refuses { why: Refusing::Access(RemoteAccess::Write), asked };
         assert_eq!(p.b.host.failures, [(cause, None, None, 0)]);
-        // Every completion that isn't a success says the reason, those of flushed receives too, which are the host's.
+        // Every completion that isn't a success contains the reason, also those of flushed receives, which the host makes.
         let reasons: Vec<_> = p.a.host.sends.iter().map(|c| (c.wr_id, c.reason())).collect();
         assert_eq!(reasons, [(1, 0), (2, REASON), (3, REASON), (4, REASON)]);
         assert_eq!(p.b.qp.reason(), REASON);
@@ -135,7 +136,7 @@ fn silence_is_told_with_what_is_known_of_it() {
     p.run();
     let cause = Cause::NoAnswer { tries: 3, asked_for: None, answered: false };
     assert_eq!(p.a.host.failures, [(cause, Some(1), None, 1)]);
-    // The peer expects an earlier PSN, and says so; or a later one, and can only say it on its own side.
+    // The peer expects an earlier PSN, and its NAK contains it; or a later one, which only the peer itself can report.
     for (sq_psn, rq_psn) in [(100, 99), (100, 200)] {
         let mut p = Pair::down(Service::Rc, a, params(1024), sq_psn);
         p.b.qp.params_mut().rq_psn = rq_psn;

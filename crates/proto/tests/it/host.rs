@@ -82,7 +82,7 @@ pub struct Host {
     pub window: u32,
     /// What it sends may be marked by the network.
     pub ecn: bool,
-    /// Packets the fabric still takes; `None` is no limit.
+    /// Packets the fabric still takes; `None`: no limit.
     pub room: Option<usize>,
     /// Nothing leaves before then.
     pub later: Option<Instant>,
@@ -104,7 +104,7 @@ pub struct Host {
     pub tags: Vec<(u64, u64, RecvWqe)>,
     /// Messages that matched none.
     pub unexpected: u32,
-    /// What was told of the headers of messages.
+    /// The tag infos of completions.
     pub infos: Vec<TagInfo>,
     /// Packets go the short way where they can, and how many have.
     pub takes_plain: bool,
@@ -113,9 +113,9 @@ pub struct Host {
     /// PSNs that are acknowledged by the fabric if the peer takes them the short way.
     pub awaited: BTreeSet<u32>,
     pub plain: u32,
-    /// What was told of errors, each with the `wr_id` of the request and of the receive, and how many were flushed.
+    /// The reported errors, each with the `wr_id` of the request and of the receive, and the number of flushed requests.
     pub failures: Vec<(Cause, Option<u64>, Option<u64>, u32)>,
-    /// How NAKs have the numbers of reasons.
+    /// How NAKs carry the numbers of reasons.
     pub telling: Telling,
 }
 

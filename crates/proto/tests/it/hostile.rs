@@ -71,7 +71,7 @@ fn random(rng: &mut Rng, service: Option<Service>, psn: u32) -> Frame {
     let len = [0, 1, 8, 64, 256, 257, 300][rng.below(7) as usize];
     let mut payload = vec![0xee; len];
     if let Some(first) = payload.first_mut() {
-        // For a tag-matching SRQ it says what the message is.
+        // For a tag-matching SRQ this byte is the operation of the message.
         *first = rng.below(5) as u8;
     }
     Frame { headers, payload }

@@ -1,4 +1,4 @@
-//! Packets that make no sense where they come: refused, or dropped, as the specification says for each.
+//! Packets that make no sense where they come: refused or dropped, as the specification requires for each.
 
 use crate::crafted::{answers, frame};
 use crate::host::{ALL, BASE, THERE};

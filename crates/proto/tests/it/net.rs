@@ -48,7 +48,7 @@ pub struct Faults {
 pub struct Link {
     pub bytes_per_second: u64,
     pub queue: u64,
-    /// With so many bytes in its queue it marks what comes (and the receiver tells the sender).
+    /// With so many bytes in its queue it marks the packets that come, and the receiver notifies the sender.
     pub marks_from: u64,
 }
 
@@ -58,7 +58,7 @@ impl Link {
     }
 }
 
-/// No syndrome of the wire: the fabric tells by its own means that a packet was executed.
+/// Not a syndrome of the wire: the fabric reports by its own means that a packet was executed.
 const EXECUTED: u8 = 0xff;
 
 /// Bytes of Ethernet, IP, UDP and transport headers.
@@ -67,7 +67,7 @@ const HEADERS: u64 = 74;
 pub const CLEAN: Faults =
     Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(10), link: None };
 
-/// Says which packets get lost.
+/// Returns whether a packet is lost.
 pub type Filter = Option<Box<dyn FnMut(&Frame) -> bool>>;
 
 pub struct Side {
@@ -192,7 +192,7 @@ impl Pair {
         }
     }
 
-    /// `b` (or `a`) has received a marked packet: it tells the sender, and heeds the mark of what it has asked for itself.
+    /// `b` (or `a`) has received a marked packet: it notifies the sender, and reduces its own window if the packet answers it.
     fn notify(&mut self, to_b: bool, response: bool) {
         let (side, peer) = if to_b { (&mut self.b, 0x11) } else { (&mut self.a, 0x22) };
         if response {

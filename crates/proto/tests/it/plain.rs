@@ -162,11 +162,11 @@ fn name(wr: &mut SendWr<u32>, lkey: u32) {
 enum Ways {
     General,
     Short,
-    /// The short way, and the fabric tells which packets were executed.
+    /// The short way, and the fabric reports which packets were executed.
     ByPosition,
 }
 
-/// Runs the steps, and says how many packets went the short way.
+/// Runs the steps, and returns the outcome and how many packets went the short way.
 fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) -> (Outcome, u32) {
     let plain = ways != Ways::General;
     let mut p = Pair::with(Service::Rc, side, side, 0xff_fff0).seeded(seed, faults);
@@ -232,7 +232,7 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
             }
             Step::Room { packets } => p.a.host.room = packets,
         }
-        // Whoever posts lets the QP send at once.
+        // Posting lets the QP send at once.
         p.transmit();
     }
     p.a.host.room = None;

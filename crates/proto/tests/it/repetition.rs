@@ -40,7 +40,7 @@ fn lost_tail_is_found_long_before_the_timeout_and_costs_no_retry() {
     for (name, op, to_b, lost) in cases {
         let a = QpParams { retry_cnt: 0, timeout: 20, ..params(1024) };
         let mut p = Pair::with(Service::Rc, a, params(1024), 9);
-        // A first round trip tells how long one takes.
+        // A first round trip is measured.
         p.a.post(wr(0, WRITE, BASE, 8));
         p.run();
         let filter = drop_once(move |f| operation(f) == lost);
@@ -251,8 +251,8 @@ fn refusal_that_overtakes_the_answer_before_it_is_not_lost() {
     assert_eq!(p.a.host.send_statuses(), ends);
 }
 
-/// IBTA 9.7.5.2.8: an answer for a later request says that the answer to a READ or atomic before it is lost. Here it is only
-/// late, and the requester can't know: it asks again at once, takes what comes first, and no timer or retry is needed.
+/// IBTA 9.7.5.2.8: an answer for a later request implies that the answer to a READ or atomic before it is lost. Here it is only
+/// late, which the requester can't know: it asks again at once, takes what comes first, and needs no timer or retry.
 #[test]
 fn answer_that_overtakes_has_the_request_before_it_repeated_at_once() {
     const ADD: SendOp = SendOp::FetchAdd { va: THERE + 8192, rkey: ALL, add: 1 };

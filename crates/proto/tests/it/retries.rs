@@ -76,7 +76,7 @@ fn packet_that_never_gets_through_uses_up_the_retries_by_sequence_naks() {
     }
 }
 
-/// A receiver that has no room for a while, or somebody who forges PSNs: NAKs don't hurry the local ACK timer.
+/// A receiver that has no room for a while, or a host that forges PSNs: NAKs don't hurry the local ACK timer.
 #[test]
 fn sequence_naks_leave_the_local_ack_timer_its_time() {
     for recovers in [true, false] {

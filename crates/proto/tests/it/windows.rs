@@ -96,9 +96,9 @@ fn datagrams_have_no_binds() {
     assert_eq!(refused, Err(ferroce_proto::PostError::Operation));
 }
 
-/// Many rounds of: bind, tell the peer by a SEND, let it write through the window and give it back by a SEND with
-/// invalidate. Whatever is lost, doubled or late, the peer finds the window open when it hears of it, and closed once it
-/// has given it back.
+/// Many rounds of: bind, pass the key to the peer by a SEND, let it write through the window and give it back by a SEND with
+/// invalidate. Whatever is lost, doubled or late, the window is open when the peer gets the key, and closed once it has given it
+/// back.
 #[test]
 fn a_window_is_open_when_the_peer_hears_of_it_and_closed_when_it_gives_it_back() {
     let all = Faults { loss: 60, duplicate: 100, reorder: 100, delay: Duration::from_micros(300), ..CLEAN };
