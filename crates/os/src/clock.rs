@@ -26,7 +26,7 @@ pub fn wall_clock() -> u64 {
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every such processor has it; who may not read it may not read the clock either.
+    // SAFETY: every such processor has the instruction; a thread that may not use it may not read the clock either.
     unsafe {
         std::arch::x86_64::_rdtsc()
     }

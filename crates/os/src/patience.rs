@@ -51,7 +51,7 @@ mod tests {
     const PAUSE: Duration = Duration::from_millis(1);
     const LIMIT: Duration = Duration::from_secs(1);
 
-    /// What a wait of a second says in rounds of these lengths.
+    /// What `has_ended_at` returns after rounds of these lengths, in a wait of a second.
     fn rounds(lengths: &[Duration]) -> Vec<bool> {
         let mut patience = Patience::new(LIMIT, PAUSE);
         let mut now = patience.looked;

@@ -65,8 +65,9 @@ macro_rules! per_thread {
         $vis fn $name() -> &'static $type {
             const { $crate::per_thread::check::<$type>() };
             let at: *const $type;
-            // SAFETY: the address of this thread's bytes, which is the same whenever the thread asks. What is read for it, the thread's
-            // first word and the loader's table, nobody writes once the thread runs: so `nomem` holds for all that Rust can reach.
+            // SAFETY: the address of this thread's bytes, which is constant within the thread. The words read to find it, the
+            // thread's first word and the loader's table, aren't written once the thread runs: so `nomem` holds for all that Rust
+            // can reach.
             unsafe {
                 #[cfg(target_arch = "x86_64")]
                 std::arch::asm!(
@@ -86,7 +87,7 @@ macro_rules! per_thread {
                     options(pure, nomem, nostack, preserves_flags),
                 );
             }
-            // SAFETY: zeros are a value, and only this thread has it, by what `Zeroed` says. It stays for as long as the thread.
+            // SAFETY: zeros are a value, and only this thread has it, by `Zeroed`. It stays for as long as the thread.
             unsafe { &*at }
         }
 
@@ -104,7 +105,7 @@ macro_rules! per_thread {
     };
 }
 
-/// Checks what [`Zeroed`] says of a type.
+/// Checks the alignment and the missing destructor that [`Zeroed`] requires.
 #[doc(hidden)]
 pub const fn check<T: Zeroed>() {
     assert!(align_of::<T>() <= 16 && !std::mem::needs_drop::<T>());

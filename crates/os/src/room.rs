@@ -23,7 +23,7 @@ pub unsafe fn zeroed<T>() -> Box<T> {
     if place.is_null() {
         handle_alloc_error(layout);
     }
-    // SAFETY: just allocated as a box's would be, and a `T`, says the caller.
+    // SAFETY: just allocated as a box's would be, and zeros are a `T`, as the caller has promised.
     unsafe { Box::from_raw(place.cast()) }
 }
 

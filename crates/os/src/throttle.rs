@@ -43,7 +43,7 @@ impl Rate {
         Self { interval, at_once, used: AtomicU64::new(0) }
     }
 
-    /// Lets an event through at `now`, and says how many more may follow at once; `None`: it is kept back.
+    /// Lets an event through at `now`, and returns how many more may follow at once; `None`: it is kept back.
     pub fn take(&self, now: Instant) -> Option<u32> {
         let most = now.after(self.interval * self.at_once);
         let with_one_more = |used: u64| Instant(used).max(now).after(self.interval);

@@ -36,8 +36,8 @@ struct Library {
 // SAFETY: loom checks the accesses to the cells.
 unsafe impl Sync for Library {}
 
-/// futex(2): who sleeps has compared the word under the lock of the queue that a waker takes. Without a time limit: a wake-up that
-/// is missed is a deadlock, which loom finds.
+/// futex(2): a thread that sleeps has compared the word under the lock of the queue, which a waker takes too. Without a time limit:
+/// a missed wakeup is a deadlock, which loom finds.
 struct Futex {
     queue: Mutex<()>,
     woken: Condvar,
@@ -123,8 +123,8 @@ impl Library {
         present.leave();
     }
 
-    /// What a child would find of each thread's work, if the fork gets its turn and nobody is inside. Where it would wait, it
-    /// is given up.
+    /// The state of each thread's work that a child would find, if the fork gets its turn and no thread is inside. Where it would
+    /// wait, it is given up.
     fn fork(&self) -> Option<[u32; 2]> {
         close(&self.gate).ok()?;
         order();
@@ -187,7 +187,7 @@ fn forks_take_turns() {
     });
 }
 
-/// A gate that nobody may pass any more, or that the kernel has wiped for a child it made itself, is left as it is.
+/// A gate that no thread may pass any more, or that the kernel has wiped for a child it made itself, is left as it is.
 #[test]
 fn only_an_open_gate_is_closed() {
     loom::model(|| {

@@ -78,7 +78,7 @@ fn explore(others: usize, changes: usize, preemptions: usize) {
             .collect();
         locked.change();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // SAFETY: nobody else is left.
+        // SAFETY: no other thread is left.
         assert_eq!(locked.data.with(|data| unsafe { *data }) as usize, others * changes + 1);
     });
 }

@@ -1,5 +1,5 @@
-//! Who reads something without a lock and who takes it away, as `fork::reading` uses their words, in every order that threads and
-//! memory allow (loom). The word is the file of the library itself, compiled with loom's atomics.
+//! Threads that read something without a lock and a thread that removes it, as `fork::reading` uses their words, in every order
+//! that threads and memory allow (loom). The word is the file of the library itself, compiled with loom's atomics.
 
 #[path = "../src/fork/reading_word.rs"]
 mod reading_word;
@@ -98,7 +98,7 @@ fn reading_within_reading_ends_with_the_outer_one() {
     );
 }
 
-/// In the child of a fork nobody waits for a thread of the parent that was reading.
+/// In the child of a fork no thread waits for a thread of the parent that was reading.
 #[test]
 fn a_cleared_word_holds_nobody_up() {
     loom::model(|| {

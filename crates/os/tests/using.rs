@@ -70,7 +70,7 @@ impl Taken {
     }
 }
 
-/// The thread also goes from one thing to another: a word that names something else says that the use before it is complete.
+/// The thread also goes from one thing to another: a word with another name shows that the use before it is complete.
 #[test]
 fn what_is_being_changed_is_not_in_use() {
     let mut builder = loom::model::Builder::new();

@@ -13,16 +13,16 @@ pub enum ChildStep {
     Engine,
 }
 
-/// Who has it runs in the child of a fork that has one thread, this one.
+/// Proof that the code runs in the child of a fork, which has one thread, this one.
 #[derive(Debug)]
 pub struct InChild(());
 
 const STEPS: usize = ChildStep::Engine as usize + 1;
 
-/// A `fn(&InChild)`, or null. No lock, nor "once": a child could find it held.
+/// A `fn(&InChild)`, or null. Neither a lock nor a "once": a child could find it held.
 static REGISTERED: [AtomicPtr<()>; STEPS] = [const { AtomicPtr::new(null_mut()) }; STEPS];
 
-/// Has `run` called in every child of a fork from now on. A step has one function: the one that was registered last.
+/// Registers `run`, which every child of a fork calls from now on. A step has one function: the one that was registered last.
 ///
 /// `run` is called in a child that has one thread, while the fork gate is closed, also where the fork has come in the middle
 /// of a call. So it takes no lock but by trying, allocates nothing, and makes only calls that are async-signal-safe.

@@ -1,8 +1,9 @@
-//! The fork gate: who is inside the library. A fork waits until nobody is: no lock is held then, and everything is complete.
+//! The fork gate: which threads are inside the library. A fork waits until there is none: then no lock is held, and all data are
+//! complete.
 //!
-//! Each thread has a [`Presence`] of its own, so coming in is a few plain instructions; the fork orders them for all
-//! threads at once (membarrier(2)). A thread that sleeps for long, or runs code of the program, does so
-//! [outside](outside_library), without a lock.
+//! Each thread has a [`Presence`] of its own, so entering takes a few plain instructions; the fork orders them for all threads at
+//! once (membarrier(2)). A thread that sleeps for long, or runs code of the program, does so [outside](outside_library), without a
+//! lock.
 
 use super::barrier::{self, order};
 use super::reading_word::Reading;
@@ -23,11 +24,12 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// After this long a fork logs that it waits.
 const SPEAKS_AFTER: Duration = Duration::from_secs(1);
-/// How long the gate stays closed while a thread doesn't come out: whatever holds that thread up, the others stand no longer than this.
+/// How long the gate stays closed while a thread doesn't come out: other threads are held up for no longer than this, whatever that
+/// thread waits for.
 const CLOSED_FOR: Duration = Duration::from_millis(200);
 /// How long it is open then, before the fork tries again.
 const OPEN_FOR: Duration = Duration::from_millis(100);
-/// Looks at the others before the fork sleeps in between.
+/// Yields before the fork sleeps between its looks at the other threads.
 const YIELDS: u32 = 100;
 const ROUND: Duration = Duration::from_micros(50);
 
@@ -48,11 +50,11 @@ pub(super) enum Found {
     NoFork = 0,
     /// It is about to close or to open the gate, or has just done so.
     Closing,
-    /// It has closed the gate, and waits for those who are inside.
+    /// It has closed the gate, and waits for the threads inside.
     Waiting,
     /// Everything is complete.
     Complete,
-    /// Others are still inside, or this thread is: a signal's handler has forked.
+    /// Other threads are still inside, or this thread is: a signal's handler has forked.
     Incomplete,
 }
 
@@ -63,7 +65,7 @@ struct Here {
     nested: Cell<u32>,
 }
 
-// SAFETY: cells; zeros are no place, no fork, no number.
+// SAFETY: cells; zeros stand for "no place", "no fork" and "none nested".
 unsafe impl Zeroed for Here {}
 
 per_thread! { fn here() -> Here = "ferroce_fork_gate_here"; }
@@ -76,7 +78,7 @@ static GATE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNWIPED).cast_mut
 /// A thread has come in through the closed gate. In ordinary memory: the child of that fork is to see it.
 static BREACHED: AtomicBool = AtomicBool::new(false);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// The key whose destructor gives a thread's place back, and one.
+/// The key whose destructor gives a thread's place back, plus one; 0: not made yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 fn gate() -> &'static AtomicU32 {
@@ -106,7 +108,8 @@ impl Found {
     /// Whether the thread passes the closed gate: its own fork has closed it, and a handler of a signal, or of the fork, calls verbs.
     fn passes(self) -> bool {
         if self == Self::Closing {
-            // Perhaps it is another thread's fork, whose child is refused then. One's own forgets this once the gate is closed.
+            // It may be another thread's fork, whose child is refused then. This thread's own fork resets it once the gate is
+            // closed.
             BREACHED.store(true, Ordering::SeqCst);
         }
         matches!(self, Self::Closing | Self::Waiting | Self::Complete)
@@ -120,8 +123,7 @@ impl Drop for InLibrary {
     }
 }
 
-/// Comes into the library, after a fork that is under way. Every call of the program does this first; calls within calls
-/// may.
+/// Enters the library, after a fork in progress. Every call of the program does this first; calls within calls may.
 ///
 /// # Errors
 /// [`Unusable`] in a child that didn't come out of fork(2), or that came out of one in the middle of a call.
@@ -131,7 +133,7 @@ pub fn enter_library() -> Result<InLibrary, Unusable> {
     // SAFETY: null, or a place, which is never freed.
     let place = unsafe { place.as_ref() }.unwrap_or_else(take_place);
     place.presence.enter(order);
-    // Dropped, it leaves.
+    // Leaves on drop.
     let inside = InLibrary { place, _not_send: PhantomData };
     if gate().load(Ordering::Acquire) != OPEN {
         wait_at_gate(place)?;
@@ -150,7 +152,7 @@ fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
             CLOSED if found.passes() => return Ok(()),
             // Another library's atfork handler calls verbs in the child, where our own handler hasn't run yet.
             WIPED if found == Found::Complete => super::in_child(),
-            // A call within a call: who forks waits for this thread, not this thread for the fork.
+            // A call within a call: the fork waits for this thread, so this thread mustn't wait for the fork.
             CLOSED if place.presence.depth() > 1 => return Ok(()),
             CLOSED if wait.is_over() => return Ok(()),
             CLOSED => {
@@ -177,8 +179,8 @@ impl Wait {
         self.0 += since.elapsed().min(SPEAKS_AFTER);
     }
 
-    /// Whether this thread, which is inside again, is to go on though the gate is closed. The fork may wait for it: handlers
-    /// that were registered before ours run after ours, and may want a lock that this thread holds.
+    /// Whether this thread, which is inside again, must go on though the gate is closed. The fork may wait for it: handlers that
+    /// were registered before ours run after ours, and may take a lock that this thread holds.
     fn is_over(&self) -> bool {
         if BREACHED.load(Ordering::Relaxed) {
             return true;
@@ -186,7 +188,7 @@ impl Wait {
         if self.0 < PATIENCE {
             return false;
         }
-        // Everything that this thread changes from here on comes after it.
+        // The store comes before everything that this thread changes from here on.
         if !BREACHED.swap(true, Ordering::SeqCst) {
             tracing::error!(
                 "a fork takes more than {PATIENCE:?} (waits for a lock that a thread in a verbs call holds?): its child is refused, verbs can't be used in it"
@@ -221,7 +223,7 @@ pub fn outside_library<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Nobody else will ever free a lock that is held.
+/// No other thread will ever free a lock that is held.
 pub(crate) fn is_unusable() -> bool {
     matches!(gate().load(Ordering::Acquire), WIPED | UNUSABLE)
 }
@@ -277,8 +279,8 @@ unsafe extern "C" fn give_place_back(place: *mut libc::c_void) {
     sys::thread_ends();
 }
 
-/// Makes what the fork gate consists of. Threads that come here at one time may all do it: a lock, or "once", could be found
-/// held in the child of a fork that nobody has waited for.
+/// Makes the parts of the fork gate. Threads that call this at the same time may all do it: a lock, or "once", could be held in the
+/// child of a fork that hasn't waited for threads, as the handlers weren't installed yet.
 pub(super) fn install(handlers: impl FnOnce()) {
     if INSTALLED.load(Ordering::Acquire) {
         return;
@@ -298,7 +300,7 @@ fn make_key() {
     // SAFETY: a writable key, and a destructor that is never unloaded.
     let made = unsafe { libc::pthread_key_create(&mut key, Some(give_place_back)) } == 0;
     if made && KEY.compare_exchange(0, key + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        // SAFETY: just made, and nobody has it.
+        // SAFETY: just made, and no other thread has it.
         unsafe { libc::pthread_key_delete(key) };
     }
 }
@@ -310,7 +312,7 @@ fn make_page() {
     if GATE.load(Ordering::Acquire) != unwiped {
         return;
     }
-    // SAFETY: a new private mapping, used by nobody else before it is published; a page is aligned for a word.
+    // SAFETY: a new private mapping, unused by other threads before it is published; a page is aligned for a word.
     unsafe {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -328,7 +330,7 @@ fn make_page() {
     }
 }
 
-/// Before a fork: closes the fork gate and waits until nobody is inside.
+/// Before a fork: closes the fork gate and waits until no other thread is inside.
 pub(super) fn freeze() {
     let here = here();
     if here.found.get() != Found::NoFork {
@@ -337,7 +339,7 @@ pub(super) fn freeze() {
     }
     // SAFETY: null, or a place, which is never freed.
     let inside = unsafe { here.place.get().as_ref() }.is_some_and(|place| place.presence.depth() > 0);
-    // The handler of a signal forks in the middle of a call. Others may wait for locks that this thread holds.
+    // A signal's handler forks in the middle of a call. Other threads may wait for locks that this thread holds.
     let complete = !inside && close_with_all_outside(here);
     if complete {
         here.found.set(Found::Complete);
@@ -345,14 +347,14 @@ pub(super) fn freeze() {
     }
     if !inside {
         here.found.set(Found::Closing);
-        // The parent's threads are to go on.
+        // The parent's threads go on.
         open_gate();
     }
     here.found.set(Found::Incomplete);
 }
 
-/// One fork after the other. False in a process that is unusable. The handler of a signal may fork, or call verbs, at any moment from
-/// here on: with the gate closed, this thread's fork is known to be under way.
+/// Closes the gate, after other forks. False in a process that is unusable. A signal's handler may fork, or call verbs, at any
+/// moment from here on: once the gate is closed, it finds that this thread's fork is in progress.
 fn close_gate(found: &Cell<Found>) -> bool {
     loop {
         found.set(Found::Closing);
@@ -366,7 +368,7 @@ fn close_gate(found: &Cell<Found>) -> bool {
         }
     }
     found.set(Found::Waiting);
-    // Whoever has come in during an earlier fork is waited for.
+    // A thread that came in during an earlier fork is inside, and is waited for.
     BREACHED.store(false, Ordering::Relaxed);
     barrier::order_all();
     true
@@ -452,19 +454,19 @@ pub(super) fn thaw() {
         here.nested.set(here.nested.get() - 1);
         return;
     }
-    // A fork by the handler of a signal counts as one within this one until the gate is open.
+    // A fork by a signal's handler counts as nested in this one until the gate is open.
     if here.found.replace(Found::Closing) == Found::Complete {
         open_gate();
     }
     here.found.set(Found::NoFork);
 }
 
-/// What this thread's fork has found, in the child: once.
+/// What this thread's fork has found. For the child, which calls it once.
 pub(super) fn found() -> Found {
     let here = here();
     let is_nested = here.nested.replace(0) > 0;
     match here.found.replace(Found::NoFork) {
-        // A handler of a signal has forked in the middle of a call that this thread makes while it forks.
+        // A signal's handler has forked in the middle of a call that this thread makes while it forks.
         Found::Complete if is_nested && own_place().is_some_and(|place| place.presence.depth() > 0) => {
             Found::Incomplete
         }
@@ -472,7 +474,7 @@ pub(super) fn found() -> Found {
     }
 }
 
-/// In the child, after everything else of it: nobody but this thread is here.
+/// The last step in the child, where this is the only thread.
 pub(super) fn begin_child(found: Found) {
     let complete = found == Found::Complete && !BREACHED.load(Ordering::Relaxed);
     let own = here().place.get();

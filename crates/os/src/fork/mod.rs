@@ -36,8 +36,8 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Sees to it that the handlers run. Handlers of others that are registered later run before ours do (and after ours, once
-/// the fork is over): whatever these wait for, the library isn't closed yet. So the earlier the better.
+/// Installs the handlers. Handlers of others that are registered later run before ours do (and after ours, once the fork is over):
+/// whatever these wait for, the library isn't closed yet. So call this early.
 pub fn install() {
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     gate::install(|| unsafe {
@@ -47,7 +47,7 @@ pub fn install() {
 
 extern "C" fn before() {
     gate::freeze();
-    // Where somebody takes too long over it, the child has a descriptor too many.
+    // If a thread takes too long over an opening, the child has a descriptor too many.
     sys::hold_openings();
 }
 
@@ -62,8 +62,8 @@ extern "C" fn after_in_child() {
 
 /// Makes this child a process of its own. Takes no lock that could be held, whatever was found.
 ///
-/// First what this crate keeps: from then on descriptors of the parent's are neither used nor closed by those who own them.
-/// Then the [steps](ChildStep) of others. The gate opens last.
+/// First comes what this crate keeps: from then on the owners of the parent's descriptors neither use nor close them. Then the
+/// [steps](ChildStep) of other crates. The gate opens last.
 fn in_child() {
     let found = gate::found();
     if found == Found::NoFork {

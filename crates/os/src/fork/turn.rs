@@ -1,4 +1,5 @@
-//! What one thread at a time does and may have to wait in the middle of: a lock isn't held through a wait, as a fork would wait for it.
+//! An activity of one thread at a time that may wait in the middle. It isn't a lock: a fork waits for held locks, and would wait
+//! for this.
 
 use crate::Patience;
 use crate::atomics::{AtomicU32, Ordering};
@@ -8,16 +9,16 @@ use std::time::Duration;
 /// How long a thread that waits for its turn pauses between two looks.
 const ROUND: Duration = Duration::from_micros(100);
 
-/// Something that one thread of the process does at a time. A child of fork finds that nobody does.
+/// The right to an activity of one thread at a time. In a child of a fork no thread has it.
 #[derive(Debug)]
 pub struct Turn(AtomicU32);
 
-/// This thread alone does it, until this is dropped.
+/// This thread has the turn until this is dropped.
 #[derive(Debug)]
 pub struct OwnTurn<'a>(&'a AtomicU32);
 
 impl Turn {
-    /// No thread has it.
+    /// A turn that no thread has.
     #[must_use]
     pub fn free() -> Self {
         Self(AtomicU32::new(0))

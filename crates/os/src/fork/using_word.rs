@@ -44,17 +44,17 @@ impl Using {
         self.0.load(Ordering::Acquire)
     }
 
-    /// A word that was `seen` says that the thread uses what has this name.
+    /// Whether the thread was using the thing with this name when the word was `seen`.
     pub(crate) fn names(seen: u64, name: u32) -> bool {
         seen & Self::IN_USE != 0 && seen >> 32 == u64::from(name)
     }
 
-    /// The use that was under way when the word was `seen` has ended.
+    /// The use that was in progress when the word was `seen` has ended.
     pub(crate) fn has_left(&self, seen: u64) -> bool {
         seen & Self::IN_USE == 0 || self.seen() != seen
     }
 
-    /// In the child of a fork, of a thread that isn't there.
+    /// In the child of a fork, for a thread of the parent.
     pub(crate) fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

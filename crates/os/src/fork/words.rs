@@ -1,4 +1,4 @@
-//! The words by which a fork and the threads inside the library see each other. `tests/gate.rs` runs them through loom.
+//! The words by which a fork finds the threads inside the library, and they find the fork. `tests/gate.rs` runs them through loom.
 
 use crate::atomics::{AtomicU32, Ordering};
 
@@ -6,13 +6,13 @@ use crate::atomics::{AtomicU32, Ordering};
 pub(crate) const WIPED: u32 = 0;
 /// Threads come and go.
 pub(crate) const OPEN: u32 = 1;
-/// A fork is under way, or about to be.
+/// A fork is in progress, or about to be.
 pub(crate) const CLOSED: u32 = 2;
-/// What this process has inherited can't be trusted: nobody comes in any more.
+/// What this process has inherited can't be trusted: no thread enters any more.
 pub(crate) const UNUSABLE: u32 = 3;
 
-/// How deep one thread is in the library. Only that thread writes it; a handler of a signal that interrupts the thread
-/// leaves it as it was.
+/// How deep one thread is in the library. Only that thread writes it; a signal's handler that interrupts the thread leaves it as it
+/// was.
 #[derive(Debug)]
 pub(crate) struct Presence(AtomicU32);
 
@@ -21,14 +21,14 @@ impl Presence {
         Self(AtomicU32::new(0))
     }
 
-    /// Counts one more call. `order` keeps what the caller reads of the gate afterwards from being read before.
+    /// Counts one more call. `order` keeps the later load of the gate from being executed before the store.
     #[inline]
     pub(crate) fn enter(&self, order: impl FnOnce()) {
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         order();
     }
 
-    /// Counts one call less. What the thread has done before is done for whoever sees it.
+    /// Counts one call less. Release: a fork that reads this sees what the thread has done before.
     #[inline]
     pub(crate) fn leave(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) - 1, Ordering::Release);
@@ -51,13 +51,14 @@ impl Presence {
         self.0.load(Ordering::Acquire)
     }
 
-    /// In the child of a fork, of a thread that isn't there.
+    /// In the child of a fork, for a thread of the parent.
     pub(crate) fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// Closes an open gate, or says what it is. The caller then orders this before its look at the [`Presence`] of others.
+/// Closes an open gate; an error contains the word of a gate that isn't open. The caller then orders this before it reads the
+/// [`Presence`] of other threads.
 pub(crate) fn close(gate: &AtomicU32) -> Result<(), u32> {
     gate.compare_exchange(OPEN, CLOSED, Ordering::Acquire, Ordering::Relaxed).map(drop)
 }

@@ -8,32 +8,32 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A value that only the thread in the region uses. Nothing of the adapter ever waits for the region: not the transport's
-/// work, not a fork.
+/// A value that only the thread in the region uses. No other part of the adapter ever waits for the region: neither the transport's
+/// work nor a fork.
 pub struct CriticalRegion<C, T> {
     lock: RawLock<C>,
-    /// The thread in the region, with [`IN_USE`] while it uses the value; 0: nobody.
+    /// The thread in the region, with [`IN_USE`] while it uses the value; 0: none.
     owner: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
-/// The owner is at the value.
+/// The owner is using the value.
 const IN_USE: usize = 1;
 
 // SAFETY: only the thread that `owner` names reaches `value` (see `CriticalRegion::with`), and `T` may go between threads.
 unsafe impl<C, T: Send> Sync for CriticalRegion<C, T> {}
 
 impl<C: Class, T: Default> CriticalRegion<C, T> {
-    /// A region that nobody is in.
+    /// A region without a thread.
     #[must_use]
     pub fn new() -> Self {
         Self { lock: RawLock::INIT, owner: AtomicUsize::new(0), value: UnsafeCell::default() }
     }
 
-    /// Enters the region, in which no other thread can be, however long that takes.
+    /// Enters the region. Waits until no other thread is in it, however long that takes.
     pub fn enter(&self) {
         if !self.lock.try_lock() {
-            // The program's code runs there, for as long as it likes; a fork doesn't wait for it.
+            // The thread in the region runs the program's code, for as long as the program likes; a fork doesn't wait for it.
             fork::outside_library(|| self.lock.lock());
         }
         self.owner.store(this_thread(), Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl<C: Class, T: Default> CriticalRegion<C, T> {
     /// Uses the value. `None`: this thread isn't in the region, or is using the value already.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        /// Also after a panic.
+        /// Resets the owner, also after a panic.
         struct Used<'a>(&'a AtomicUsize, usize);
         impl Drop for Used<'_> {
             fn drop(&mut self) {
@@ -51,13 +51,14 @@ impl<C: Class, T: Default> CriticalRegion<C, T> {
         }
 
         let this = this_thread();
-        // No other thread writes this one's name, and this one takes it away before it leaves.
+        // No other thread stores this thread's number, and this thread removes it before it leaves.
         if self.owner.load(Ordering::Relaxed) != this {
             return None;
         }
         self.owner.store(this | IN_USE, Ordering::Relaxed);
         let _used = Used(&self.owner, this);
-        // SAFETY: this thread is in the region, and others get here when it has left; a call of `with` within `f` doesn't.
+        // SAFETY: this thread is in the region, others get in after it has left, and a nested call of `with` has
+        // returned `None` above.
         Some(f(unsafe { &mut *self.value.get() }))
     }
 
@@ -72,12 +73,12 @@ impl<C: Class, T: Default> CriticalRegion<C, T> {
 
     fn free(&self) {
         self.owner.store(0, Ordering::Relaxed);
-        // SAFETY: whoever calls this is in the region, or is in a child without the thread that was.
+        // SAFETY: the caller is in the region, or in a child without the thread that was.
         unsafe { self.lock.unlock() };
     }
 
-    /// In the child of a fork: frees the region from a thread that this process doesn't have. What that thread was writing
-    /// may be half written, so it is left where it is.
+    /// In the child of a fork: frees the region from a thread that this process doesn't have. That thread may have left the value
+    /// half written, so the value is replaced by the default without being dropped.
     pub fn after_fork(&self, _: &InChild) {
         let owner = self.owner.load(Ordering::Relaxed);
         if owner & !IN_USE == this_thread() {
@@ -87,7 +88,7 @@ impl<C: Class, T: Default> CriticalRegion<C, T> {
             // SAFETY: the owner is a thread of the parent's, and the child has one thread, which is here.
             std::mem::forget(std::mem::take(unsafe { &mut *self.value.get() }));
         }
-        // Also where nobody was in it: a thread that isn't here may have been about to enter.
+        // Also without an owner: a thread of the parent may have been about to enter.
         self.free();
     }
 }

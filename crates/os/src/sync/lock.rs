@@ -1,8 +1,8 @@
-//! Locks whose whole state is their own word: who waits, waits in the kernel (futex(2)).
+//! Locks whose whole state is their own word: waiting threads sleep in the kernel (futex(2)).
 //!
-//! A library that keeps a list of waiting threads leaves a child of fork(2) with entries of threads that it doesn't have:
-//! a lock is handed to one of them, or the list itself is found locked, and the child waits for ever. Here a child finds
-//! nothing but words, and these free (`fork`).
+//! A library that keeps a list of waiting threads leaves a child of fork(2) with entries of threads that it doesn't have: a lock is
+//! handed to one of them, or the list itself is locked, and the child waits for ever. With these locks, a child has only words, and
+//! they are free (`fork`).
 
 use super::lock_words::LockWords;
 use crate::fork;
@@ -13,19 +13,19 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What one thread at a time may use. `C` is the lock's [class](super::class).
+/// A value that one thread at a time uses. `C` is the lock's [class](super::class).
 pub type Mutex<C, T> = lock_api::Mutex<RawLock<C>, T>;
 /// A [`Mutex`] that this thread holds.
 pub type MutexGuard<'a, C, T> = lock_api::MutexGuard<'a, RawLock<C>, T>;
-/// What many may read at once.
+/// A value that many threads may read at once.
 pub type RwLock<C, T> = lock_api::RwLock<RawGate<C>, T>;
 
-/// Tells those who wait that something has changed.
+/// Notifies waiting threads of a change.
 #[derive(Debug, Default)]
 pub struct Changed(AtomicU32);
 
 impl Changed {
-    /// What to wait for the change of. Read it while nothing can change.
+    /// The count of changes, for [`Changed::wait`]. Read it while nothing can change.
     pub fn seen(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
@@ -36,22 +36,22 @@ impl Changed {
         wake(&self.0, i32::MAX);
     }
 
-    /// Waits until something has changed since `seen`, until `deadline`, or for no reason. The caller holds no lock.
+    /// Waits until something has changed since `seen`, until `deadline`, or until a spurious wakeup. The caller holds no lock.
     pub fn wait(&self, seen: u32, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         fork::outside_library(|| sleep(&self.0, seen, Some(left)));
     }
 }
 
-/// Sleeps on a lock that somebody holds. In a process that was forked in the middle of this very call nobody may be left
-/// to free it: the panic ends the call.
+/// Sleeps on a lock that another thread holds. In a process that was forked in the middle of this very call, the holder may not
+/// exist: the panic ends the call.
 fn sleep_on_lock(word: &AtomicU32, value: u32, limit: Option<Duration>) {
     const LOOKS: Duration = Duration::from_secs(1);
     sleep(word, value, Some(limit.map_or(LOOKS, |limit| limit.min(LOOKS))));
     assert!(!fork::is_unusable(), "a lock is held by a thread that this process doesn't have");
 }
 
-/// Most locks are held for less than a sleep takes.
+/// Spins and yields before a sleep: most locks are held for less time than a sleep takes.
 struct Spinning(u32);
 
 impl Spinning {
@@ -81,7 +81,7 @@ impl Spinning {
 pub struct RawLock<C>(LockWords, PhantomData<fn() -> C>);
 
 impl<C> RawLock<C> {
-    /// False: `limit` has passed before. A stop of the whole process doesn't count.
+    /// False: `limit` has passed before. Time in which the whole process was stopped doesn't count.
     #[cold]
     fn lock_slowly(&self, limit: Option<Duration>) -> bool {
         const ROUND: Duration = Duration::from_millis(5);
@@ -157,21 +157,21 @@ unsafe impl<C: Class> lock_api::RawMutexTimed for RawLock<C> {
     }
 }
 
-/// Of a [`RawGate`]: nobody holds it or waits for it.
+/// Of a [`RawGate`]: no thread holds it or waits for it.
 const FREE: u32 = 0;
-/// Somebody writes.
+/// A writer holds it.
 const WRITER: u32 = 1 << 31;
-/// Somebody sleeps: a writer because of readers, or anybody because of a writer.
+/// A thread sleeps: a writer because of readers, or any thread because of a writer.
 const SLEEPER: u32 = 1 << 30;
-/// A writer waits for the readers that are there to leave: no more come in.
+/// A writer waits for the present readers to leave: no more come in.
 const CLAIMED: u32 = 1 << 29;
-/// The readers.
+/// The number of readers.
 const READERS: u32 = CLAIMED - 1;
 
-/// A lock that one thread holds to write, or many hold to read. A lock that nobody holds or waits for is the word 0.
+/// A lock that one thread holds to write, or many hold to read. The word is 0 while no thread holds it or waits for it.
 ///
-/// A writer waits for the readers that are there, however many more want to come: those wait for the writer. So a thread
-/// that reads must not read a second time before it has left: with a writer in between, it would wait for itself.
+/// A writer waits only for the present readers: later ones wait for the writer. So a thread that reads must not read a second time
+/// before it has left: with a writer in between, it would wait for itself.
 #[derive(Debug)]
 pub struct RawGate<C>(AtomicU32, PhantomData<fn() -> C>);
 
@@ -182,7 +182,7 @@ impl<C> RawGate<C> {
         self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, written).is_ok()
     }
 
-    /// Tries until it works; sleeps in between, having set the bits `waits`.
+    /// Tries until it succeeds; sleeps in between, having set the bits `waits`.
     #[cold]
     fn acquire(&self, waits: u32, try_it: impl Fn() -> bool) {
         let mut spinning = Spinning::new();
@@ -194,7 +194,7 @@ impl<C> RawGate<C> {
                 continue;
             }
             let word = self.0.load(Ordering::Relaxed);
-            // Who frees it in between leaves another word, and there is nothing to sleep on.
+            // If the lock is freed in between, the word differs: the sleep is skipped or returns at once.
             if word != FREE
                 && (word & waits == waits
                     || self
@@ -207,7 +207,7 @@ impl<C> RawGate<C> {
         }
     }
 
-    /// It is free: whoever sleeps tries again.
+    /// It is free: sleeping threads try again.
     fn wake_all(word: *const AtomicU32) {
         wake(word, i32::MAX);
     }
@@ -302,7 +302,7 @@ mod tests {
         in_threads(move |_| {
             let mut sum = own.lock();
             let before = *sum;
-            // Others come meanwhile, and sleep.
+            // Other threads come meanwhile, and sleep.
             if before % 512 == 0 {
                 std::thread::sleep(Duration::from_micros(200));
             }

@@ -41,7 +41,7 @@ impl<T: Send + Sync> MadeOnce<T> {
             Ok(_) => made,
             Err(other) => {
                 if made != Self::none() {
-                    // SAFETY: made from a box just above, and nobody else has seen it.
+                    // SAFETY: made from a box just above, and no other thread has seen it.
                     drop(unsafe { Box::from_raw(made) });
                 }
                 other

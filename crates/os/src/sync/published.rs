@@ -65,16 +65,16 @@ impl<T> Published<T> {
         std::ptr::eq(self.0.load(Ordering::Relaxed), Arc::as_ptr(value))
     }
 
-    /// Has it this value where it has none. Several threads may do it at a time.
+    /// Sets the value if there is none. Several threads may call this at a time.
     pub fn fill(&self, value: &Arc<T>) {
         let new = Arc::into_raw(value.clone()).cast_mut();
         if self.0.compare_exchange(null_mut(), new, Ordering::Release, Ordering::Relaxed).is_err() {
-            // SAFETY: just made of an `Arc`, and nobody has it.
+            // SAFETY: just made from an `Arc`, and no other thread has it.
             drop(unsafe { Arc::from_raw(new) });
         }
     }
 
-    /// Puts another value, or none, in its place. The old one is dropped, after a grace period, with what this returns: the caller first
+    /// Sets another value, or none. The old one is dropped, after a grace period, with what this returns: before that, the caller
     /// frees the locks that look-ups need.
     #[must_use]
     pub fn replace(&self, value: Option<Arc<T>>) -> Replaced<T> {
@@ -83,13 +83,13 @@ impl<T> Published<T> {
     }
 }
 
-/// A value that is found no more, but may still be in use.
+/// A value that readers can no longer find, but may still use.
 #[derive(Debug)]
 pub struct Replaced<T>(*mut T);
 
 impl<T> Drop for Replaced<T> {
     fn drop(&mut self) {
-        // A thread that goes on to read after the limit keeps the value for ever.
+        // If a reader stays beyond the limit, the value is never dropped.
         if !self.0.is_null() && wait_for_readers() {
             // SAFETY: made of an `Arc` by `Published`, and no reader finds it.
             drop(unsafe { Arc::from_raw(self.0) });
@@ -109,7 +109,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::time::{Duration, Instant};
 
-    /// Says when it is dropped, and whether somebody uses it then.
+    /// Counts drops, and marks itself as dropped: no reader may see that.
     struct Value(Arc<AtomicUsize>, AtomicBool);
 
     impl Drop for Value {

@@ -4,7 +4,7 @@ use super::KernelAddress;
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// `sockaddr_in` or `sockaddr_in6`, told apart by the family both begin with.
+/// `sockaddr_in` or `sockaddr_in6`, distinguished by the family that both begin with.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union InetAddress {

@@ -1,8 +1,8 @@
 //! Whether the program has ended thread by thread, and only threads of ours are left of the process.
 //!
-//! A process ends with its last thread as by `exit(0)` (pthread_exit(3)), and threads of ours would keep it from that. A
-//! thread that has been in the library tells when it ends; only from then on does anybody look at the list of threads.
-//! In here also: what is done when a process ends by exit(3).
+//! A process ends with its last thread as by `exit(0)` (pthread_exit(3)), and threads of ours would prevent that. A thread that has
+//! been in the library reports its end; only from then on is the list of threads read. In here also: what is done when a process
+//! ends by exit(3).
 
 use super::{check, fd_of, read_file};
 use std::ffi::{CString, c_int, c_void};
@@ -11,18 +11,18 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Threads of ours that can be told from the program's at a time.
+/// The most threads of ours that can be distinguished from the program's at a time.
 const MAX_OURS: usize = 16;
 /// How often to look once the main thread ends.
 const OFTEN: Duration = Duration::from_millis(100);
-/// How often to look where it isn't known when the main thread ends.
+/// How often to look when it isn't known whether the main thread ends.
 const SELDOM: Duration = Duration::from_secs(1);
 /// Of a set of signals, as the kernel has it.
 const SET: usize = size_of::<u64>();
 
 /// The main thread hasn't been in the library, and neither has a thread that has ended.
 const UNKNOWN: u8 = 0;
-/// The main thread will tell when it ends.
+/// The main thread will report its end.
 const WILL_TELL: u8 = 1;
 /// A thread has ended, and the main thread, which hasn't been in the library, may have.
 const PERHAPS: u8 = 2;
@@ -30,11 +30,11 @@ const PERHAPS: u8 = 2;
 const ENDS: u8 = 3;
 
 static MAIN: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// The signals that the thread which told last has blocked.
+/// The signals that were blocked in the thread that reported last.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 /// A `fn()`, or null.
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
-/// The numbers of our threads; 0: nobody. No lock: the child of a fork could find it held.
+/// The numbers of our threads; 0: free entry. Without a lock: the child of a fork could find it held.
 static OURS: [AtomicI32; MAX_OURS] = [const { AtomicI32::new(0) }; MAX_OURS];
 /// Where the vector of thread-local storage begins that the C library has allocated for each of them. Nothing reads it but memory
 /// checkers: the C library keeps the address of the second entry, and a block to whose beginning no pointer leads is "possibly lost" to
@@ -46,7 +46,7 @@ unsafe extern "C" {
     fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, module: *mut c_void) -> c_int;
 }
 
-/// Has `f` called when the process ends by exit(3), before what was registered earlier.
+/// Registers `f`, which is called when the process ends by exit(3), before the functions that were registered earlier.
 pub fn at_exit(f: extern "C" fn(*mut c_void)) {
     // SAFETY: the function stays, since the library is never unloaded. Without memory for it, it isn't called.
     unsafe { __cxa_atexit(f, null_mut(), null_mut()) };
@@ -68,7 +68,7 @@ fn main_number() -> i32 {
 pub(super) struct Ours(Option<&'static AtomicI32>);
 
 impl Ours {
-    /// This thread is ours. One too many is taken for the program's.
+    /// Lists this thread as ours. Without a free entry, it counts as the program's.
     pub(super) fn begin() -> Self {
         let number = own_number();
         let free = |place: &AtomicI32| {
@@ -146,7 +146,8 @@ pub(crate) fn thread_ends() {
     }
 }
 
-/// Has `told` called when a thread ends and [`how_often_to_look`] may have changed: by that thread, so it takes no lock.
+/// Sets the function to call when a thread ends and [`how_often_to_look`] may have changed. The ending thread calls it: it must
+/// take no lock.
 pub fn tell_of_ends(told: fn()) {
     TOLD.store(told as *mut (), Ordering::Release);
 }

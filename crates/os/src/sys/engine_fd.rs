@@ -35,10 +35,10 @@ fn bit_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
 
 /// System calls under way that make descriptors.
 static OPENING: AtomicU32 = AtomicU32::new(0);
-/// A fork is under way: no new ones, please.
+/// A fork is in progress: threads make no new ones.
 static FORKING: AtomicBool = AtomicBool::new(false);
-/// How long a fork and those who open descriptors wait for one another. Who opens one waits for nothing meanwhile, so
-/// only a thread that is stopped in the middle takes longer than some system calls.
+/// How long a fork and threads that open descriptors wait for one another. Opening one waits for nothing, so only a thread that is
+/// stopped in the middle takes longer than some system calls.
 const PATIENCE: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_micros(50);
 
@@ -81,14 +81,13 @@ fn wait_until(done: impl Fn() -> bool) -> bool {
     false
 }
 
-/// Runs `f`, which makes descriptors and [adopts](EngineFd::adopt) them and waits for nothing. A fork in the middle of
-/// it would give the child descriptors that no table knows, and a UDP socket left open there keeps the port taken: a
-/// fork waits for this, and this waits for forks. For a fork that has found nobody in the library there is nothing to wait
-/// for; one from a signal's handler in the middle of a call waits for no other thread, whose locks it can't know, but for
-/// this.
+/// Runs `f`, which makes descriptors and [adopts](EngineFd::adopt) them and waits for nothing. A fork in the middle of it would
+/// give the child descriptors that no table contains, and a UDP socket left open there keeps the port taken: a fork waits for this,
+/// and this waits for forks. A fork that finds no thread in the library needn't wait; one from a signal's handler in the middle of
+/// a call can't wait until other threads leave the library, whose locks it doesn't know, but it waits for this.
 pub fn with_forks_held<R>(f: impl FnOnce() -> R) -> R {
     let mut opening = Opening::begin();
-    // Whoever is called from within such a function is waited for already.
+    // A call from within such a function doesn't wait: the fork waits for the outer one.
     while DEPTH.get() == 1 && FORKING.load(Ordering::SeqCst) {
         drop(opening);
         let over = wait_until(|| !FORKING.load(Ordering::SeqCst));
@@ -102,8 +101,8 @@ pub fn with_forks_held<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// For the handler that runs before a fork: no other thread is making descriptors any more when this returns true; false when
-/// one took too long. Takes no lock. [`resume_openings`] undoes it in the parent, [`close_all_after_fork`] in the child.
+/// For the handler that runs before a fork. True: no other thread is making descriptors any more; false: one took too long. Takes
+/// no lock. [`resume_openings`] undoes it in the parent, [`close_all_after_fork`] in the child.
 pub(crate) fn hold_openings() -> bool {
     FORKING.store(true, Ordering::SeqCst);
     // A signal handler may fork in the middle of this thread's own.
@@ -134,8 +133,8 @@ pub(crate) fn is_engine_fd(fd: RawFd) -> bool {
     bit_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
 }
 
-/// What tells the file behind a descriptor from others, as long as that file is open; `None` where there is none. Files of
-/// the kernel's anonymous inode (epoll, eventfd, timerfd) are told from everything else, and not from one another.
+/// A number that distinguishes the file behind a descriptor from others, as long as that file is open; `None` where there is none.
+/// Files of the kernel's anonymous inode (epoll, eventfd, timerfd) differ from everything else, but not from one another.
 #[must_use]
 pub fn identity(fd: RawFd) -> Option<u64> {
     let stat = stat_of(fd).ok()?;
@@ -173,8 +172,8 @@ pub fn close_if(fd: RawFd, is: u64) {
     }
 }
 
-/// One of the adapter's descriptors behind which there isn't the adapter's file any more, if there is one among the next
-/// `count`: somebody has closed it, and perhaps opened something else. Each call goes on where the last one has stopped.
+/// One of the adapter's descriptors that no longer refers to the adapter's file, if there is one among the next `count`: the
+/// program has closed it, and perhaps opened something else. Each call goes on where the last one has stopped.
 pub fn find_lost(count: usize) -> Option<RawFd> {
     static NEXT: AtomicI32 = AtomicI32::new(BASE);
     for _ in 0..count {
@@ -203,7 +202,7 @@ fn next_engine_fd(from: RawFd) -> Option<RawFd> {
 }
 
 fn is_lost(fd: RawFd) -> bool {
-    // Meanwhile its owner may have closed it and another have taken the number, which is as it should be: only what
+    // Meanwhile its owner may have closed it and another owner have taken the number, which is correct: only a descriptor that
     // stays wrong is lost.
     (0..4).all(|round| {
         if round > 0 {
@@ -227,7 +226,7 @@ pub fn close_all_after_fork() {
     for word in &ENGINE_FDS {
         word.store(0, Ordering::Release);
     }
-    // Who was opening something in the parent isn't here.
+    // Threads that were opening descriptors in the parent don't exist here.
     OPENING.store(0, Ordering::SeqCst);
     DEPTH.set(0);
     FORKING.store(false, Ordering::SeqCst);
@@ -247,7 +246,7 @@ pub struct EngineFd {
 }
 
 impl EngineFd {
-    /// Takes ownership of `fd`, which nobody else may close, and gives it a high number.
+    /// Takes ownership of `fd`, which has no other owner, and gives it a high number.
     ///
     /// # Errors
     /// EMFILE for a number beyond the fork table (65,536); `fd` is closed then. EBADF for a number that isn't open.

@@ -1,4 +1,4 @@
-//! What the kernel says of an interface, asked over any socket (netdevice(7)).
+//! An interface's attributes from the kernel, by ioctl(2) on any socket (netdevice(7)).
 
 use super::check;
 use std::io;
@@ -44,14 +44,15 @@ pub fn interface_mtu(fd: RawFd, ifindex: u32) -> io::Result<u32> {
     u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
 }
 
-/// The speed of an interface in Mbit/s as its driver says it: 0 or all ones where it doesn't know.
+/// The speed of an interface in Mbit/s as its driver reports it: 0 or all ones if the driver doesn't know it.
 ///
 /// # Errors
-/// That of `ioctl(2)`; ENAMETOOLONG for what is no interface's name, EPROTO where the kernel doesn't say how long its answer is.
+/// That of `ioctl(2)`; ENAMETOOLONG for what isn't an interface's name, EPROTO if the kernel doesn't return the length of the
+/// masks.
 pub fn interface_speed(fd: RawFd, interface: &str) -> io::Result<u32> {
     // SAFETY: LinkSettings consists of integers, for which all zeros is a value.
     let mut settings: LinkSettings = unsafe { std::mem::zeroed() };
-    // The first call tells how long the masks are (as a negative number), the second the settings.
+    // The first call returns the length of the masks (as a negative number), the second the settings.
     for _ in 0..2 {
         settings.command = GET_LINK_SETTINGS;
         settings.mask_words = settings.mask_words.saturating_neg();

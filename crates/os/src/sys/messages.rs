@@ -1,5 +1,5 @@
-//! Messages over sockets: one, or many at once (`sendmmsg(2)`, `recvmmsg(2)`). Who sends brings slices and addresses, who
-//! receives has them; the kernel's structures with their pointers stay in here. Nothing here waits.
+//! Messages over sockets: one, or many at once (`sendmmsg(2)`, `recvmmsg(2)`). Callers pass and get slices and addresses; the
+//! kernel's structures with their pointers stay in here. Nothing here waits.
 
 use super::control::{Control, Messages};
 use super::{InetAddress, KernelAddress, check};
@@ -38,7 +38,7 @@ impl<'a, const PARTS: usize> Outgoing<'a, PARTS> {
         Self { name: address.pointer(), name_length: address.length(), ..self }
     }
 
-    /// Has `header` say where the message and its control messages are. They must outlive its use.
+    /// Points `header` to the message and its control messages, which must outlive its use.
     fn describe<const CONTROL: usize>(
         &self,
         header: &mut libc::msghdr,
@@ -178,7 +178,7 @@ fn receive_with<const CONTROL: usize>(
     })
 }
 
-/// What the network has said of a packet that was sent (`IP_RECVERR`, `IPV6_RECVERR`).
+/// An ICMP error for a packet that was sent (`IP_RECVERR`, `IPV6_RECVERR`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Returned {
     /// Where the packet was to go.
@@ -191,13 +191,13 @@ pub struct Returned {
     pub code: u8,
 }
 
-/// Takes the oldest of what the network has said of a socket's packets (`recvmsg(2)` with MSG_ERRQUEUE); `None`: something else.
-/// When nothing is left, the next send reports no error of earlier ones.
+/// Takes the oldest error of a socket's packets (`recvmsg(2)` with MSG_ERRQUEUE); `None`: another kind of message. When none is
+/// left, the next send returns no error of earlier packets.
 ///
 /// # Errors
 /// That of the call: EAGAIN when there is nothing.
 pub fn receive_returned(fd: RawFd) -> io::Result<Option<Returned>> {
-    /// `sock_extended_err`, with the address of who has said it.
+    /// `sock_extended_err`, with the address of the error's sender.
     const CONTROL: usize = super::control::space(16 + size_of::<libc::sockaddr_in6>());
     let mut control = Control::<CONTROL>::new();
     let mut to = InetAddress::zeroed();
@@ -258,7 +258,7 @@ pub struct BatchMessage<'a> {
     pub truncated: bool,
     /// Where it is from; zero where that wasn't asked for.
     pub source: &'a InetAddress,
-    /// What the kernel says of it.
+    /// The kernel's control messages.
     pub control: Messages<'a>,
 }
 

@@ -80,7 +80,7 @@ fn fd_of(call: impl FnOnce() -> libc::c_long) -> io::Result<EngineFd> {
     with_forks_held(|| EngineFd::adopt(check(call())? as RawFd))
 }
 
-/// `close(2)`. The number must be the caller's; the result says nothing a caller could act on.
+/// `close(2)`. The number must be the caller's; the result is ignored, since no caller could act on it.
 pub fn close(fd: RawFd) {
     // SAFETY: takes no pointer; the caller owns the descriptor.
     unsafe { libc::syscall(libc::SYS_close, fd) };

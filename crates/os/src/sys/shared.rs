@@ -45,7 +45,7 @@ pub fn add_seals(fd: RawFd, seals: i32) -> io::Result<()> {
 pub fn duplicate(fd: RawFd) -> io::Result<KeptFd> {
     // SAFETY: takes no pointer.
     let fd = check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) })?;
-    // SAFETY: just made, and owned by nobody else.
+    // SAFETY: just made, and without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }.into())
 }
 
@@ -75,7 +75,7 @@ pub fn file_size(fd: RawFd) -> io::Result<u64> {
     stat_of(fd).map(|stat| stat.st_size as u64)
 }
 
-/// Reads the bytes of a file from byte `at` on, as many as there are or `bytes` takes, and says how many.
+/// Reads the bytes of a file from byte `at` on, as many as there are or `bytes` takes, and returns how many.
 ///
 /// # Errors
 /// That of `pread(2)`.
@@ -95,7 +95,7 @@ pub fn read_at(fd: RawFd, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// Bytes of a file of a kind that `fstat(2)` says nothing of, a dma-buf: where its end is (`lseek(2)`).
+/// Bytes of a file whose size `fstat(2)` doesn't report, a dma-buf: the position of its end (`lseek(2)`).
 ///
 /// # Errors
 /// That of `lseek(2)`.
@@ -112,7 +112,7 @@ pub fn seek_end(fd: RawFd) -> io::Result<u64> {
 pub fn map_shared(fd: RawFd, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping disturbs nobody; the length is that of the new mapping.
+    // SAFETY: a new mapping replaces none; the length is that of the new mapping.
     unsafe {
         let base = libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0);
         if base == libc::MAP_FAILED {
@@ -166,7 +166,7 @@ fn end_of_addresses(on_stack: u64) -> u64 {
     on_stack.next_power_of_two().clamp(1 << 38, 1 << 47)
 }
 
-/// Takes back what [`map_shared`] or [`map_page_anywhere`] has made. The caller owns it, and nobody uses it any more.
+/// Unmaps what [`map_shared`] or [`map_page_anywhere`] has made. The caller owns the mapping, which is no longer used.
 pub fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the caller owns the mapping.
     unsafe { libc::munmap(base.as_ptr().cast(), len) };

@@ -88,7 +88,7 @@ pub fn accept(fd: RawFd) -> io::Result<EngineFd> {
     fd_of(|| unsafe { libc::syscall(libc::SYS_accept4, fd, null, null, flags) })
 }
 
-/// Ends a connection for both sides, whoever holds duplicates of it (`shutdown(2)`).
+/// Ends a connection for both sides, whichever processes hold duplicates of it (`shutdown(2)`).
 pub fn shutdown(fd: RawFd) {
     // What has ended already is fine.
     // SAFETY: takes no pointer.
@@ -182,13 +182,13 @@ pub fn peer_credentials(fd: RawFd) -> io::Result<libc::ucred> {
 pub fn send_to(fd: RawFd, bytes: &[u8], address: &impl KernelAddress) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let (pointer, length) = (address.pointer(), address.length());
-    // SAFETY: `bytes` is readable for its length, and `address` for the length it says.
+    // SAFETY: `bytes` and `address` are readable for their lengths.
     check(unsafe {
         libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, pointer, length as usize)
     })
 }
 
-/// Sends one byte over a connection, if there is room; who is gone needs none.
+/// Sends one byte over a connection, if there is room. Errors are ignored: a peer that is gone needs no byte.
 pub fn send_byte(fd: RawFd) {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let (byte, nobody) = (0_u8, std::ptr::null::<libc::sockaddr>());
@@ -196,7 +196,7 @@ pub fn send_byte(fd: RawFd) {
     unsafe { libc::syscall(libc::SYS_sendto, fd, &raw const byte, 1usize, flags, nobody, 0usize) };
 }
 
-/// Takes up to four messages that have come over a connection (SOCK_SEQPACKET), and looks at none; `false` when it has ended.
+/// Discards up to four messages that have come over a connection (SOCK_SEQPACKET); `false` when it has ended.
 ///
 /// # Errors
 /// That of `recvmmsg(2)`.
@@ -217,7 +217,7 @@ pub fn discard_messages(fd: RawFd) -> io::Result<bool> {
     Ok(messages[..taken].iter().all(|message| message.msg_len > 0))
 }
 
-/// `recvfrom(2)` with these flags: with MSG_DONTWAIT it doesn't wait, otherwise as long as the socket's SO_RCVTIMEO says.
+/// `recvfrom(2)` with these flags: with MSG_DONTWAIT it doesn't wait, otherwise for as long as the socket's SO_RCVTIMEO.
 /// Returns the bytes received, with MSG_TRUNC those that there were, and writes to `from` where they are from.
 ///
 /// # Errors

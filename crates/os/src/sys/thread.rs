@@ -1,7 +1,7 @@
-//! Threads of the adapter's own, whatever the thread is like that starts them.
+//! Threads of the adapter's own, independent of the attributes of the thread that starts them.
 //!
-//! A new thread inherits the scheduling policy, the processors, the timer slack and the signal mask of its parent. The parent is whoever
-//! calls: a real-time thread, perhaps, that is bound to a processor and never lets go of it.
+//! A new thread inherits the scheduling policy, the processors, the timer slack and the signal mask of its parent. The parent is
+//! the thread that calls: perhaps a real-time thread that is bound to a processor and never gives it up.
 
 use super::ending::Ours;
 use std::ffi::CString;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 /// Enough for 8,192 processors.
 const CPU_WORDS: usize = 128;
 
-/// By how much the kernel may prolong a sleep of a thread, in nanoseconds: what threads have unless somebody changes it.
+/// By how much the kernel may prolong a sleep of a thread, in nanoseconds: the system's default.
 const TIMER_SLACK: libc::c_ulong = 50_000;
 
 /// A set of processors.

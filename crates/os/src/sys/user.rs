@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::RawFd;
 
-/// The effective user id, which is what the kernel tells the other end of a connection: the processes of one user
-/// find one another by it.
+/// The effective user id, which the kernel reports to the other end of a connection: the processes of one user find one another by
+/// it.
 #[must_use]
 pub fn user_id() -> u32 {
     // SAFETY: can't fail and takes no pointer.
@@ -20,7 +20,7 @@ pub fn real_user_id() -> u32 {
     unsafe { libc::getuid() }
 }
 
-/// What a message says of its sender for the kernel to check: this process, and `uid`, which must be one of its user ids.
+/// The sender's credentials in a message, which the kernel checks: this process, and `uid`, which must be one of its user ids.
 #[must_use]
 pub fn own_credentials(uid: u32) -> libc::ucred {
     // SAFETY: neither call can fail or takes a pointer.
@@ -28,7 +28,7 @@ pub fn own_credentials(uid: u32) -> libc::ucred {
     libc::ucred { pid, uid, gid }
 }
 
-/// The groups of the process at the other end of a connected UNIX socket, beside the one that `SO_PEERCRED` tells.
+/// The groups of the process at the other end of a connected UNIX socket, beside the one in `SO_PEERCRED`.
 ///
 /// # Errors
 /// That of `getsockopt(2)`: ENOPROTOOPT before Linux 4.13.
@@ -110,7 +110,7 @@ pub fn process_of(pidfd: RawFd) -> io::Result<u32> {
     number.filter(|&pid| pid != 0).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
-/// What a symbolic link says.
+/// The target of a symbolic link.
 ///
 /// # Errors
 /// That of `readlinkat(2)`.

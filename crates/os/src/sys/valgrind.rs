@@ -1,14 +1,14 @@
-//! What valgrind's tools for threads are told, helgrind and drd: a few instructions that do nothing outside of valgrind.
+//! Requests to valgrind's tools for threads, helgrind and drd: a few instructions that do nothing outside of valgrind.
 //!
-//! Packets are written into a program's memory by whichever thread or process has them, as an adapter does by DMA. The program
-//! learns of it by a completion, which these tools don't know to order anything: each of its looks at what it has received would be
+//! Packets are written into a program's memory by whichever thread or process has them, as an adapter does by DMA. The program gets
+//! a completion for it, which for these tools doesn't order anything: each of the program's reads of received data would be
 //! reported as a race.
 
 /// As helgrind.h and drd.h of valgrind name them.
 const HELGRIND_MAKE_UNTRACKED: usize = 0x4847_0127;
 const DRD_START_SUPPRESSION: usize = 0x4452_0002;
 
-/// Bytes of the largest range that is told of: helgrind goes through it line by line.
+/// Bytes of the largest range that is reported to them: helgrind goes through it line by line.
 const LARGEST: u64 = 1 << 30;
 
 /// Memory that is written without the program's own threads, and whose accesses helgrind and drd leave alone until it is freed.
