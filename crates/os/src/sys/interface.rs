@@ -47,7 +47,7 @@ pub fn interface_mtu(fd: RawFd, ifindex: u32) -> io::Result<u32> {
 /// The speed of an interface in Mbit/s as its driver reports it: 0 or all ones if the driver doesn't know it.
 ///
 /// # Errors
-/// That of `ioctl(2)`; ENAMETOOLONG for what isn't an interface's name, EPROTO if the kernel doesn't return the length of the
+/// That of `ioctl(2)`; ENAMETOOLONG for a name that no interface can have, EPROTO if the kernel doesn't return the length of the
 /// masks.
 pub fn interface_speed(fd: RawFd, interface: &str) -> io::Result<u32> {
     // SAFETY: LinkSettings consists of integers, for which all zeros is a value.
