@@ -211,8 +211,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// Its sources, in the order of their turns.
     fn sources(&'static self) -> impl Source;
 
-    /// The deadline of an object has come. Calls [`Deadline::taken`](super::Deadline::taken) first. Returns whether there was
-    /// anything to do.
+    /// The deadline of an object has come. An implementation calls [`Deadline::taken`](super::Deadline::taken) first. Returns whether
+    /// there was anything to do.
     fn due(&'static self, number: u32, now: Instant) -> bool;
 
     /// The time of an alarm has come.

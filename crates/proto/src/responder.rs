@@ -280,7 +280,7 @@ impl<A: Clone> Qp<A> {
         1
     }
 
-    /// The memory and key of a request that is being refused: for a WRITE in several packets, those of its first packet.
+    /// The fields of a request that is being refused: of a WRITE in several packets, address, key and length of its first packet.
     #[cold]
     fn asked(&self, headers: &Headers, payload: usize) -> Asked {
         let asked = Asked::of(headers, payload);

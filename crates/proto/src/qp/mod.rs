@@ -323,7 +323,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The network is congested (an ECN mark): reduces the window.
+    /// The network is congested (an ECN mark, or a notification of one): reduces the window.
     pub fn note_congestion(&mut self, now: Instant) {
         self.req.window.congested(now, self.mtu());
     }
