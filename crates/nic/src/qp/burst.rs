@@ -1,12 +1,12 @@
-//! A burst: large one-sided requests of a queue pair that the peer carries out one after the other, without a pause. How long one
-//! takes says how fast the peer is.
+//! A burst: large one-sided requests of a queue pair that the peer carries out one after the other, without a pause. The bytes and the
+//! duration of a burst give the speed of the peer.
 
 use ferroce_hostlink::{LARGE, Link, Purpose, Wanted};
 use ferroce_os::clock;
 use ferroce_wire::{Headers, Operation};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A burst of fewer bytes says little.
+/// A burst of fewer bytes is too short to measure.
 const LEAST: u64 = 1 << 20;
 
 /// The burst of a queue pair. Caller holds the QP lock; the members are atomics, since the sending path has a shared reference.
@@ -30,7 +30,8 @@ impl Burst {
         self.forget();
     }
 
-    /// If there is a burst, the time that it takes says nothing: something else takes its part, or it can't be waited for.
+    /// Drops the burst, if there is one: its duration isn't the peer's speed, because other requests take a part of the time or the QP
+    /// doesn't wait for its end.
     #[inline]
     pub(super) fn forget(&self) {
         if self.since.load(Ordering::Relaxed) != 0 {
@@ -39,7 +40,8 @@ impl Burst {
         }
     }
 
-    /// Nothing is under way: a burst that was to end is over. Whoever carries out the next request is chosen by what it has taken.
+    /// No request is outstanding: a burst that was to end is over. Its duration is noted for the link, which chooses between initiator
+    /// and peer for the next requests.
     pub(super) fn end(&self, link: &Link) {
         let since = self.since.swap(0, Ordering::Relaxed);
         let bytes = self.bytes.swap(0, Ordering::Relaxed);
@@ -48,7 +50,7 @@ impl Burst {
         }
     }
 
-    /// Nothing is under way, and the next request, a large one, is left to the peer or isn't.
+    /// No request is outstanding, and the next one is large: a burst begins if that request is left to the peer.
     pub(super) fn begin(&self, purpose: Purpose, left_to_peer: bool) {
         self.since.store(if left_to_peer { clock::ticks() } else { 0 }, Ordering::Relaxed);
         self.left_to_peer.store(left_to_peer, Ordering::Relaxed);
@@ -65,7 +67,7 @@ impl Burst {
         self.left_to_peer.load(Ordering::Relaxed)
     }
 
-    /// A packet has left: the first of a request says how many bytes the request has.
+    /// A packet has left: the first one of a request has a RETH with the length of the request.
     #[inline]
     pub(super) fn sent(&self, headers: &Headers) {
         let opcode = headers.bth.opcode;
@@ -80,7 +82,7 @@ impl Burst {
         };
         let reads = opcode.operation == Operation::ReadRequest;
         if reads != self.reads.load(Ordering::Relaxed) || u64::from(reth.dma_len) < LARGE {
-            // Different requests together are no measure of either.
+            // READs and WRITEs, or large and small requests, aren't measured together.
             self.forget();
         }
         let bytes = self.bytes.load(Ordering::Relaxed);

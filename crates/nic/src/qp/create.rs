@@ -243,7 +243,7 @@ impl Qp {
         }
     }
 
-    /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
+    /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, and no thread or process accesses memory through it.
     ///
     /// # Errors
     /// [`Error::Busy`] when it is attached to a multicast group, or when another process is in the middle of an access and
@@ -258,7 +258,7 @@ impl Qp {
         self.recv_cq.forget_qp(self.qpn);
         adapter::unregister_qp(self);
         self.pd.owner().withdraw(self.user_handle);
-        // Who has an event that isn't acknowledged may change the QP before it acknowledges: it is told that the QP has gone.
+        // A thread may change the QP before it acknowledges an event of it: such calls fail from here on, as the QP has ended.
         self.ended.store(true, Ordering::Relaxed);
         drop(turn);
         self.unacked_async.wait(|count| late::tell(Late::OfQp, count));

@@ -1,22 +1,22 @@
-//! Enhanced connection establishment (ibv_query_ece(3), ibv_set_ece(3)): what two QPs may agree to beyond the
-//! specification. What one names and the other names too is in force; nothing of it is taken for granted.
+//! Enhanced connection establishment (ibv_query_ece(3), ibv_set_ece(3)): options beyond the specification that two QPs agree on.
+//! An option is in force only if both QPs name it.
 
 use super::{Inner, Path, Qp};
 use ferroce_types::{QpState, Result, invalid};
 use ferroce_wire::Service;
 
-/// Packets with data say that they are ECN-capable (RFC 3168): a network that is filling up marks them instead of dropping
-/// them, and what is marked slows the sender down.
+/// Packets with data are sent as ECN-capable (RFC 3168): a congested network marks them instead of dropping them, and the marks
+/// slow the sender down.
 pub const ECN: u32 = 1;
 
 impl Qp {
-    /// What is in force, once that has been set; before, what the QP has to offer.
+    /// The options in force, once they have been set; before, those that the QP offers.
     #[must_use]
     pub fn ece_options(&self) -> u32 {
         self.inner.lock().ece.unwrap_or(self.offered())
     }
 
-    /// Puts those of `options` in force that the QP has, and says which these are. Going back to RESET undoes it.
+    /// Puts those of `options` in force that the QP offers, and returns them. Going back to RESET undoes it.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) once the QP sends.
@@ -31,7 +31,7 @@ impl Qp {
         Ok(accepted)
     }
 
-    /// Only a sender that learns of marks from acknowledgements' round trips can follow them.
+    /// The options that the QP offers. ECN needs the round trips of acknowledgements, by which the sender follows the marks.
     fn offered(&self) -> u32 {
         match self.service {
             Service::Rc | Service::Xrc => ECN,

@@ -25,7 +25,8 @@ pub(super) enum Listing {
 }
 
 impl Listing {
-    /// The QP has failed by itself, or uses another fabric: nobody was promised anything.
+    /// Takes the QP out of the directory without waiting for accesses in progress: it has failed by itself or uses another fabric, so
+    /// nothing relies on their end.
     pub(super) fn withdraw(&mut self, qpn: u32) {
         if *self == Self::Listed {
             *self = Self::Withdrawn;
@@ -44,7 +45,7 @@ impl Qp {
             let inner = self.lock_in_time()?;
             (inner.proto.state(), inner.attr)
         };
-        // What is wrong is said before another process is bothered.
+        // Wrong attributes are refused before another process is asked for the path.
         let to = attr::check(self.rules(), from, attr, bits)?;
         if to == QpState::Reset || self.is_inherited() {
             return Ok(None);
@@ -105,7 +106,7 @@ impl Qp {
         }
     }
 
-    /// The first connection of the peer's that is heard of since there is a path.
+    /// Returns the number of the peer's connection that was noted first since there is a path: `connection`, if none was.
     fn note_peer_connection(&self, connection: u64) -> u64 {
         match self.peer_connection.load(Ordering::Relaxed) {
             0 => {
@@ -116,8 +117,8 @@ impl Qp {
         }
     }
 
-    /// The peer's QP is still of this connection. Once it was reset, it may have another with the same QP, which other PSNs tell
-    /// apart where there are packets.
+    /// The peer's QP still has the connection that was noted first. A QP that was reset may have connected to the same QP again; packets of
+    /// the two connections differ by their PSNs, accesses to memory by this number.
     #[inline]
     pub(super) fn is_connected(&self, peer: &PeerAccess<'_>) -> bool {
         self.note_peer_connection(peer.connection()) == peer.connection()
@@ -138,7 +139,7 @@ impl Qp {
             self.unconfirmed_link(&inner).map(|link| (link.clone(), inner.attr.av, inner.attr.dest_qpn))
         };
         let Some((link, av, peer)) = asked else { return };
-        // Making sockets and asking for routes takes a while: not with the QP locked.
+        // Opening sockets and asking for routes takes a while, so the QP isn't locked.
         let context = self.pd.context();
         let found = self.adapter.route(&context, &av).and_then(|route| self.adapter.udp_path(&route, peer));
         let found = found.map(|path| (self.adapter.path_mtu(&path, &context), path));

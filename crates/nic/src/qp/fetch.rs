@@ -1,5 +1,6 @@
 //! Fetches between two processes of a host, that is READs of one packet and atomics: the short way, from the program's request to the
-//! ring, from the ring to the answer, and from the answer to the completion. [`ferroce_proto::SendRequest::fetches_to`] says which may take it.
+//! ring, from the ring to the answer, and from the answer to the completion. [`SendRequest::fetches_to`] returns an element for requests
+//! that may take it.
 
 use super::broken::EndsOnPanic;
 use super::payload::fill_ring;

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// Where its send requests are told of.
+    /// The completion queue of its send requests.
     pub(crate) fn send_cq(&self) -> &Arc<Cq> {
         &self.send_cq
     }
 
-    /// Where its receives are told of.
+    /// The completion queue of its receive requests.
     pub(crate) fn recv_cq(&self) -> &Arc<Cq> {
         &self.recv_cq
     }
@@ -27,18 +27,18 @@ impl Qp {
         self.serial
     }
 
-    /// What `f` gives while somebody is at work there.
+    /// Runs `f` in another thread while this one holds the QP's lock; returns its result.
     #[cfg(test)]
     pub(crate) fn while_busy<R>(&self, f: impl FnOnce() -> R + Send) -> R
     where
         R: Send,
     {
         let _at_work = self.inner.lock();
-        // Another thread, which takes locks of its own.
+        // `f` may take locks whose order doesn't allow it while the QP is locked, so it runs in another thread.
         std::thread::scope(|scope| scope.spawn(f).join().unwrap())
     }
 
-    /// What can be told of it without a look inside: somebody is at work there.
+    /// The fields that are read without the QP's lock, for when another thread holds it.
     pub(crate) fn glance(&self) -> QueuePair {
         QueuePair {
             number: self.qpn,
@@ -53,7 +53,7 @@ impl Qp {
         }
     }
 
-    /// All that is told of it; `None` when somebody is at work there.
+    /// All fields; `None` if another thread holds the lock of the QP or of its receive queue.
     pub(crate) fn try_look(&self) -> Option<QueuePair> {
         let inner = self.inner.try_lock()?;
         let receive = match self.srq {
@@ -95,7 +95,7 @@ impl Qp {
         }
         let number = inner.proto.params().dest_qpn;
         let (address, process) = match &inner.path {
-            // It has failed before it had a peer.
+            // The QP failed before it had a peer.
             None if number == 0 => return None,
             None => (Text::default(), None),
             Some(Path::Shm { meta, link }) => {

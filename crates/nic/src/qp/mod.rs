@@ -78,7 +78,7 @@ struct Inner {
     /// The last try to go by UDP instead has failed.
     udp_failed: bool,
     listing: Listing,
-    /// The directory says that this QP owes its peer answers.
+    /// The directory shows that this QP owes its peer answers.
     owes: bool,
     xrc_target: xrc_target::XrcTarget,
     unacked_pace: UnackedPace,
@@ -116,11 +116,11 @@ pub struct Qp {
     inner: Mutex<class::Qp, Inner>,
     /// Calls of the program that wait for `inner`.
     callers: AtomicU32,
-    /// Of who changes attributes or ends the QP, which may wait for a second.
+    /// Held by the thread that changes attributes or ends the QP, which may take a second.
     changing: Turn,
     /// The program has destroyed it; what is left to do waits for the program.
     ended: AtomicBool,
-    /// The transport's state, for whoever can't wait for `inner`.
+    /// The transport's state, for readers that don't lock `inner`.
     state: AtomicU8,
     queued: Queued,
     pub(crate) deadline: Deadline,
@@ -135,14 +135,14 @@ pub struct Qp {
     unmappable: AtomicU32,
     /// Something has come from the peer by way of shared memory since there is a path.
     peer_uses_shm: AtomicBool,
-    /// The number of the connection at the peer, by which it is told from a later one of the same QPs; 0: not known yet.
+    /// The number of the connection at the peer; a later connection of the same QPs has another number. 0: not known yet.
     peer_connection: AtomicU64,
     /// What it sends to a group doesn't come back to it.
     own_multicast_blocked: AtomicBool,
     wr_session: WrSession<SendWr<Arc<Ah>>>,
     /// A bug has stopped the transport half-way: it isn't to be let work again.
     broken: AtomicBool,
-    /// Who wants to know of the ends of messages.
+    /// Completion counters and the tracer, which note the end of each message.
     pub(crate) observers: Observers,
     unacked_async: Unacked,
     /// The number of the reason for which it has failed.

@@ -194,7 +194,7 @@ impl Qp {
         })
     }
 
-    /// The program's attributes stay what it has set; the log tells what counts instead.
+    /// Logs the ACK timeout that counts, where it is longer than the program's attribute. Queries return the attribute as it was set.
     fn explain_timeout(&self, attr: &QpAttr) {
         if (1..LEAST_ACK_TIMEOUT).contains(&(attr.timeout & 31)) {
             tracing::info!(

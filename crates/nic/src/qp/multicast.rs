@@ -13,7 +13,7 @@ impl Qp {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a QP that isn't UD, or an MGID that is neither an IPv4 (`::ffff:224.0.0.0/100`, or that of IPoIB) nor an
-    /// IPv6 multicast address; [`Error::NoMemory`] beyond the device's limits; what the system says when it can't join.
+    /// IPv6 multicast address; [`Error::NoMemory`] beyond the device's limits; the system's error when it can't join.
     pub fn attach_mcast(self: &Arc<Self>, mgid: [u8; 16]) -> Result<()> {
         let group = self.group(mgid)?;
         if self.is_inherited() {

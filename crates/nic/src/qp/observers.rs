@@ -1,4 +1,4 @@
-//! Who wants to know of the ends of messages: completion counters, and who traces the process.
+//! The observers of a QP, which note the end of each message: completion counters, and the tracer of the process.
 
 use super::{Qp, operation_of_request};
 use crate::ah::Ah;
@@ -56,7 +56,7 @@ impl Observers {
     /// Has these messages noted from now on.
     pub(crate) fn trace(&self, traced: Traced) {
         let with = |who: u8| Some(who & COUNTED | traced.bits());
-        // It gives a value each time.
+        // `with` always returns a value, so the update can't fail.
         let _ = self.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
     }
 
@@ -66,13 +66,13 @@ impl Observers {
         self.counters.get().map(|counters| &**counters)
     }
 
-    /// Somebody does.
+    /// The QP has counters, or messages of it are noted for a tracer.
     #[inline]
     pub(super) fn any(&self) -> bool {
         self.who.load(Ordering::Relaxed) != 0
     }
 
-    /// A message that ends so is to be noted.
+    /// A message that ends with `status` is to be noted for the tracer.
     fn has_tracer(&self, status: WcStatus) -> bool {
         let who = self.who.load(Ordering::Relaxed);
         who & TRACED != 0 && (who & ERRORS == 0 || status != WcStatus::Success)

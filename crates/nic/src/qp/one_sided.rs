@@ -1,5 +1,5 @@
 //! Small WRITEs and READs between two processes of a host: the short way, from the program's request to the peer's memory and to the
-//! completion, without the peer and without a place in the send queue. [`ferroce_proto::SendRequest::one_sided`] says which requests may take it.
+//! completion, without the peer and without a place in the send queue. [`SendRequest::one_sided`] returns whether a request may take it.
 
 use super::{Inner, Path, Qp};
 use crate::ah::Ah;
@@ -33,13 +33,13 @@ impl Reach<'_> {
     }
 
     /// Copies `len` bytes between `addr` in this process and byte `at` of a range (key, address, length) of the peer's memory. The
-    /// whole range is looked up: no byte is copied of one that isn't allowed. `None` when it isn't, or can't be reached this way, and where
-    /// both overlap: a copy from the front would read what it has written.
+    /// whole range is checked before a byte is copied. `None`: the range isn't allowed or can't be reached this way, or both overlap, and a
+    /// copy from the front would read bytes that it has written.
     #[inline]
     pub(super) fn copy(&self, range: (u32, u64, u64), at: u64, addr: u64, len: usize) -> Option<()> {
         let Self { qp, link, peer, reads } = *self;
         link.access((qp.qpn, peer), range, self.purpose(), |peer, place| {
-            // The peer says where the range is: nothing is added to that without a thought.
+            // `place` is a value from the peer's memory: it isn't trusted, and the addition must not panic.
             let at_peer = place.wrapping_add(at);
             let overlaps = link.is_to_itself() && at_peer.abs_diff(addr) < len as u64;
             let copied = !overlaps
@@ -58,15 +58,15 @@ impl Qp {
         self.service == Service::Rc && self.peer_uses_shm()
     }
 
-    /// Whether a one-sided request of a region of the peer's that follows others had better be carried out without packets, when they
-    /// have ended.
+    /// Whether a one-sided request of a region of the peer's had better wait until the requests before it have ended, and then be carried
+    /// out without packets.
     #[inline]
     pub(super) fn prefers_to_execute(&self, link: &Link, rkey: u32) -> bool {
         let is_to_end = || !link.peer_watches(u64::MAX) || self.burst.is_to_end(link);
         link.may_access() && (self.burst.is_left_to_peer() && is_to_end() || self.is_mappable(link, rkey))
     }
 
-    /// Whether the peer's region can be mapped. Of the last one that can't, only that is remembered.
+    /// Whether the peer's region can be mapped. The QP remembers the last region that can't.
     #[inline]
     pub(super) fn is_mappable(&self, link: &Link, rkey: u32) -> bool {
         if self.unmappable.load(Ordering::Relaxed) == rkey {

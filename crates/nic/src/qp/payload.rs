@@ -67,8 +67,8 @@ impl<'a> RxPayload<'a> {
         }
     }
 
-    /// Copies it to the program's memory at `addr`, its last byte long before the others: who waits for that byte and takes the
-    /// others for there finds out.
+    /// Copies it to the program's memory at `addr`, its last byte long before the others: a program that polls the last byte and then reads
+    /// the others finds old bytes.
     #[cold]
     pub(super) fn copy_last_byte_first(&self, addr: u64) -> Result<(), Fault> {
         if let Some(last) = self.len().checked_sub(1) {

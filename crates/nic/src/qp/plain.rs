@@ -1,5 +1,5 @@
 //! Plain SENDs: the short way, from the program's request to the ring or to the packet, and between two processes of a host from the ring
-//! to the completion. [`ferroce_proto::PlainSend`] says when a SEND is plain.
+//! to the completion. [`SendRequest::is_plain`] returns whether a SEND is plain.
 
 use super::broken::EndsOnPanic;
 use super::payload::{fill_summed, scatter};
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many messages at most are executed under one lock: whoever posts a receive meanwhile waits.
+/// How many messages at most are executed under one lock: a thread that posts a receive meanwhile waits.
 const TOGETHER: usize = 16;
 /// … and how many bytes there may be before the last of them.
 const BYTES_TOGETHER: usize = 64 * 1024;
@@ -54,8 +54,8 @@ impl Queue<'_> {
     }
 }
 
-/// Copies a payload to where the next receive says, if that is of one element with room for all of it, and takes the receive. Returns
-/// its number. `None`, and the receive is still there.
+/// Takes the next receive and copies a payload to its memory, if the receive has one element with room for all of the payload. Returns
+/// the receive's number. `None`: the receive is still there.
 #[inline]
 fn place_front(queue: &mut RecvQueue, pd: u32, payload: &ShmPayload<'_>) -> Option<u64> {
     let &RecvWqe { wr_id, ref sges } = queue.front()?;
@@ -121,7 +121,7 @@ impl Qp {
         );
         let fill = |ring: &RingBytes<'_>| self.fill_plain(data, ring);
         let sent = link.send_plain(&headers, (self.qpn, *connection), len as usize, fill);
-        // Whatever keeps it, the general way finds it again.
+        // The general way finds the cause again.
         let Sent::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
@@ -184,7 +184,7 @@ impl Qp {
         self.take_sends(&mut inner, run, &mut receives);
         let executed = run.settled().len() > before;
         let overrun = executed && {
-            // The receives are told of when this has been done. The headers are read anew: to keep what was read of them costs more.
+            // Acknowledged first, then the receives complete. The headers are read again: to keep what was read of them costs more.
             run.acknowledge();
             let (proto, link) = (&inner.proto, run.link());
             let mut told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {

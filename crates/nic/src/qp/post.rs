@@ -201,12 +201,12 @@ impl Qp {
         })
     }
 
-    /// Send requests that are under way and name this local key.
+    /// The number of outstanding send requests that name this local key.
     pub(crate) fn sends_naming(&self, lkey: u32) -> usize {
         self.inner.lock().proto.sends_naming(lkey)
     }
 
-    /// All of its send requests have ended; false also while somebody is at work there.
+    /// All of its send requests have ended; also false while another thread holds the QP's lock.
     #[must_use]
     pub fn has_nothing_under_way(&self) -> bool {
         self.inner.try_lock().is_some_and(|inner| inner.proto.sq_len() == 0)
@@ -327,7 +327,7 @@ impl Qp {
                 let _order = self.inner.lock();
                 let completion = self.flushed_recv(wr_id);
                 self.observe_receive(&completion);
-                // In ERR already, the QP has nothing to add to what an overrun queue says.
+                // The QP is in ERR already: an overrun, which the queue itself reports by an event, changes nothing about it.
                 let _ = self.recv_cq.push(completion);
                 Ok(())
             }

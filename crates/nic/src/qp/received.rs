@@ -1,5 +1,5 @@
-//! Receive completions until the program may see them: when the peer has the acknowledgement. So a message is received at one end if and
-//! only if its SEND succeeds at the other one, also where a QP is flushed next.
+//! Receive completions until the program may see them: when the peer has the acknowledgement. So a receive succeeds if and only if its
+//! SEND succeeds at the peer, also where a QP is flushed next.
 
 use ferroce_queues::{Cq, WcTags};
 use ferroce_types::Completion;

@@ -2,7 +2,7 @@
 
 use ferroce_proto::RateLimit;
 
-/// `enum ibv_rate` and its Mbit/s (ibv_rate_to_mbps(3)). 0, and what isn't here, is no limit.
+/// `enum ibv_rate` and its Mbit/s (ibv_rate_to_mbps(3)). 0, and values that aren't here, mean no limit.
 pub const STATIC_RATES: [(u8, u32); 23] = [
     (2, 2_500),
     (5, 5_000),

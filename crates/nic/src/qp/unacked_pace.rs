@@ -5,11 +5,11 @@ use ferroce_proto::{Pace, Portion, TransmitError};
 use ferroce_types::Instant;
 use std::sync::{Arc, Weak};
 
-/// What a QP may send to whom, of what nobody acknowledges.
+/// How much a QP may send to a destination, of packets that aren't acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct UnackedPace {
     portion: Portion,
-    /// Whose pace the portion is of; none: its own.
+    /// The socket of a peer whose pace the portion is taken from; empty: `own`.
     of: Weak<PeerSocket>,
     /// Towards the QPs of this host that are reached without sockets.
     own: Pace,

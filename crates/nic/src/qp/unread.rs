@@ -1,4 +1,4 @@
-//! Answers that have come and that nobody has had the time to read: the ACK timer doesn't count meanwhile.
+//! Answers of the peer that have arrived in a ring and that no thread has read yet: the ACK timer doesn't count meanwhile.
 
 use ferroce_hostlink::Link;
 use ferroce_proto::Unanswered;
@@ -20,7 +20,7 @@ impl Unread {
             let unread = |link: &Arc<Link>| Some((Arc::downgrade(link), link.unread()?));
             *self = Self { oldest, ends: links.iter().filter_map(unread).collect() };
         }
-        // What a peer has left that is gone has been read, or can't be.
+        // The ring of a dead link has been read, or can't be read any more.
         let is_left =
             |link: &Weak<Link>, end| link.upgrade().is_some_and(|link| !link.is_dead() && !link.is_read(end));
         self.ends.retain(|(link, end)| is_left(link, *end));

@@ -26,7 +26,7 @@ impl Qp {
         self.work_locked(&mut inner, work, now, f);
     }
 
-    /// As [`Qp::work`], unless another thread is at it.
+    /// As [`Qp::work`], unless another thread holds the QP's lock: then it returns false.
     pub(crate) fn try_work(
         self: &Arc<Self>,
         work: &mut Work,
@@ -64,8 +64,8 @@ impl Qp {
     ) {
         let unwinding = EndsOnPanic(self);
         let dead = self.unconfirmed_link(inner).is_some_and(|link| link.is_dead());
-        // It may have refused late, or the link wasn't the one that the peer has. If UDP leads nowhere either, packets are
-        // lost, and it is tried again when the QP has its next turn.
+        // The peer may have refused the link late, or it uses another link. If UDP fails too, packets are lost, and the QP tries
+        // again in its next turn.
         let falls_back = dead && !std::mem::take(&mut inner.udp_failed);
         if falls_back {
             work.falling_back.push(self.clone());
@@ -106,8 +106,8 @@ impl Qp {
             _ => env.publish(proto.owes_acknowledgement()),
         }
         if std::mem::take(&mut env.work.overrun) {
-            // A completion queue has no room for what this QP has to tell. What it flushes is told as far as there is
-            // room elsewhere.
+            // A completion queue had no room for a completion of this QP. The requests that are flushed now complete in the
+            // queues that have room.
             proto.note_overrun(&mut env);
             end(proto, &mut env);
             listing.withdraw(self.qpn);
@@ -130,7 +130,7 @@ impl Qp {
     }
 }
 
-/// The QP can't be used any more: the program is told, and requests are flushed.
+/// The QP can't be used any more: raises `QpEvent::Fatal` and flushes the requests.
 #[cold]
 fn end(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>) {
     if !matches!(proto.state(), QpState::Reset | QpState::Err) {

@@ -37,7 +37,7 @@ impl<R> GatheredWrs<R> {
         }
     }
 
-    /// Something is wrong: nothing of the region will be posted. The first error is the one that is told.
+    /// A request is wrong: no request of the region will be posted. [`GatheredWrs::finish`] returns the first error.
     pub fn fail(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }

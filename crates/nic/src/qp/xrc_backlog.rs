@@ -260,7 +260,7 @@ impl Qp {
         self.domain.as_ref().and_then(|domain| self.adapter.srq(srqn, domain))
     }
 
-    /// Who uses keys in the name of an SRQ.
+    /// The user of keys for requests to an SRQ: the domain of the SRQ, and this QP.
     pub(crate) fn user_of(&self, srq: &crate::Srq) -> KeyUser {
         KeyUser { pd: srq.pd().id(), qp: self.serial }
     }

@@ -97,7 +97,7 @@ impl XrcTargetPart {
         fetched: None,
     };
 
-    /// Tells everybody who has the QP.
+    /// Raises the event for all openers of this process, and sends it to the other processes that have a handle.
     pub(super) fn raise(&self, event: impl Fn(usize) -> AsyncEvent) {
         for opener in &self.openers {
             opener.context.raise(event(opener.user_handle));
@@ -163,7 +163,7 @@ impl Qp {
         self.domain.as_ref().is_some_and(|own| own.file.as_ref() == Some(file))
     }
 
-    /// Adds somebody who gets the QP's events.
+    /// Adds an opener, which gets the QP's events.
     ///
     /// # Errors
     /// [`crate::Error::Invalid`] when the QP is on its way out.
@@ -176,14 +176,15 @@ impl Qp {
         Ok(())
     }
 
-    /// Undoes [`Qp::add_opener`]. Whether it was the last; then there won't be another.
+    /// Undoes [`Qp::add_opener`]. Returns whether it was the last handle; then the QP accepts no further one.
     pub(crate) fn remove_opener(&self, opener: &Arc<Opener>) -> bool {
         let mut inner = self.inner.lock();
         inner.xrc_target.openers.retain(|other| !Arc::ptr_eq(other, opener));
         inner.xrc_target.close_if_left()
     }
 
-    /// Gives up the handles that a context has; `is_own`: the QP was made by it. Whether there is no other; then there won't be another.
+    /// Gives up the handles that a context has; `is_own`: the context created the QP. Returns whether no handle is left; then the QP
+    /// accepts no further one.
     pub(super) fn give_up_handles_of(&self, context: &Context, is_own: bool) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.xrc_target.openers.len();
@@ -192,7 +193,8 @@ impl Qp {
         (had || is_own) && inner.xrc_target.close_if_left()
     }
 
-    /// Adds another process, and says so to it. Whether it is there now.
+    /// Grants another process a handle: adds its connection and sends it the grant. False: the QP has been closed, or the grant can't be
+    /// sent.
     pub(crate) fn add_guest(&self, connection: &Arc<EngineFd>) -> bool {
         let mut inner = self.inner.lock();
         let granted = !inner.xrc_target.closed && grant_handle(connection);

@@ -74,7 +74,7 @@ pub fn names(bits: u32) -> String {
 /// An address vector (`struct ibv_ah_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AddressVector {
-    /// A GRH is given: the GIDs say where packets go, else the LID does. Only ports of InfiniBand have LIDs.
+    /// A GRH is given: packets go to the address of the GID. Without one, they go to the LID, which only ports of InfiniBand have.
     pub is_global: bool,
     /// Destination GID.
     pub dgid: [u8; 16],
@@ -124,7 +124,7 @@ pub struct QpAttr {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
-    /// Thousands of bits a second; 0 is no limit.
+    /// Thousands of bits a second; 0 means no limit.
     pub rate_limit: u32,
     /// Bytes at once under a limit; 0 leaves it to the adapter.
     pub max_burst: u32,

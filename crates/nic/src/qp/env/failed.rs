@@ -1,4 +1,4 @@
-//! Why a QP fails: what the transport says, and what keys, queues and the peer's whereabouts add.
+//! Why a QP fails: the transport's cause, with details from keys, from queues and from what this host knows about the peer.
 
 use super::QpEnv;
 use crate::ah::Ah;
@@ -27,7 +27,7 @@ impl Qp {
         }
     }
 
-    /// It begins anew.
+    /// The QP goes to RESET or RTS: clears what its last failure has noted.
     pub(in crate::qp) fn forget_failure(&self) {
         self.reason.store(0, Ordering::Relaxed);
         self.drops_strangers.store(false, Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl QpEnv<'_> {
         dest.unreachable(time_of(tries, each))
     }
 
-    /// Who is at the other end.
+    /// The peer that the report names.
     fn peer(&self, failure: &Failure<'_, Arc<Ah>>) -> Option<PeerName> {
         if let Cause::QKey { from, .. } = failure.cause {
             let address = self.meta.as_ref().map(|meta| meta.src);
@@ -231,9 +231,9 @@ impl QpEnv<'_> {
     }
 }
 
-/// How long so many tries have taken at most.
+/// The longest time that `tries` tries take with a timeout of `each`; at least a second.
 fn time_of(tries: u8, each: Duration) -> Duration {
-    /// A local ACK timeout lasts up to four times what it says (IBTA 9.7.6.1.3).
+    /// A local ACK timeout expires after up to four times its value (IBTA 9.7.6.1.3).
     const LONGEST: u32 = 4;
     (each * LONGEST * u32::from(tries)).max(Duration::from_secs(1))
 }

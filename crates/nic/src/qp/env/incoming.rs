@@ -28,7 +28,7 @@ pub(crate) enum Origin {
 }
 
 impl QpEnv<'_> {
-    /// Is a packet from there one that this QP listens to?
+    /// Is a packet from `origin` one that this QP receives?
     pub(crate) fn accepts(&self, meta: &PacketMeta, origin: Origin) -> bool {
         let mirrors = |own: &PacketMeta| own.src == meta.dst && own.dst == meta.src;
         match (self.qp.service, self.path) {
@@ -52,14 +52,14 @@ impl QpEnv<'_> {
             && matches!(self.path, Some(Path::Shm { link, .. }) if peer.is(&link.peer()))
     }
 
-    /// Does the QP send to its peer through this link? Two processes that have made a link each at the same time have two, which are
-    /// read one after the other: what is told by a position of the one isn't known before a packet that comes by the other.
+    /// Does the QP send to its peer through this link? Two processes that have each made a link at the same time have two. They are read
+    /// one after the other, so a packet from one link may be handled before an acknowledgement by position in the other.
     pub(crate) fn sends_through(&self, link: &Link) -> bool {
         matches!(self.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
     }
 
-    /// Is a packet from the network one of the peer, which hasn't said anything through shared memory? Then one of the two
-    /// processes couldn't share memory with the other.
+    /// Is a packet from the network from the peer, of which no packet has come through shared memory? Then one of the two processes
+    /// couldn't share memory with the other.
     pub(crate) fn is_peer_on_udp(&self, meta: &PacketMeta) -> bool {
         let Some(Path::Shm { meta: own, .. }) = self.path else { return false };
         !self.qp.peer_uses_shm() && own.src == meta.dst && own.dst == meta.src

@@ -47,7 +47,7 @@ pub(crate) struct QpEnv<'a> {
     pub(super) meta: Option<PacketMeta>,
     /// The peer's process may find the QP in this one's directory.
     pub(super) listed: bool,
-    /// It is about to go by UDP: nothing is sent before.
+    /// The QP is about to change to UDP: no packet leaves before.
     pub(super) falls_back: bool,
     /// What an XRC target has besides.
     pub(super) xrc_target: &'a mut XrcTarget,
@@ -56,7 +56,7 @@ pub(crate) struct QpEnv<'a> {
     pub(super) unread: &'a mut Unread,
     /// Receive completions that wait for their ACK to leave.
     pub(super) held: &'a mut Received,
-    /// Packets with data say that they are ECN-capable.
+    /// Packets with data are sent as ECN-capable.
     pub(super) ecn: bool,
 }
 
@@ -66,8 +66,8 @@ impl QpEnv<'_> {
         self.xrc_target.srq.as_ref().map_or(self.qp.pd.id(), |srq| srq.pd().id())
     }
 
-    /// The protection domain of the elements that a payload is placed into. A receive's is that of the queue it came out
-    /// of: whoever may post to a shared receive queue may name the memory of its domain, and of no other.
+    /// The protection domain of the elements that a payload is placed into. The elements of a receive belong to the domain of the queue
+    /// that it was posted to: a shared receive queue may be of another domain than the QP.
     fn pd_of(&self, buffer: Buffer) -> u32 {
         match (buffer, &self.qp.srq) {
             (Buffer::Receive, Some(srq)) => srq.pd().id(),
@@ -85,7 +85,7 @@ impl QpEnv<'_> {
         let of_packet = self.meta.as_ref().filter(|_| self.qp.service == Service::Ud);
         let Some(meta) = of_packet.filter(|_| completion.opcode == WcOpcode::Recv) else { return completion };
         let slid = seen_of(meta, &self.qp.pd).slid;
-        // Where there are LIDs, the service level means what it says.
+        // On InfiniBand `sl` is a service level, so it doesn't contain the type of the packet.
         let shown = completion.grh() && !LinkLayer::current().is_infiniband();
         Completion { sl: if shown { packet_type(meta.src) } else { 0 }, slid, ..completion }
     }
@@ -174,8 +174,8 @@ impl Env for QpEnv<'_> {
     fn answer_may_come(&mut self, peer: u32, oldest: Unanswered) -> bool {
         match self.path {
             Some(Path::Shm { link, .. }) if !link.is_dead() => {
-                // The peer publishes an answer before it gives the request's record back, or takes back that it owes one: what
-                // the peer says is looked at before what has come from it.
+                // The peer publishes an answer before it gives the request's record back, and before it clears the flag that it owes one.
+                // So the record and the flag are read before the rings.
                 if link.is_unacknowledged(self.qp.last_request.load(Ordering::Relaxed)) {
                     return true;
                 }
