@@ -24,7 +24,7 @@ pub(crate) enum Path {
     },
     /// To a QP of a process of this host, through memory that both processes have; of this process too.
     Shm {
-        /// What the packets would say on the wire.
+        /// The fields of the network header that the packets would have on the wire.
         meta: PacketMeta,
         link: Arc<Link>,
     },
@@ -51,7 +51,7 @@ pub(crate) struct ResolvedAv {
 }
 
 impl ResolvedAv {
-    /// What packets on this route say in their network header.
+    /// The fields of the network header of packets on this route.
     pub(crate) fn meta(&self, len: u16) -> PacketMeta {
         let ttl = if self.ttl == 0 { 64 } else { self.ttl };
         let Self { from, to, tos, flow_label, .. } = *self;
@@ -104,13 +104,13 @@ impl Ah {
     /// Resolves an address vector.
     ///
     /// # Errors
-    /// EINVAL without a GRH unless ports are InfiniBand, for a LID of no host, for a source GID that doesn't exist, or for addresses of different families; ENOMEM when there are
-    /// `MAX_AH` handles.
+    /// EINVAL without a GRH unless ports are InfiniBand, for a LID of no host, for a source GID that doesn't exist, or for addresses of
+    /// different families; ENOMEM when there are `MAX_AH` handles.
     pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
         check_av(&av)?;
         let adapter = pd.context().adapter()?;
         let route = adapter.route(&pd.context(), &av)?;
-        // A path that can't be made is said now, not at the first send.
+        // An address without a path fails here, not at the first send.
         adapter.udp_path(&route, 0)?;
         let held = HANDLES.take()?;
         pd.hold();
@@ -150,7 +150,7 @@ impl Ah {
         }
     }
 
-    /// The path to a QP at this address, without waiting for anybody.
+    /// The path to a QP at this address, if it is known. Asks no other process and opens no socket.
     pub(crate) fn path_to(&self, adapter: &'static Adapter, qpn: u32) -> Way {
         let mut found = self.found.lock();
         let (slot, generation) = (slot_of(qpn), adapter.generation());
@@ -168,8 +168,8 @@ impl Ah {
         }
     }
 
-    /// Finds the path to a QP at this address for [`Ah::path_to`]. It may make sockets, and wait a tenth of a second for
-    /// another process: not for whoever has a QP locked.
+    /// Finds the path to a QP at this address for [`Ah::path_to`]. It may open sockets and wait a tenth of a second for another process, so
+    /// the caller has no QP locked.
     pub(crate) fn find_path(&self, adapter: &'static Adapter, qpn: u32) {
         let shared = if self.route.to.is_group() { None } else { adapter.shm_path(&self.route, qpn) };
         let path = shared.or_else(|| {

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// What a program has left in a context that it closes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // the fields are named after the objects
 pub struct Leftovers {
     pub qps: usize,
     pub srqs: usize,
@@ -29,9 +29,9 @@ impl fmt::Display for Leftovers {
 
 impl Context {
     /// Ends the context as the kernel ends one whose descriptor is closed: its queue pairs send and receive nothing any
-    /// more, nobody reaches memory by its regions and windows, and its descriptors are closed. What else of the objects
-    /// is left is memory, which the program gives back by destroying them, or never. While an
-    /// import of it is open nothing ends. Returns what there was to end.
+    /// more, no peer accesses memory by its regions and windows, and its descriptors are closed. The objects keep their own
+    /// memory, which is freed when the program destroys them. While an import of the context is open, nothing ends.
+    /// Returns how many objects there were to end.
     pub fn close(&self) -> Leftovers {
         if adapter::contexts().iter().any(|other| other.is_import_of(self)) {
             return Leftovers::default();

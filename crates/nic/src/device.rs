@@ -107,7 +107,7 @@ impl Device {
     /// Opens the device: joins the host's other processes on UDP port 4791.
     ///
     /// # Errors
-    /// EADDRINUSE when somebody else has the port; what else the system refused.
+    /// EADDRINUSE when a process that doesn't share the port has it; other errors of the system.
     pub fn open(self: &Arc<Self>) -> Result<Arc<Context>> {
         self.open_as(None, || Handles::new(&self.info.name))
     }
@@ -159,7 +159,7 @@ struct PortView {
 /// What becomes of an open device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceNews {
-    /// It is of no more use.
+    /// It can't be used any more.
     Failed,
     /// Its interface has another hardware address.
     HardwareAddress,
@@ -167,7 +167,7 @@ pub enum DeviceNews {
     AddressesLost(Vec<HostAddr>),
 }
 
-/// Who wants to know what becomes of a device.
+/// The function that is called when there is news of a device.
 struct Listener(Box<dyn Fn(&DeviceNews) + Send + Sync>);
 
 impl std::fmt::Debug for Listener {
@@ -184,7 +184,7 @@ pub struct Context {
     /// The adapter that has been asked to listen to the device's addresses: its generation plus one. 0: none.
     listening: AtomicU32,
     async_events: EventQueue<AsyncEvent>,
-    /// The program has been told that the device is of no more use.
+    /// IBV_EVENT_DEVICE_FATAL has been raised.
     failed: AtomicBool,
     listener: OnceLock<Listener>,
     /// Packets with a P_Key or Q_Key that their QP doesn't have.
@@ -198,8 +198,7 @@ pub struct Context {
     pub(crate) cqs: AtomicUsize,
 }
 
-/// The adapter has failed in a way that it can't name: the program is told, once for each open device, by
-/// IBV_EVENT_DEVICE_FATAL.
+/// The adapter has failed for a cause that no other event stands for: raises IBV_EVENT_DEVICE_FATAL, once for each open device.
 pub fn fail_devices() {
     for context in adapter::contexts() {
         context.fail();
@@ -245,8 +244,7 @@ impl Context {
         self.port.read().gids.iter().map(|(i, e)| (i, *e)).collect()
     }
 
-    /// The asynchronous events. For each one taken that is about an object, that object's `unacked_async().got()` is
-    /// called by whoever takes it.
+    /// The asynchronous events. A thread that takes an event about an object calls that object's `unacked_async().got()`.
     #[must_use]
     pub fn async_events(&self) -> &EventQueue<AsyncEvent> {
         &self.async_events
@@ -271,7 +269,7 @@ impl Context {
         self.port.read().gids.clone()
     }
 
-    /// Takes into account what has changed since the devices were listed. From now on there is news of it.
+    /// Takes into account what has changed since the devices were listed. Later changes are reported by the news of the network.
     fn catch_up(&self) {
         let mut port = self.port.write();
         if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
@@ -283,7 +281,7 @@ impl Context {
         }
     }
 
-    /// A program that addresses by LIDs can't use a port without one: a line, one for each process, says why it has none.
+    /// A program that addresses by LIDs can't use a port without one: logs, once in each process, why the port has none.
     fn explain_missing_lid(&self) {
         static TOLD: AtomicBool = AtomicBool::new(false);
         let port = self.port();

@@ -1,7 +1,7 @@
 //! One GID table for all processes of a host: an index keeps its GID for as long as any process has the device open.
 //!
-//! A table has a history (an address that went leaves a hole), which the kernel keeps for its devices. Here every process
-//! that has a device open keeps it, by following the news of the network; who comes later asks one of them.
+//! A table has a history (an address that was removed leaves a hole), which the kernel keeps for its devices. Here every process
+//! that has a device open keeps it, by following the news of the network. A process that opens the device later asks one of them.
 
 use crate::adapter;
 use ferroce_host::{self, GidTables, KIND_GIDS, Services};

@@ -1,7 +1,7 @@
 //! The adapter: verbs objects, and the choice of the fabric that carries their packets.
 //!
 //! In here: devices and contexts, QPs, AHs, XRC domains, frames, imports; how engine, fabrics and host are put together.
-//! Out of here: who makes progress (`ferroce_engine`), how packets travel (`ferroce_hostlink`, `ferroce_udp`), the host's other
+//! Out of here: which threads make progress (`ferroce_engine`), how packets travel (`ferroce_hostlink`, `ferroce_udp`), the host's other
 //! processes (`ferroce_host`), the transport (`ferroce_proto`), memory and its keys (`ferroce_mem`), queues
 //! (`ferroce_queues`), the C ABI (`capi`).
 //!

@@ -14,10 +14,11 @@ const KIND: u8 = 8;
 /// How long another process may take to answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Who knows the path MTU (IBV_MTU_*) of a queue pair of this process, if it is connected to a peer: both numbers are given.
+/// The function that returns the path MTU (IBV_MTU_*) of a queue pair of this process. Its arguments are the numbers of the queue pair
+/// and of its peer; it returns `None` unless the two are connected.
 static KNOWN: OnceLock<fn(u32, u32) -> Option<u8>> = OnceLock::new();
 
-/// Has `known` asked. Locks of the adapter may be held then. The first one stays.
+/// Sets the function that returns path MTUs. Locks of the adapter may be held while it is called. The first one stays.
 pub fn know_by(known: fn(u32, u32) -> Option<u8>) {
     let _ = KNOWN.set(known);
 }
@@ -33,7 +34,7 @@ impl Service for Asked {
         let body = message.get(frame::HEADER..).and_then(<[u8]>::first_chunk::<8>);
         let both = body.map_or(0, |body| u64::from_le_bytes(*body));
         let mtu = known(both as u32, (both >> 32) as u32).unwrap_or(0);
-        // Who is gone needs no answer.
+        // Ignored: the process that asked may have ended.
         let _ =
             frame::send(connection.raw(), &mut [&frame::header(frame::GRANTED)[..], &[mtu]].concat(), &[]);
     }
@@ -45,7 +46,7 @@ pub(crate) fn register(services: &Services) {
 }
 
 impl Adapter {
-    /// What another process of this host knows.
+    /// Asks the process of this host that has `qpn` for the path MTU of that queue pair.
     fn ask_for_mtu(&self, qpn: u32, peer: u32) -> Option<u8> {
         let connection = self.host.dial(slot_of(qpn))?;
         let mut request = [&frame::header(KIND)[..], &qpn.to_le_bytes(), &peer.to_le_bytes()].concat();

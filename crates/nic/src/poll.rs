@@ -1,4 +1,4 @@
-//! Polling as programs do it: who looks for completions makes progress.
+//! Polling as programs do it: a thread that polls for completions makes progress.
 
 use crate::adapter;
 use crate::poller::Poller;
@@ -51,8 +51,8 @@ impl Poll for Cq {
     }
 }
 
-/// A number of a completion counter (ibv_read_comp_cntr(3), ibv_read_err_comp_cntr(3)). Who reads it is waiting: it makes
-/// progress, as polling does.
+/// A number of a completion counter (ibv_read_comp_cntr(3), ibv_read_err_comp_cntr(3)). A thread that waits for completions reads it
+/// again and again, so reading makes progress, as polling does.
 #[must_use]
 pub fn read_comp_cntr(counter: &CompCntr, which: CntrValue) -> u64 {
     adapter::progress_of_poller(true, false, |adapter, first| adapter.read_rings(first, None));

@@ -1,9 +1,9 @@
-//! A thread that polls, as those see it who bring completions about.
+//! A thread that polls for completions, as the code that makes completions sees it.
 
 use ferroce_queues::Cq;
 use ferroce_types::Completion;
 
-/// A thread that polls a queue, while it makes progress: what completes into the queue meanwhile may go past it, straight to the thread.
+/// A thread that polls a queue, while it makes progress: completions for the queue may go straight to the thread meanwhile.
 pub(crate) struct Poller<'a> {
     cq: &'a Cq,
     /// For how many more completions the thread has room.

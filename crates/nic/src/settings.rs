@@ -60,7 +60,7 @@ const KNOWN: [&str; 15] = [
     LIBIBVERBS,
     SEED,
 ];
-/// Those of Ferroce's own tests, which are none of its business.
+/// Prefixes of the variables of Ferroce's own tests, which aren't checked.
 const OF_TESTS: [&str; 5] = [
     "FERROCE_TEST_",
     "FERROCE_SKIP_LOG",
@@ -70,8 +70,8 @@ const OF_TESTS: [&str; 5] = [
 ];
 const PREFIX: &str = "FERROCE_";
 
-/// What is wrong with this process's environment: a sentence for each variable that is unknown, or whose value means
-/// nothing. (`FERROCE_DEVICES` isn't looked at: a wrong one is the error of who asks for devices.)
+/// The mistakes in this process's environment: a sentence for each variable that is unknown or has an invalid value.
+/// (`FERROCE_DEVICES` isn't checked: calls that list devices return the error.)
 #[must_use]
 pub fn mistakes() -> Vec<String> {
     ferroce_os::settings().filter_map(|(name, value)| mistake(&name, &value)).collect()
@@ -94,7 +94,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
     why_wrong(&name, value).map(|why| format!("{name}={}: {why}", value.display()))
 }
 
-/// Why a value of a known variable means nothing.
+/// Why a value of a known variable is invalid.
 #[must_use]
 pub fn why_wrong(name: &str, value: &OsStr) -> Option<String> {
     match name {
@@ -130,7 +130,7 @@ fn log_mistake(filter: &str) -> Option<String> {
     ))
 }
 
-/// Who copies: a value that means nothing is as none.
+/// Whether the processor copies or the kernel. An invalid value counts as none.
 pub(crate) fn way_of_copies() -> Way {
     value(copy::VARIABLE).and_then(|way| way.to_str()?.parse().ok()).unwrap_or(Way::Guarded)
 }
@@ -150,7 +150,7 @@ pub(crate) fn limits_of() -> Option<LimitsOf> {
 /// What a value of [`STRICT`] asks for: the limits of an adapter, if any.
 ///
 /// # Errors
-/// It means nothing: what would.
+/// The value is invalid: the message contains the valid ones.
 pub fn strictness(value: &OsStr) -> Result<Option<LimitsOf>, String> {
     match value.to_string_lossy().as_ref() {
         "1" => Ok(None),
@@ -158,7 +158,7 @@ pub fn strictness(value: &OsStr) -> Result<Option<LimitsOf>, String> {
     }
 }
 
-/// Who may share memory with this process: nobody else's if the list means nothing.
+/// The users and groups whose processes may share memory with this one, besides its own user; none if the list is invalid.
 pub(crate) fn trust() -> Trust {
     value(TRUST).and_then(|list| list.to_str()?.parse().ok()).unwrap_or_default()
 }
@@ -177,7 +177,7 @@ pub fn checks_memory() -> bool {
     *ASKED.get_or_init(|| check().is_some_and(|check| check.memory))
 }
 
-/// More is asked of how packets are placed than that their bytes are there, so that there have to be packets.
+/// FERROCE_STRICT is set, or the checker compares memory: both need packets and change how these are placed.
 #[must_use]
 pub fn is_careful() -> bool {
     static CAREFUL: OnceLock<bool> = OnceLock::new();

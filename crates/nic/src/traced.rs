@@ -1,8 +1,9 @@
-//! What the process tells of its messages to one who traces it (`ferroce trace PID`).
+//! The messages that the process reports to a tracer (`ferroce trace PID`).
 //!
-//! The tracer asks again and again over one connection. From each question on, what ends is noted until there is no room for more
-//! ([`BURST`]), and handed over at the next question. A message looks at one byte of its queue pair, which says who observes the
-//! queue pair: a tracer, completion counters. The tracer's part of it is zero while nobody traces, and again once there is no room.
+//! The tracer asks again and again over one connection. From each question on, messages that end are noted until there is no room for
+//! more ([`BURST`]), and handed over at the next question. At the end of a message, one byte of its queue pair is read, which contains
+//! bits for the observers of the queue pair: the tracer, completion counters. The tracer's bits are zero without a tracer, and when
+//! there is no room.
 
 use crate::adapter::{self, Adapter};
 use crate::qp::{self, Qp};
@@ -22,11 +23,11 @@ use std::time::Duration;
 /// Bytes of the longest question.
 const LONGEST: usize = 128;
 
-/// The one who traces this process, if somebody does.
+/// The tracer of this process, if there is one.
 #[derive(Default)]
 pub(crate) struct Tracing {
     tracer: Mutex<class::Tracer, Option<Tracer>>,
-    /// There is one: queue pairs that are made from now on are traced from the beginning.
+    /// There is a tracer: queue pairs that are made from now on are traced from the beginning.
     attached: AtomicBool,
 }
 
@@ -34,7 +35,7 @@ struct Tracer {
     connection: EngineFd,
     filter: Filter,
     noted: Vec<Noted>,
-    /// When it was asked last, in ns.
+    /// When the tracer asked last, in ns.
     asked: u64,
     /// When there was no room any more.
     full: Option<u64>,
@@ -59,7 +60,7 @@ impl Noted {
     }
 }
 
-/// Answers who wants to trace this process.
+/// Answers processes that want to trace this one.
 pub(crate) fn register(services: &Services) {
     services.register(KIND_TRACE, Arc::new(Traced));
 }
@@ -103,7 +104,8 @@ impl Tracing {
         self.tracer.lock().as_ref().map_or(qp::Traced::None, |tracer| wanted(&tracer.filter, number))
     }
 
-    /// Notes a message; `stop` if messages of its queue pair needn't be told of until the next question. That comes after `stop`.
+    /// Notes a message. Calls `stop` if there is no tracer or no room: messages of its queue pair needn't be noted until the next question.
+    /// The tracer is locked meanwhile, so that question comes after `stop`.
     pub(crate) fn note(&self, noted: Noted, stop: impl FnOnce()) {
         match &mut *self.tracer.lock() {
             Some(tracer) if tracer.noted.len() < tracer.noted.capacity() => tracer.noted.push(noted),
@@ -126,20 +128,20 @@ fn wanted(filter: &Filter, number: u32) -> qp::Traced {
 }
 
 impl Tracer {
-    /// Takes what was noted. From now on `filter` says what is.
+    /// Takes the messages that were noted. From now on those that match `filter` are noted.
     fn take(&mut self, filter: Filter) -> (Trace, Vec<Noted>) {
         let now = clock::now().0;
         let passed = now.saturating_sub(self.asked);
         let unseen = self.full.map_or(0, |full| now.saturating_sub(full));
         (self.filter, self.asked, self.full) = (filter, now, None);
-        // Nothing is allocated by who notes.
+        // The room is allocated here: threads that note a message allocate nothing.
         let noted = std::mem::replace(&mut self.noted, Vec::with_capacity(BURST));
         (Trace { messages: Vec::new(), passed, unseen }, noted)
     }
 }
 
 impl Adapter {
-    /// Hands over what has been noted, and has more noted.
+    /// Hands over the messages that were noted, and has more noted.
     fn answer_tracer(&self, filter: Filter) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let (mut trace, noted) = self.tracing.tracer.lock().as_mut().ok_or_else(gone)?.take(filter.clone());
@@ -157,12 +159,12 @@ impl Adapter {
     fn detach_tracer(&self) {
         let gone = self.tracing.tracer.lock().take();
         trace_each(|_| qp::Traced::None);
-        // From here on there may be another, whose queue pairs are to stay as it wants them.
+        // From here on there may be another tracer, and queue pairs keep the bits that it sets.
         self.tracing.attached.store(false, Ordering::Release);
         drop(gone);
     }
 
-    /// Takes the tracer's next question, if there is one; `None` if the tracer is gone or makes no sense.
+    /// Takes the tracer's next question, if there is one; `None` if the tracer is gone or sends something else.
     fn next_question(&self) -> Option<Option<Filter>> {
         let tracer = self.tracing.tracer.lock();
         let Some(tracer) = &*tracer else { return Some(None) };
@@ -190,7 +192,7 @@ impl Noted {
     }
 }
 
-/// The tracer as a source. Nothing of it is done by threads that poll.
+/// The tracer as a source. Threads that poll do none of its work.
 pub(crate) struct TraceSource(pub(crate) &'static Adapter);
 
 impl Source for TraceSource {
@@ -206,7 +208,7 @@ impl Source for TraceSource {
     }
 }
 
-/// Which messages of which queue pair are noted from now on.
+/// Sets which messages are noted from now on, for each queue pair.
 fn trace_each(traced: impl Fn(&Qp) -> qp::Traced) {
     for context in adapter::contexts() {
         for qp in adapter::existing(&context).qps {

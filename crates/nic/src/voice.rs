@@ -9,22 +9,22 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Lines at once.
+/// How many lines may be written at once.
 const BURST: u32 = 20;
 /// The time after which there may be one more.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often, and with what pause in between, a process that exits looks whether all is told.
+/// How often, and with what pause in between, a process that exits checks whether all lines have been written.
 const LOOKS: u32 = 1000;
 const PAUSE: Duration = Duration::from_micros(200);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
 static KEEPER: OnceLock<fn(&Report)> = OnceLock::new();
 static TWO_LINES: AtomicBool = AtomicBool::new(false);
-/// Failures that nobody has been told of yet.
+/// Failures whose lines haven't been written yet.
 static UNTOLD: AtomicU32 = AtomicU32::new(0);
 static LIMIT: Limit = Limit::new();
 
-/// How often somebody may speak.
+/// How many lines may be written in a time.
 #[derive(Debug)]
 struct Limit {
     rate: Rate,
@@ -46,7 +46,7 @@ impl Limit {
     }
 }
 
-/// A line that may be told.
+/// A line that may be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Admitted {
     /// So many before it were kept back.
@@ -69,7 +69,7 @@ pub fn keep(keeper: fn(&Report)) {
     let _ = KEEPER.set(keeper);
 }
 
-/// A failure that somebody is about to tell of. The peer, and through it the rest of this process, may know of the failure already.
+/// A failure whose line is about to be written. The peer, and through it the rest of this process, may know of the failure already.
 #[derive(Debug)]
 pub(crate) struct Untold(Report);
 
@@ -89,7 +89,7 @@ impl Drop for Untold {
     }
 }
 
-/// The process ends: whoever was about to tell of a failure does, for a fifth of a second at most.
+/// The process exits: waits until other threads have written the lines of their failures, for a fifth of a second at most.
 extern "C" fn exiting(_: *mut c_void) {
     for _ in 0..LOOKS {
         if UNTOLD.load(Ordering::Acquire) == 0 {
@@ -99,7 +99,7 @@ extern "C" fn exiting(_: *mut c_void) {
     }
 }
 
-/// Tells of failures. No QP is locked.
+/// Writes the lines of failures. The caller has no QP locked.
 #[cold]
 pub(crate) fn say(reports: &mut Vec<Untold>) {
     for untold in reports.drain(..) {
@@ -117,7 +117,7 @@ pub(crate) fn say(reports: &mut Vec<Untold>) {
     }
 }
 
-/// Tells something that isn't of one queue pair.
+/// Writes a line to the listener, or to the log without one.
 #[cold]
 pub(crate) fn tell(line: &str) {
     match LISTENER.get() {

@@ -1,8 +1,8 @@
-//! What the process tells of itself to those who watch it (`ferroce ps`, the counters in `/sys`).
+//! The account of itself that the process gives to its watchers (`ferroce ps`, the counters in `/sys`).
 //!
-//! Nothing is written down before somebody asks. Then whichever thread answers other processes, the background thread as a
-//! rule, looks at one object after the other. It waits for no lock: what is busy for longer than [`PATIENCE`], all objects
-//! together, is told as such.
+//! The account is made when a watcher asks. The thread that answers other processes, as a rule the background thread, looks at one
+//! object after the other. It doesn't wait for locks: it tries again while an object is busy, for [`PATIENCE`] for all objects
+//! together, and then reports the object as busy.
 
 use crate::adapter::{self, Adapter};
 use crate::owner::OfContext;
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(2);
 struct Past {
     /// Of queue pairs that are gone, by device.
     gone: BTreeMap<String, Counters>,
-    /// Of the queue pairs of the last account, by serial number, as they were told there.
+    /// Of the queue pairs in the last account, by serial number: the values in that account.
     told: Option<Arc<BTreeMap<u64, Counters>>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn keep(context: &Context, counted: &ferroce_proto::Counters) {
     }
 }
 
-/// Answers those who watch this process.
+/// Answers processes that watch this one.
 pub(crate) fn register(services: &Services) {
     services.register(KIND_WATCH, Arc::new(Watched));
 }
@@ -107,10 +107,10 @@ struct Account {
     cqs: HashSet<u64>,
     /// Shared receive queues that are in it.
     srqs: HashSet<u64>,
-    /// What queue pairs have told in the account before, and in this one.
+    /// The counters of queue pairs in the last account, and in this one.
     before: Arc<BTreeMap<u64, Counters>>,
     told: BTreeMap<u64, Counters>,
-    /// Until then busy objects are waited for.
+    /// Until then the account tries again to read busy objects.
     until: Instant,
 }
 
@@ -213,7 +213,7 @@ impl Account {
             adapter.manager().map(|manager| self.look(|| manager.try_look()).unwrap_or_else(busy));
     }
 
-    /// What `look` sees. It is called again while the object is busy and there is time.
+    /// Returns what `look` returns. Calls it again while the object is busy and there is time.
     fn look<T>(&self, look: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let seen = look();

@@ -2,7 +2,7 @@
 //!
 //! In here: the composition of the progress engine, the host's other processes, the fabrics and the numbers; every object
 //! that the process has made; threads' buffers; news of the network.
-//! Out of here: who makes progress and when (`engine`), which way leads to a QP (`fabric`), verbs objects.
+//! Out of here: which threads make progress and when (`engine`), which way leads to a QP (`fabric`), verbs objects.
 
 mod handler;
 mod network;
@@ -152,7 +152,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;
     adapter.watch_links()?;
     let thread = Thread::start()?;
-    // What fails before this drops the adapter again; from here on it stays until the process ends.
+    // An error before this line drops the adapter; from here on it stays until the process ends.
     let adapter: &'static Adapter = Box::leak(adapter);
     thread.drive(adapter);
     CURRENT.set(adapter);
@@ -193,9 +193,9 @@ pub(crate) fn expect_sleeper(is_one_more: bool) {
     }
 }
 
-/// Makes progress and says what a thread that waits for a completion event is to sleep on; `None` if it `has_event` meanwhile.
-/// `may_wait`: it won't be content without. The caller polls, without a lock and without anything that needs a destructor (it may be
-/// cancelled there), then calls [`progress_of_waiter`].
+/// Makes progress and returns the descriptors and the timeout with which a thread waits for a completion event; `None` if it `has_event`
+/// meanwhile. `may_wait`: the call blocks until there is an event. The caller polls, without a lock and without anything that needs a
+/// destructor (it may be cancelled there), then calls [`progress_of_waiter`].
 #[must_use]
 pub fn prepare_wait(channel: RawFd, may_wait: bool, has_event: impl Fn() -> bool) -> Option<WaitPlan> {
     match current() {
@@ -204,7 +204,7 @@ pub fn prepare_wait(channel: RawFd, may_wait: bool, has_event: impl Fn() -> bool
     }
 }
 
-/// Progress on behalf of a thread that has waited as [`prepare_wait`] said. `readable`: it was woken by the second descriptor.
+/// Progress on behalf of a thread that has waited with the plan of [`prepare_wait`]. `readable`: the second descriptor woke it.
 pub fn progress_of_waiter(readable: bool) {
     if let Some(adapter) = current() {
         Loop::progress_of_waiter(adapter, readable);
@@ -251,8 +251,8 @@ impl Adapter {
         result
     }
 
-    /// Finds out what a QP at work wanted to know; it may take a while, so no QP is locked. Who waits stays in its list until
-    /// then, so that a panic hands it on.
+    /// Finds the processes and paths that QPs have asked for while they worked. It may take a while, so no QP is locked. A QP stays in its
+    /// list until its answer is there, so that a panic hands it on.
     fn find_ways(&'static self, work: &mut Work) {
         loop {
             if let Some((qp, srqn)) = work.unconnected.first().cloned() {
@@ -278,12 +278,12 @@ impl Adapter {
         }
     }
 
-    /// Has more to do when others have had their turn.
+    /// Gives `qp` another turn, after the QPs that wait in the run queue.
     pub(crate) fn enqueue(&self, qp: &Arc<Qp>) {
         self.engine.enqueue(qp);
     }
 
-    /// Lets `qp` work when `at` has come. For whoever has it locked.
+    /// Lets `qp` work when `at` has come. The caller holds the QP's lock.
     #[inline]
     pub(crate) fn schedule(&self, qp: &Qp, at: Instant) {
         self.engine.schedule(&qp.deadline, at, qp.qpn());

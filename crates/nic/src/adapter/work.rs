@@ -25,7 +25,7 @@ pub(crate) struct Work {
     pub(crate) falling_back: Vec<Arc<Qp>>,
     /// Something was sent to a QP of this process.
     pub(crate) left_here: bool,
-    /// What is told of failures when no QP is locked.
+    /// Reports of failures, which are logged when no QP is locked.
     pub(crate) said: Vec<Untold>,
     /// A completion found no room in its queue.
     pub(crate) overrun: bool,
@@ -87,7 +87,7 @@ impl Work {
     }
 }
 
-/// Buffers in use. Dropped by unwinding, it hands on what they hold for others; whoever comes through forgets it.
+/// Unwind guard of buffers in use: if the section panics, it hands on what they hold for other QPs. Call `mem::forget` on success.
 pub(super) struct HandsOn<'a> {
     pub(super) adapter: &'a Adapter,
     pub(super) work: &'a mut Work,

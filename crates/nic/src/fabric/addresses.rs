@@ -124,8 +124,8 @@ impl PeerSocket {
     /// How long a full socket is waited for: its owner may be stopped for good.
     const PATIENCE: Duration = Duration::from_millis(100);
 
-    /// Whether a packet that nobody will acknowledge or repeat may go now, or should wait for the peer to read what
-    /// it has. Between hosts nobody can know.
+    /// Whether a packet that is neither acknowledged nor repeated may go now, or should wait until the peer has read its socket. Always
+    /// true for another host, whose sockets can't be looked at.
     pub(crate) fn has_room(&self, bytes: u32) -> bool {
         let Some((endpoint, steering)) = &self.on_this_host else { return true };
         let since = self.full_since.load(Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Adapter {
     /// Makes a local address usable.
     ///
     /// # Errors
-    /// EADDRINUSE when somebody else has the port there; what else the system refused.
+    /// EADDRINUSE when a process that doesn't share the port has it there; other errors of the system.
     pub(crate) fn add_address(&self, address: HostAddr) -> Result<()> {
         if self.addresses.endpoint(address).is_some() {
             return Ok(());
@@ -182,8 +182,9 @@ impl Adapter {
         self.watch_slots()
     }
 
-    /// Makes a device's addresses usable. One whose port somebody else has is left out, which is told once; who names it later
-    /// is refused, unless it is free by then. So is one that can't be used yet: there is news when it can.
+    /// Makes a device's addresses usable. An address whose port another process has is left out, with one line in the log; a queue pair
+    /// that names it later is refused, unless the port is free by then. An address that can't be used yet is left out without a line: the
+    /// news of the network reports when it can.
     ///
     /// # Errors
     /// As [`Adapter::add_address`], but EADDRINUSE and EBUSY only when no address is left, or the port is taken at all addresses.
@@ -192,12 +193,12 @@ impl Adapter {
         for &address in addresses {
             let is_it = |left_out: &LeftOut| left_out.address == address && left_out.for_good;
             if self.addresses.left_out.lock().iter().any(is_it) {
-                // Asking for it takes up to some seconds.
+                // Asking its holder takes up to some seconds.
                 continue;
             }
             match self.add_address(address).map_err(|error| (error.errno(), error)) {
                 Ok(()) => usable = true,
-                // Still tentative, or gone since the table was read: there is news of either.
+                // Still tentative, or gone since the table was read: the news of the network reports either.
                 Err((libc::EADDRNOTAVAIL, _)) => {
                     tracing::debug!(?address, "an address of the GID table can't be used now");
                 }
@@ -476,13 +477,13 @@ impl Local {
     }
 }
 
-/// Somebody has the port at all addresses of this host, whichever are its own.
+/// A process has bound the port to the wildcard address: it has it at all addresses of this host.
 fn is_held_everywhere() -> bool {
     let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     any.into_iter().any(|ip| ferroce_host::is_held(HostAddr::new(ip, 0)))
 }
 
-/// FERROCE_FABRIC=udp, or more is asked of how packets are placed: everything goes over sockets, as between hosts.
+/// FERROCE_FABRIC=udp is set, or a setting that places packets with more care: all packets go over sockets, as between hosts.
 pub(crate) fn udp_only() -> bool {
     static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     let is_udp = || settings::value(settings::FABRIC).is_some_and(|v| v == "udp");

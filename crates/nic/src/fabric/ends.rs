@@ -34,7 +34,7 @@ impl Context {
     /// The hosts that an address vector names.
     ///
     /// # Errors
-    /// EINVAL for a source GID that doesn't exist, and for a LID that is no host's.
+    /// EINVAL for a source GID that doesn't exist, and for a LID that no host has.
     pub(super) fn ends(&self, av: &AddressVector) -> Result<Ends> {
         if av.is_global { self.ends_of_gids(av) } else { self.ends_of_lids(av.dlid) }
     }

@@ -70,7 +70,7 @@ impl Source for LinkSource {
     /// Peers wake the background thread for what they leave from now on.
     fn about_to_sleep(&self) -> bool {
         let Some(own) = self.0.links.own() else { return false };
-        // Leases have run out: whoever was waiting for an event then was cancelled, or comes back to this.
+        // All leases have expired: a waiting thread that is still counted was cancelled, or adds itself again.
         own.bell().forget_waiters();
         own.bell().background_sleeps();
         self.0.links.has_work()
@@ -98,7 +98,7 @@ impl Source for LinkSource {
 /// Hands packets out of rings to their QPs.
 struct Dispatch<'a, 'b> {
     adapter: &'static Adapter,
-    /// Whoever looks into the rings.
+    /// The thread that reads the rings, if it polls for completions.
     poller: Option<&'a mut Poller<'b>>,
 }
 
@@ -279,7 +279,7 @@ impl Adapter {
                     env.handle(proto, now, &packet.headers, received.payload().into(), &packet.meta);
                 } else {
                     if env.is_peer_on_shm(&packet.meta) {
-                        // Any packet over UDP tells it.
+                        // The peer changes to UDP when any packet comes from this QP over UDP.
                         env.notify_congestion(ends.1, now);
                     }
                     tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
@@ -309,21 +309,22 @@ impl Adapter {
         qp.note_unserved(run.link());
         let now = clock::now();
         let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
-            // The sender has heard from this QP through shared memory: that the QP goes another way now means that the
-            // packets are of a connection that was.
+            // A QP sends such packets after a packet of its peer has come through shared memory. So if this QP has another path
+            // now, they belong to an earlier connection.
             let link = run.link();
             if !env.is_connected_to(&link.peer()) {
                 return;
             }
             env.mark_peer_uses_shm(proto.params().dest_qpn);
-            // Neither what this QP sends next may overtake the acknowledgement, nor the acknowledgement a receive that is held back.
+            // The next packets of this QP must not overtake the acknowledgement, and the acknowledgement must not overtake a
+            // receive completion that is held back.
             let in_order = env.sends_through(link) && env.holds_nothing_back();
             while let Some(packet) = run.next() {
                 let by_position = in_order && run.is_by_position(packet);
                 let executed = env.handle_compact(proto, link, packet, by_position);
                 run.settle(executed);
             }
-            // Receives are told of when this has been done.
+            // The receives complete after the acknowledgement.
             run.acknowledge();
         };
         self.with_work(|work| qp.work(work, now, handle));
@@ -343,7 +344,7 @@ impl Adapter {
             return;
         }
         let waiting = self.links.attend(&mut |link| {
-            // What it has left is carried out before anybody learns of its end.
+            // The last packets of a process that has ended are handled before QPs learn of its end.
             link.receive_last(&mut Dispatch { adapter: self, poller: None });
         });
         self.enqueue_all(&waiting);

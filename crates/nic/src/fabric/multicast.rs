@@ -30,18 +30,18 @@ const MULTICAST_QPN: u32 = 0xff_ffff;
 #[derive(Debug, Default)]
 pub(crate) struct Multicast {
     groups: RwLock<class::MulticastGroups, Vec<Arc<Group>>>,
-    /// How many, for whoever has none to look after.
+    /// How many there are: threads that make progress skip the sockets of groups without a lock while this is 0.
     count: AtomicUsize,
-    /// Says which of their sockets are readable; made for the first group.
+    /// Reports which of their sockets are readable; made for the first group.
     epoll: OnceLock<EngineFd>,
-    /// Held by whoever attaches or detaches.
+    /// Held by a thread that attaches or detaches a QP.
     changing: Mutex<class::MulticastChanging, ()>,
 }
 
 #[derive(Debug)]
 struct Group {
     socket: GroupSocket,
-    /// Held shared while packets are given to them: who has detached a QP knows that it gets no more.
+    /// Locked shared while packets are given to the members, exclusively to remove one: a QP that has been detached gets no more packets.
     members: RwLock<class::MulticastMembers, Vec<Arc<Qp>>>,
 }
 
@@ -80,7 +80,7 @@ impl Adapter {
     /// Attaches a UD QP to a group; once is enough.
     ///
     /// # Errors
-    /// ENOMEM beyond the limits, else what kept the process from joining the group.
+    /// ENOMEM beyond the limits; the system's error if the process can't join the group.
     pub(crate) fn attach(&self, qp: &Arc<Qp>, address: HostAddr) -> Result<()> {
         let _changing = self.multicast.changing.lock();
         let group = match self.multicast.find(address) {
@@ -110,7 +110,7 @@ impl Adapter {
         let mut members = group.members.write();
         members.retain(|member| !Arc::ptr_eq(member, qp));
         let last = members.is_empty();
-        // Others lock the groups first. Nobody attaches meanwhile.
+        // The lock of the groups comes before that of members. `changing` keeps other threads from attaching a QP meanwhile.
         drop(members);
         if last {
             let mut groups = self.multicast.groups.write();
@@ -133,7 +133,7 @@ impl Adapter {
         if epoll.get().is_none() {
             let new = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
             self.engine.watch(new.raw()).map_err(refused)?;
-            // Nobody else is changing anything.
+            // The caller holds `changing`: no other thread has set it.
             let _ = epoll.set(new);
         }
         let socket = GroupSocket::join(address)?;

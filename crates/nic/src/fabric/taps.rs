@@ -20,7 +20,7 @@ use ferroce_wire::{Headers, ROCE_V2_PORT};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What [`Datagram`] says of a packet besides its bytes.
+/// The fields of a [`Datagram`] besides its bytes.
 type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u32, u16);
 
 /// Both taps; it exists only while one of them is on.
@@ -56,7 +56,7 @@ impl Taps {
         self.faults.is_some()
     }
 
-    /// Packets are shown to somebody.
+    /// There is a capture.
     pub(crate) fn has_capture(&self) -> bool {
         self.capture.is_some()
     }
@@ -181,7 +181,7 @@ impl Adapter {
         true
     }
 
-    /// Wakes the background thread for packets that faults hold back, if nobody else will look after them.
+    /// Wakes the background thread for the next packet that faults hold back, if it would sleep past the time of that packet.
     pub(crate) fn wake_for_taps(&self) {
         if let Some(taps) = self.taps.filter(|taps| taps.next() != u64::MAX) {
             self.engine.wake_for(Instant(taps.next()));
@@ -211,7 +211,7 @@ impl Adapter {
         }
     }
 
-    /// Packets are captured: they must all be there to be seen.
+    /// Packets are captured, so requests don't take the ways that build no packets.
     pub(crate) fn has_capture(&self) -> bool {
         self.taps.is_some_and(Taps::has_capture)
     }

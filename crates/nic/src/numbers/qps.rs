@@ -1,4 +1,4 @@
-//! Who owns which QPN in this process. A QPN is a slot of the host (high 12 bits) and an index (low 12 bits).
+//! The QPNs of this process and the QPs that own them. A QPN is a slot of the host (high 12 bits) and an index (low 12 bits).
 
 use crate::adapter::Adapter;
 use crate::device::MAX_QP;
@@ -44,7 +44,7 @@ struct Slot {
 enum Entry {
     Free,
     Qp(Arc<Qp>),
-    /// Something that no packet is for.
+    /// An object for which no packets come.
     Reserved,
 }
 
@@ -64,7 +64,7 @@ impl Slot {
     }
 }
 
-/// Frees a number if `is_it` says so of what it stands for, and returns that.
+/// Frees a number if `is_it` returns true for its entry, and returns the entry.
 fn free(slots: &mut [Slot], qpn: u32, is_it: impl Fn(&Entry) -> bool) -> Option<Entry> {
     let slot = slots.iter_mut().find(|slot| slot.number == slot_of(qpn))?;
     let entry = &mut slot.qps[qpn as usize % QPNS_PER_SLOT];
@@ -85,7 +85,7 @@ impl Adapter {
         qp.ok_or_else(|| Error::NoMemory("no QPN is left".into()))
     }
 
-    /// Gives a number to a QP or queue that no packet is for.
+    /// Gives a number to a QP or queue for which no packets come.
     ///
     /// # Errors
     /// As [`Adapter::add_qp`].
