@@ -2,7 +2,7 @@
 //! that choose which frames which QP receives.
 //!
 //! In here: the QPs, work queues and receive-side scaling, flows and their counters, the sockets.
-//! Out of here: the formats of headers (`ferroce_wire`), who reads the sockets and when (`engine`).
+//! Out of here: the formats of headers (`ferroce_wire`), which threads read the sockets and when (`engine`).
 //!
 //! A raw QP is a tap on its interface: the kernel gets the frames too. A frame that a QP sends leaves through the interface,
 //! and goes to the QPs of this host on the same interface whose flows match it as well, the sender among them.

@@ -1,7 +1,7 @@
 //! One interface as this process's raw QPs use it: a packet socket (packet(7)), and the flows that share what comes.
 //!
-//! The socket doesn't get what it has sent itself: those frames are distributed here. What other processes' raw QPs send
-//! through the interface comes as outgoing frames, told from those of the kernel by a mark; the filter keeps the kernel's out.
+//! The socket doesn't receive the frames that it has sent itself: those are distributed here. Frames of other processes' raw QPs
+//! come as outgoing frames with a mark; the filter drops outgoing frames without the mark, which are the kernel's.
 
 use super::RawQp;
 use super::flow::{Flow, Rules};
@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Says of a frame that a raw QP has sent it ("RoCE" in ASCII).
+/// The mark (SO_MARK) of frames that a raw QP has sent ("RoCE" in ASCII).
 const MARK: u32 = 0x526f_4345;
 const ALL_PROTOCOLS: u16 = libc::ETH_P_ALL as u16;
 
@@ -137,7 +137,7 @@ impl Port {
         self.socket.raw()
     }
 
-    /// As [`fd`](Self::fd), looked at first: no socket of the program's that has the number now is read or sends.
+    /// As [`fd`](Self::fd), but −1 if the program has closed the socket: another socket of the program may have the number now.
     pub(super) fn checked_fd(&self) -> RawFd {
         self.socket.checked()
     }
@@ -165,7 +165,7 @@ impl Port {
     /// Puts a rule in force.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system's errors.
     pub(super) fn add_flow(&self, flow: &Arc<Flow>) -> Result<()> {
         if self.is_inherited() {
             return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
@@ -182,7 +182,7 @@ impl Port {
         Ok(())
     }
 
-    /// Takes a rule back: when this returns, nobody is steering by it.
+    /// Takes a rule back: when this returns, no thread steers frames by it.
     pub(super) fn remove_flow(&self, flow: &Arc<Flow>) {
         if self.is_inherited() {
             return;
@@ -195,7 +195,7 @@ impl Port {
             tracing::debug!(%error, "binding a packet socket to nothing");
         }
         if let Some(membership) = flow.membership(self.mac) {
-            // Gone with the interface is gone as well.
+            // It fails if the interface has been removed, and the membership with it.
             let _ = self.member(libc::PACKET_DROP_MEMBERSHIP, membership);
         }
     }
@@ -238,13 +238,13 @@ impl Port {
         }
     }
 
-    /// Takes what has arrived, one batch; whether there was anything.
+    /// Takes one batch of frames that have arrived. Returns whether there were any.
     pub(crate) fn receive(&self) -> bool {
         let mut done = false;
         if self.has_blocked.load(Ordering::Acquire) {
             done |= self.resume_blocked();
         }
-        // Somebody else is at it.
+        // If the receiver is locked, another thread is reading the socket.
         let Some(mut receiver) = self.receiver.try_lock() else { return done };
         let receiver = receiver.get_or_insert_with(Receiver::new);
         let received = receiver.receive(self.checked_fd(), &mut |bytes, sealed| {

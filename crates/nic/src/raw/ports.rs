@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub(crate) struct RawPorts {
     ports: RwLock<class::RawPorts, Vec<Weak<Port>>>,
-    /// A hint that spares everybody else the lock.
+    /// There are sockets. Threads that make progress don't lock `ports` while this is false.
     any: AtomicBool,
     /// QPs that may send again when their time has come.
     paced: Mutex<class::RawPaced, BTreeMap<u32, Weak<RawQp>>>,
@@ -44,7 +44,7 @@ impl Adapter {
     /// The packet socket of an interface.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW, also when there is a socket already; what else the system refused.
+    /// EPERM without CAP_NET_RAW, also when there is a socket already; other errors of the system.
     pub(crate) fn raw_port(&self, netdev: &Netdev) -> Result<Arc<Port>> {
         let new = Port::open(netdev)?;
         let mut ports = self.raw.ports.write();
@@ -67,13 +67,13 @@ impl Adapter {
         }
     }
 
-    /// Lets a QP go on when `at` has come. For whoever has it locked.
+    /// Lets a QP go on when `at` has come. The caller holds the QP's lock.
     pub(crate) fn schedule_raw(&self, qp: &Arc<RawQp>, at: Instant) {
         self.raw.paced.lock().insert(qp.qpn(), Arc::downgrade(qp));
         self.engine.schedule(&qp.deadline, at, qp.qpn());
     }
 
-    /// The time of a QP with this number has come; whether it had something to send.
+    /// The time of the QP with this number has come: lets it go on. Returns whether it had something to send.
     pub(crate) fn resume_raw(&self, qpn: u32) -> bool {
         let qp = self.raw.paced.lock().remove(&qpn);
         qp.and_then(|qp| qp.upgrade()).is_some_and(|qp| {

@@ -1,4 +1,5 @@
-//! Frames from a packet socket: batches, what the kernel says beside them, and what it leaves to be done.
+//! Frames from a packet socket, in batches. The kernel adds a header and a control message to each frame, and leaves checksums,
+//! segmentation and VLAN tags to be completed here.
 
 use super::frame::{TAG, TAG_AT};
 use super::segment::segments;
@@ -11,7 +12,7 @@ use std::os::fd::RawFd;
 
 /// Frames taken at once.
 const BATCH: usize = 16;
-/// Bytes for one frame: 64 KiB of IP, its link headers, and what the kernel says before it.
+/// Bytes for one frame: 64 KiB of IP, its link headers, and the kernel's header before it ([`VnetHeader`]).
 const FRAME: usize = 65 << 10;
 
 /// `struct virtio_net_hdr`, before each frame of a socket with PACKET_VNET_HDR.
@@ -29,7 +30,7 @@ impl VnetHeader {
     pub(super) const SIZE: usize = 10;
     /// The checksum of TCP or UDP is to be completed.
     const NEEDS_CHECKSUM: u8 = 1;
-    /// It has been found right.
+    /// The checksum has been verified.
     const CHECKED: u8 = 2;
 
     /// Flags, the kind of segmentation, and words in the machine's order: the length of headers, the size of a segment,
@@ -135,7 +136,7 @@ mod tests {
     use ferroce_os::sys::control::Control;
     use ferroce_wire::frame::Frame;
 
-    /// The tag that a message of these words says.
+    /// The tag that is read from a control message with these values.
     fn said(status: u32, tag_and_kind: [u16; 2]) -> Option<[u8; TAG]> {
         let mut facts = [0; size_of::<libc::tpacket_auxdata>()];
         facts[..4].copy_from_slice(&status.to_ne_bytes());

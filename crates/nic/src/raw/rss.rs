@@ -47,8 +47,8 @@ impl IndTable {
     /// A table of these queues, in this order; one may stand there more than once.
     ///
     /// # Errors
-    /// [`ferroce_types::Error::Invalid`] for a number of entries that is no power of two or above [`MAX_TABLE`]; [`ferroce_types::Error::NoMemory`] when
-    /// there are [`MAX_TABLES`].
+    /// [`ferroce_types::Error::Invalid`] for a number of entries that isn't a power of two or is above [`MAX_TABLE`];
+    /// [`ferroce_types::Error::NoMemory`] when there are [`MAX_TABLES`].
     pub fn create(wqs: Vec<Arc<Wq>>) -> Result<Arc<Self>> {
         if !wqs.len().is_power_of_two() || wqs.len() > MAX_TABLE as usize {
             return invalid!(

@@ -1,4 +1,4 @@
-//! What a flow matches: the headers that it names, bit by bit where its masks say so.
+//! What a flow matches: the headers that it names, and in them the bits that its masks select.
 
 use ferroce_types::{Result, invalid};
 use ferroce_wire::frame::{Ethernet, Frame, Layer, Network, Transport, Tunnel, Under};
@@ -41,7 +41,7 @@ impl<const N: usize> Bits for [u8; N] {
     }
 }
 
-/// A header that frames must have, and what it must say.
+/// A header that frames must have, with the values of its fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the fields are those of ibv_create_flow(3)
 pub enum Match {

@@ -37,7 +37,7 @@ pub(super) enum Phase {
     Error,
 }
 
-/// Whose queue it is, for its events.
+/// The owner of a queue, which gets its events.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner {
     Program,
@@ -216,7 +216,7 @@ impl Wq {
 
     fn flush(&self, inner: &mut Inner) {
         while let Some(wqe) = inner.queue.pop() {
-            // In ERR already, the queue has nothing to add to what an overrun says.
+            // The queue is in ERR already: an overrun, which the completion queue reports by an event, changes nothing about it.
             let _ = self.complete(wqe.wr_id, WcStatus::WrFlushErr, 0, false, WcTags::default());
         }
     }

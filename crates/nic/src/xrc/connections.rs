@@ -1,6 +1,6 @@
-//! SRQs of other processes. A target gives requests that name one to the process that has it, over a connection to that
-//! process's slot, and answers the initiator itself as the results come. The connection's end is the other's end: a process
-//! that dies or lets go of the QP closes it.
+//! SRQs of other processes. A target gives requests that name such an SRQ to the process that has it, over a connection to that
+//! process's slot, and answers the initiator itself as the results come. The connection is closed when the other process dies or
+//! gives up the QP.
 //!
 //! In here: both ends of such connections. The background thread reads them.
 
@@ -82,7 +82,7 @@ pub(crate) struct SrqProcess {
 }
 
 impl SrqProcess {
-    /// Tells it from all others of this process.
+    /// The number of the connection, which no other connection of this process has.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -119,7 +119,7 @@ pub(super) fn receive(connection: &EngineFd, bytes: &mut [u8]) -> Option<Option<
         return match frame::receive(connection.checked(), bytes) {
             Ok((len, _)) if len > 0 => Some(Some(len)),
             Err(e) if e.kind() == ErrorKind::WouldBlock => Some(None),
-            // Said once when the other end was closed with something unread: what it has sent is still there.
+            // Returned once if the other end was closed with unread messages: the messages that it has sent can still be read.
             Err(e) if e.kind() == ErrorKind::ConnectionReset => continue,
             _ => None,
         };
@@ -139,12 +139,12 @@ pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
     frame::send(connection.checked(), bytes, &[]).is_ok()
 }
 
-/// Tells another process that it has a handle of a target. Never blocks.
+/// Grants another process a handle of a target. Never blocks.
 pub(crate) fn grant_handle(connection: &EngineFd) -> bool {
     send(connection, &mut frame::header(frame::GRANTED))
 }
 
-/// Tells it of an event, or not when it doesn't read what it is sent. Never blocks.
+/// Sends another process an event. The event is lost if the process doesn't read its messages. Never blocks.
 pub(crate) fn send_event(connection: &EngineFd, event: AsyncEvent) {
     if let Some(mut bytes) = handle_message::event(event) {
         send(connection, &mut bytes);
@@ -195,7 +195,7 @@ impl Connections {
     pub(super) fn remove(&self, number: u64) -> Option<End> {
         let end = self.ends.lock().by_number.remove(&number);
         if let Some(end) = &end {
-            // Closing it does as well, but somebody may still hold it.
+            // Closing the descriptor removes it too, but another thread may keep it open for longer.
             let fd = end.connection().raw();
             let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
@@ -242,7 +242,7 @@ impl Adapter {
         if send(&connection, &mut hello) { Ok(connection) } else { Err(ConnectError::Refused) }
     }
 
-    /// Reads what other processes say.
+    /// Reads the messages of other processes.
     fn attend_xrc(&'static self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         let ready = sys::epoll_wait(self.xrc.poll_fd(), &mut events, Some(Duration::ZERO));
@@ -316,8 +316,8 @@ impl Adapter {
         });
     }
 
-    /// What executes requests of another process's target ends with its device context; the other process connects again. False: the
-    /// queue pair is none of those.
+    /// Ends a queue pair that executes requests of another process's target, as its device context ends; the other process connects
+    /// again. False: `qp` isn't such a queue pair.
     pub(crate) fn stop_serving(&'static self, qp: &Arc<Qp>) -> bool {
         let is_it = |end: &End| matches!(end, End::Serving(served, _) if Arc::ptr_eq(served, qp));
         let number = self.xrc.ends.lock().by_number.iter().find_map(|(n, end)| is_it(end).then_some(*n));
@@ -327,11 +327,12 @@ impl Adapter {
         number.is_some()
     }
 
-    /// The other process has gone, or let go.
+    /// The other process has ended, or has closed the connection.
     fn end(&'static self, number: u64) {
         match self.xrc.remove(number) {
             Some(End::Serving(qp, connection)) => {
-                // A thread that reads it at this moment holds it for longer, and what the peer gives to it would be lost.
+                // A thread that is reading the connection keeps it open for longer. Without the shutdown, requests that the peer sends
+                // in that time would be lost.
                 sys::shutdown(connection.raw());
                 end_service(&qp);
             }

@@ -28,13 +28,13 @@ pub(super) struct Guest {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last change that was asked for, until the other process wants it made.
+    /// The last change that was asked for, until the other process confirms it ([`Call::CarryOut`]).
     proposed: Option<(u32, QpAttr, u32)>,
     /// A change of attributes is under way.
     modifying: bool,
-    /// The other process has gone, or let go.
+    /// The other process has ended, or has given the handle up.
     left: bool,
-    /// It wants to know when the handle is closed.
+    /// The number of the call that is answered when the handle has been closed.
     farewell: Option<u32>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn admit(connection: EngineFd, bytes: &[u8]) {
         (adapter.xrc.has_room() && qp.add_guest(&connection)).then_some((adapter, qp))
     });
     let Some((adapter, qp)) = found else {
-        // Who is gone needs no answer.
+        // Ignored: the process that asked may have ended.
         send(&connection, &mut frame::header(frame::REFUSED));
         return;
     };
@@ -111,7 +111,7 @@ impl Guest {
         send(&self.connection, &mut handle_message::done(number, result))
     }
 
-    /// Gives the handle up; the last one takes the QP with it. Once a change that is under way has ended.
+    /// Gives the handle up, when a change that is in progress has ended; the last handle ends the QP.
     pub(super) fn leave(&self) {
         let farewell = {
             let mut state = self.state.lock();
@@ -129,7 +129,7 @@ impl Guest {
         }
     }
 
-    /// A change of attributes has ended. What is asked for next is begun from here on.
+    /// A change of attributes has ended. From here on the next one may begin.
     fn modified(&self, number: u32, result: &Result<(), Error>) {
         let left = {
             let mut state = self.state.lock();
@@ -156,7 +156,7 @@ impl super::Connections {
             tracing::warn!("no thread for a change of a target queue pair's attributes");
             let mut jobs = self.jobs.lock();
             jobs.workers -= 1;
-            // Who works already sees to it.
+            // Threads that work already take the waiting changes; without any, the changes fail.
             let stuck = if jobs.workers == 0 { std::mem::take(&mut jobs.waiting) } else { VecDeque::new() };
             drop(jobs);
             for job in stuck {
@@ -165,7 +165,7 @@ impl super::Connections {
         }
     }
 
-    /// Until nothing waits.
+    /// Makes changes until none waits.
     fn work_off(&self) {
         let Ok(_inside) = ferroce_os::fork::enter_library() else { return };
         loop {

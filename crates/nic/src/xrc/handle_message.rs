@@ -1,4 +1,4 @@
-//! What a process that has a target QP and one that has opened it say to each other.
+//! The messages between a process that has a target QP and a process that has opened it.
 
 use super::DomainFile;
 use super::message::NAME;
@@ -8,7 +8,7 @@ use ferroce_types::{Access, AsyncEvent, Error, Placement, QpState};
 
 /// The kind of a request for a handle of a target.
 pub(super) const KIND: u8 = 5;
-/// The first message: frame, QPN, four bytes that are zero, inode, device's name.
+/// The first message: frame, QPN, four bytes that are zero, the file's device number and inode, the RDMA device's name.
 const OPEN: usize = 8 + 8 + 16 + NAME;
 const QUERY: u8 = 1;
 const MODIFY: u8 = 2;
@@ -18,7 +18,7 @@ const DONE: u8 = 5;
 const EVENT: u8 = 6;
 const CARRY_OUT: u8 = 7;
 const READY: u8 = 8;
-/// Bytes of what an error says.
+/// Bytes of an error's text.
 const LONGEST_TEXT: usize = 200;
 
 /// The first message: a process wants a handle of a target.
@@ -144,7 +144,7 @@ structure!(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     Query,
-    /// A change of attributes, to be made when the opener says so: it may have given up waiting meanwhile.
+    /// A change of attributes, to be made when the opener confirms it by `CarryOut`: it may have given up waiting meanwhile.
     Modify(QpAttr, u32),
     /// The change with this number is to be made.
     CarryOut,
@@ -180,7 +180,7 @@ pub(super) fn parse_call(mut bytes: &[u8]) -> Option<(u32, Call)> {
     from.is_empty().then_some((number, call))
 }
 
-/// What the process with the QP says.
+/// The messages of the process with the QP.
 #[derive(Debug)]
 pub(super) enum News {
     Queried(u32, QpAttr),

@@ -1,4 +1,4 @@
-//! What two processes say to each other about a target of one and the SRQs of the other.
+//! The messages between two processes about a target of one and the SRQs of the other.
 
 use super::DomainFile;
 use ferroce_host::frame;
@@ -18,7 +18,7 @@ const FETCH: u8 = 2;
 const DROPPED: u8 = 3;
 
 impl DomainFile {
-    /// Writes inode and device's name.
+    /// Writes the file's device number and inode, and the RDMA device's name.
     pub(super) fn put(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(&self.dev.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.ino.to_ne_bytes());
@@ -168,7 +168,7 @@ pub(super) struct Outcomes {
 }
 
 impl Outcomes {
-    /// One more request. `None` when it wasn't looked at. `send` is given what can be answered now.
+    /// Adds one more request; `None`: it wasn't looked at. Calls `send` with the answers that can leave now.
     pub(super) fn add(&mut self, executed: Option<Executed>, send: impl FnMut(&mut [u8])) {
         match executed {
             Some(Executed::Done { original: 0 }) if self.dropped == 0 => self.done += 1,
@@ -195,7 +195,7 @@ impl Outcomes {
     }
 }
 
-/// What an answer says besides "done" is an AETH syndrome.
+/// The answer to requests: its status is an AETH syndrome, an ACK if they were executed.
 fn answer(executed: Executed, count: u32) -> [u8; FRONT + 8] {
     let (syndrome, original) = match executed {
         Executed::Done { original } => (Syndrome::ACK_UNLIMITED, original),

@@ -109,7 +109,7 @@ fn identify(context: &Context, fd: RawFd) -> Result<DomainFile> {
     Ok(DomainFile { device: context.device().info().name.clone(), dev, ino })
 }
 
-/// One of the parties that share a target QP: whoever has created or opened it.
+/// The context that a target QP was created or opened in, with the user handle of that call. A target may have several.
 #[derive(Debug)]
 pub(crate) struct Opener {
     pub(crate) context: Arc<Context>,
@@ -145,7 +145,7 @@ impl XrcTarget {
         Ok(Self::of(qp, xrcd, user_handle).unwrap_or_else(|_| unreachable!("a new QP isn't on its way out")))
     }
 
-    /// A target has no queues and no protection domain: private ones, which nobody sees, stand in for them.
+    /// A target has no queues and no protection domain: private ones, which the program can't reach, stand in for them.
     fn parts(context: &Arc<Context>) -> Result<(Arc<Pd>, QpInit)> {
         let pd = Pd::alloc(context)?;
         let cq = Cq::create(context, 1, None, 0)?;

@@ -30,7 +30,7 @@ pub(super) struct Remote {
     opener: Arc<Opener>,
     adapter: &'static Adapter,
     connection: Arc<EngineFd>,
-    /// Tells the connection from the process's others.
+    /// The number of the connection, which no other connection of this process has.
     end: AtomicU64,
     state: Mutex<class::RemoteTarget, State>,
     changed: Changed,
@@ -40,10 +40,10 @@ pub(super) struct Remote {
 struct State {
     /// The number of the last call.
     calls: u32,
-    /// It is under way.
+    /// The last call isn't finished.
     calling: bool,
     answer: Option<(u32, Answer)>,
-    /// The change of attributes that somebody waits for, and that isn't to be made yet.
+    /// The number of the change of attributes that a thread waits for, while it isn't confirmed.
     proposed: Option<u32>,
     /// The other process has ended.
     gone: bool,
@@ -53,7 +53,7 @@ struct State {
 
 type Guard<'a> = MutexGuard<'a, class::RemoteTarget, State>;
 
-/// Dropped, also by unwinding, it lets the next call begin.
+/// Lets the next call begin when it is dropped, also by unwinding.
 struct Calling<'a>(&'a Remote);
 
 impl Drop for Calling<'_> {
@@ -102,12 +102,12 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Asks for a change, which is made when the other process has said that it is there: one that was given up before
-    /// isn't made later.
+    /// Asks for a change of attributes. The other process first answers that it is ready, and makes the change after a confirmation: a
+    /// change that was given up before isn't made later.
     ///
     /// # Errors
-    /// [`Error::Busy`] when the other process doesn't answer: nothing is changed. [`Error::Dead`] when it has ended, or was
-    /// to make the change and says nothing: then the handle has ended.
+    /// [`Error::Busy`] when the other process doesn't answer: nothing is changed. [`Error::Dead`] when it has ended, or doesn't answer
+    /// after the confirmation: then the handle has ended.
     pub(super) fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
         match self.call(&Call::Modify(*attr, bits))? {
             Answer::Done(result) => result,
@@ -115,7 +115,7 @@ impl Remote {
         }
     }
 
-    /// Of a QP that has ended with its process there is nothing but the state.
+    /// The attributes. Of a QP that has ended with its process only the state is set, to ERR.
     pub(super) fn query(&self) -> Result<QpAttr> {
         match self.call(&Call::Query) {
             Ok(Answer::Queried(attr)) => Ok(attr),
@@ -188,7 +188,7 @@ impl Remote {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(silence()),
             Err(_) => return Err(dead()),
         }
-        // Until the other process is to make the change.
+        // False once the change has been confirmed.
         let mut may_give_up = true;
         loop {
             match state.answer.take() {
@@ -236,7 +236,7 @@ impl Remote {
         Some(())
     }
 
-    /// The other process has ended, and the QP with it; or nobody knows what it does.
+    /// The other process has ended, and the QP with it; or the outcome of a change is unknown.
     pub(super) fn lose(&self) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.gone, true) {
@@ -257,7 +257,7 @@ impl Remote {
 }
 
 impl Drop for Remote {
-    /// Who forgets a handle, or couldn't make use of it, has given it up.
+    /// A handle that is dropped is given up, also if its creation fails halfway.
     fn drop(&mut self) {
         if !self.is_inherited() {
             self.adapter.xrc.remove(self.end.load(Ordering::Relaxed));

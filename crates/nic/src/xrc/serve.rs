@@ -40,7 +40,7 @@ impl Service for Handles {
 fn begin_service(connection: EngineFd, bytes: &[u8]) {
     let served = Hello::parse(bytes).ok_or(()).and_then(|hello| serve(&hello));
     let (Ok(qp), Some(adapter)) = (served, adapter::current()) else {
-        // Who is gone needs no answer.
+        // Ignored: the process that asked may have ended.
         send(&connection, &mut frame::header(frame::REFUSED));
         return;
     };
@@ -52,11 +52,12 @@ fn begin_service(connection: EngineFd, bytes: &[u8]) {
     }
 }
 
-/// What executes the requests: a target with the other's number, which nobody finds.
+/// Makes the QP that executes the requests: a target with the number of the other process's target, which isn't in this process's
+/// table of QPs.
 fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
     let adapter = adapter::current().ok_or(())?;
     let xrcd = adapter.xrcd_of_srq(hello.srqn).ok_or(())?;
-    // A number of this process is none of the other's targets.
+    // The other process has no target with a number of this process.
     let is_own = adapter.owns(hello.qpn);
     if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 || is_own {
         return Err(());
