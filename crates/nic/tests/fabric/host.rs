@@ -56,7 +56,7 @@ fn packets_reach_the_owner_through_joins_and_kills() {
             let to = address_of(round);
             let before: Vec<[u64; 2]> =
                 members.iter_mut().map(|m| ["own", "foreign"].map(|n| m.number(n))).collect();
-            // Who joins at the same moment may take slots that share a socket; both read it then.
+            // Processes that join at the same moment may take slots that share a socket; then each of them reads it.
             let slots: Vec<u64> = members.iter_mut().map(|m| m.number("slot")).collect();
             let shares = |slot: u64| slots.iter().filter(|other| **other % 64 == slot % 64).count() > 1;
             let sender = random.below(MEMBERS);
@@ -298,7 +298,7 @@ fn packets_read_by_the_wrong_process_are_forwarded() {
             // It counts a packet when it has sent it: the owner may have it before.
             eventually("the thief has counted them", || thief.number("forwarded") == 150);
             assert_eq!(thief.number("foreign"), 150);
-            // What is for nobody goes nowhere.
+            // A packet for a slot that no process has is counted and dropped.
             owner.kill();
             assert_eq!(sender.ask(&format!("send {to} {owned} 9 64")), "9");
             eventually("they are counted", || thief.number("unknown") == 9);
@@ -434,7 +434,7 @@ fn too_few_descriptors_are_reported_and_none_is_leaked() {
                 let error = endpoint(&joiner, address(to)).unwrap_err();
                 assert_eq!(error.errno(), libc::EMFILE, "{to} with room for {room}: {error}");
                 limit(1000);
-                // Connections of those who have said nothing may be given up meanwhile.
+                // Connections over which no request has come may be closed meanwhile.
                 assert!(open() <= before, "{to} with room for {room}");
             }
             joiner.answer_requests();
@@ -471,7 +471,7 @@ fn joining_works_without_proc() {
     });
 }
 
-/// A process of another user, in the same network namespace, that runs `python` code and says "ready".
+/// A process of another user, in the same network namespace, that runs Python `code` and then prints "ready".
 fn other_user(code: &str) -> Option<Child> {
     if !read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295")) {
         return None;
@@ -507,7 +507,7 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
         let joiner = Host::join().unwrap();
         assert!(joiner.slots()[0] >= 400 && !joiner.is_leader());
         endpoint(&joiner, address(LO4)).unwrap();
-        // One who takes the port.
+        // A process that takes the port.
         let taker = other_user("s=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); s.bind(('::1',4791))");
         match endpoint(&joiner, address(LO6)).unwrap_err() {
             Error::AddressInUse { holder, .. } => assert_eq!(holder.uid, Some(65534)),
@@ -527,7 +527,7 @@ fn forwarded_packets_of_another_user_are_not_taken() {
     in_root_namespace("host::forwarded_packets_of_another_user_are_not_taken", || {
         let joiner = Host::join().unwrap();
         let slot = joiner.slots()[0];
-        // A packet for our slot, well formed but for who sends it: first by root, then by another user.
+        // A well-formed packet for our slot, sent first by root, which is our own user, then by another user.
         let qpn = u32::from(slot) << 12;
         let mut blob = b"FRC2".to_vec();
         blob.extend_from_slice(&16_u32.to_ne_bytes());
@@ -548,7 +548,7 @@ fn forwarded_packets_of_another_user_are_not_taken() {
             ferroce_tests::record_skip("no second user can be had here");
             return;
         };
-        // It said "ready" after sending: what there is is in the queue.
+        // The process has printed "ready" after sending, so the packet would be in the queue.
         assert_eq!(joiner.recv_forwarded(&mut |_| ()), Some(0));
         other.kill().unwrap();
         other.wait().unwrap();

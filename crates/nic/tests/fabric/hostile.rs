@@ -102,7 +102,8 @@ fn hostile() -> (Remote, Side) {
     (remote, side)
 }
 
-/// Writes what `what` says where it does not belong, each with a process of its own. Whether the link then `breaks`.
+/// For each word of `what`, has a new process write to its links what doesn't belong there (`scribble::scribble`). `breaks`: the link
+/// to that process then fails.
 fn scribble(what: &[&str], breaks: bool) {
     let traffic = Traffic::start();
     for what in what {
@@ -245,7 +246,7 @@ fn an_access_under_way_outlives_its_link_and_is_waited_for() {
         let (mut remote, side) = hostile();
         begin_access(&mut remote, &side);
         assert_eq!(remote.member.ask("scribble odd-tail"), "ok");
-        // Somebody reads what it has written.
+        // The thread of the traffic makes progress, so it has read the ring by now.
         traffic.goes_on();
         side.send(7, SendOp::Send, side.sge(0, 100), None);
         assert_ne!(side.wait().status, WcStatus::Success, "the link has ended");

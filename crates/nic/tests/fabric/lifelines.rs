@@ -15,7 +15,7 @@ use std::time::Duration;
 const SLOT: u16 = 3000;
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Tells who is gone.
+/// Sends the slots of processes that are gone.
 struct Manager(Sender<u16>);
 
 impl CommunicationManager for Manager {
@@ -93,7 +93,7 @@ fn a_process_that_ends_a_lifeline_unheard_is_asked_again() {
         assert_eq!(frame::kind_of(&request), Some(6));
         frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
         assert_nobody_is_gone(&told);
-        // It has said that it has the connection: the end of that is its own, though its name is there.
+        // The process has answered that it has the connection. So the end of the connection is its own, though its name is still bound.
         drop(connection);
         assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
     });

@@ -1,4 +1,4 @@
-//! A process that takes part in its host, told what to do line by line.
+//! A process that takes part in its host. It reads a command from each line.
 
 use super::packets;
 use ferroce_nic::host::{Error, Host};

@@ -1,5 +1,5 @@
-//! A process with a QP that others connect to, told what to do line by line: one that behaves well sends back whatever it
-//! is sent; a hostile one does worse.
+//! A process with a QP that others connect to. It reads a command from each line: some send back the messages that arrive, others
+//! do what only a hostile process does.
 
 use super::member::answer_commands;
 use super::messages::{self, INCOMING};
@@ -98,7 +98,7 @@ pub fn peer() {
         ["burst", count, byte] => {
             let side = side.unwrap();
             let at = side.mr.key();
-            // SAFETY: the memory is the side's, and nobody else uses it now.
+            // SAFETY: the memory is the side's, and no request or other thread uses it now.
             unsafe { (side.addr() as *mut u8).write(byte.parse().unwrap()) };
             for n in 0..count.parse().unwrap() {
                 side.send(n, SendOp::Send, Sge { addr: side.addr(), length: 1, lkey: at }, None);
@@ -176,7 +176,7 @@ pub fn peer() {
                 (0..count.parse().unwrap()).map(|_: u32| scribble::offer(slot, "rightly")).collect();
             offered.iter().filter(|(said, _)| *said == "granted").count().to_string()
         }
-        // Connects and says nothing, again and again: how many connections there were.
+        // Connects again and again without sending a request; returns how many connections succeeded.
         ["flood", slot, count] => {
             let slot = slot.parse().unwrap();
             let before = held.len();

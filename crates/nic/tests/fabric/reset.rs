@@ -28,7 +28,7 @@ fn connections_follow_each_other(may_be_late: bool) {
     let mut late = 0;
     for generation in 0..40 {
         post_receives(&mut side);
-        // Who polls takes what comes, now and for a moment: not the background thread.
+        // After a poll, packets are left to the polling thread for a moment: the background thread doesn't take them.
         side.cq.poll(1, |wc| panic!("{wc:?}")).unwrap();
         // What is sent finds the queue pair as it was connected, or in RESET.
         let in_reset = generation % 2 == 1;

@@ -1,5 +1,5 @@
-//! What a hostile process can do to others of its user: write into the memory it shares with them, and send what nobody
-//! expects to their sockets.
+//! What a hostile process can do to others of its user: write into the memory that it shares with them, and send messages that aren't
+//! requests to their sockets.
 
 use ferroce_nic::sys::{self, EngineFd};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Reth};
@@ -51,7 +51,7 @@ fn rings() -> Vec<[usize; 2]> {
     links.into_iter().map(|base| [base, base + SPAN]).collect()
 }
 
-/// Writes what `what` says into all links.
+/// Writes nonsense into all links, of the kind that `what` names.
 pub fn scribble(what: &str) {
     for [own, peers] in rings() {
         let tail = word(own, TAIL).load(Ordering::Relaxed);
@@ -65,7 +65,7 @@ pub fn scribble(what: &str) {
                 put(own + 4096, &[0; RING]);
                 word(own, TAIL).store(tail + 64, Ordering::Release);
             }
-            // As who has no process descriptor of the other side.
+            // As a process without a process descriptor of the other side.
             "unseeing" => word(own, SEES_EXIT).store(0, Ordering::Release),
             "odd-tail" => word(own, TAIL).store(tail + 1, Ordering::Release),
             "tail-far-ahead" => word(own, TAIL).store(u64::MAX - 63, Ordering::Release),
@@ -92,7 +92,7 @@ pub fn begin_access(key: u64, qpn: u64) {
     }
 }
 
-/// Says that slots are this process's which are another's.
+/// Claims a slot of another process in this one's directories.
 pub fn claim(slot: u64) {
     for directory in mappings(DIRECTORY) {
         for at in [8, 16, 24, 32] {
@@ -132,7 +132,7 @@ fn publish(ring: usize, headers: &Headers, gid: [u8; 16]) {
         put(ring + 4096 + at as usize % RING, &(rest as u64).to_ne_bytes());
         at += rest as u64;
     }
-    // Waits for room, as long as somebody reads.
+    // Waits for room, for about a second: the peer may have stopped reading the ring.
     for _ in 0..1000 {
         if at + total as u64 - head.load(Ordering::Acquire) <= RING as u64 {
             put(ring + 4096 + at as usize % RING, &record[..total]);
@@ -169,7 +169,7 @@ pub fn connect(slot: u32) -> std::io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0) };
     assert!(fd >= 0);
-    // SAFETY: new, and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all-zero bytes are a valid sockaddr_un.
     let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -233,7 +233,7 @@ fn may_send_memory(socket: &OwnedFd) -> bool {
     send(socket, b"FRCE\x02\x0c\0\0", &[]) && verdict(socket) == "granted"
 }
 
-/// Offers shared memory in a way that `how` says. What became of it, and the connection.
+/// Offers shared memory, right or wrong as `how` names it. Returns the answer and the connection.
 pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
     let mut hello = vec![0; 40];
     hello[..8].copy_from_slice(b"FRCE\x02\x02\0\0");

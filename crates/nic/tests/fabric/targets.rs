@@ -174,7 +174,7 @@ fn end_of_the_creator() {
 
     assert_eq!(event_of(&xrcd), AsyncEvent::QpLastWqeReached(COOKIE));
 
-    // Who is stopped is waited for, but not long.
+    // Calls wait for a stopped process, but for a second each at most.
     there.member.stop();
     let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
     let start = Instant::now();
@@ -184,7 +184,7 @@ fn end_of_the_creator() {
     let waited = start.elapsed();
     assert!(waited >= 3 * SECOND - SECOND / 10 && waited < 10 * SECOND, "{waited:?}");
     there.member.go_on();
-    // What was given up isn't done late; an answer to an older question is none to this one.
+    // Changes that were given up aren't made later, and a late answer to an older call isn't taken for the answer to a new one.
     eventually("it answers again", || opened.query().is_ok());
     for _ in 0..20 {
         assert_eq!(opened.query().unwrap().state, QpState::Err);
@@ -217,7 +217,7 @@ fn refusals() {
         other.check_unused().unwrap();
     }
     assert!(start.elapsed() < 7 * SECOND, "none of the eight is waited for");
-    // Who has forgotten a handle has given it up: the creator's is the last.
+    // A handle that is dropped is given up, so the creator's is the last.
     drop(XrcTarget::open(&xrcd, there.qpn, COOKIE).unwrap());
     assert_eq!(there.member.ask("state"), "Reset");
     assert_eq!(there.member.ask("close"), "ok");
@@ -265,7 +265,7 @@ fn hostile_openers() {
         assert_eq!(granted, Some(0));
         let _ = connection.write(&call);
     }
-    // Questions whose answers nobody reads, and changes all at once.
+    // Queries whose answers aren't read, and changes over all connections at once.
     let flooding: Vec<File> = (0..40).map(|_| opened_by_hand(qpn, &hello).0).collect();
     let mut modify = vec![2, 9, 0, 0, 0];
     modify.resize(MODIFY, 0);

@@ -149,7 +149,7 @@ fn another_context_of_the_other_process() {
     a.close();
 }
 
-/// The other process was told nothing of the change.
+/// The target's process applies the change itself: it doesn't send it to the other process.
 fn rights_that_are_taken_back() {
     let there = There::start();
     let (va, rkey) = (there.va, there.rkey);
@@ -231,7 +231,7 @@ fn many_at_a_time() {
     let (mut a, target, _xrcd) = here();
     let word = (there.va + (MESSAGES * BYTES) as u64).next_multiple_of(8);
     for round in 0..2u8 {
-        // Into the other's memory, many packets each; a word behind says how often that was.
+        // WRITEs of many packets into the other process's memory. The word behind them counts every fourth one.
         for i in 0..MESSAGES {
             a.memory[..BYTES].fill(round + 1);
             let va = there.va + (i * BYTES) as u64;
@@ -303,7 +303,7 @@ fn a_process_that_is_stopped_gets_what_was_sent_over_sockets_when_it_goes_on() {
 #[test]
 fn many_requests_reach_it_in_order_over_a_lossy_network_too() {
     in_namespace("xrc::many_requests_reach_it_in_order_over_a_lossy_network_too", || {
-        // SAFETY: first thing in the test's process; nobody else reads the environment yet.
+        // SAFETY: no other thread of this process reads the environment yet.
         unsafe { std::env::set_var("FERROCE_FAULT", "drop=2%,dup=2%,reorder=2%,seed=7") };
         many_at_a_time();
     });
@@ -312,7 +312,7 @@ fn many_requests_reach_it_in_order_over_a_lossy_network_too() {
 #[test]
 fn every_operation_reaches_it_over_sockets_too() {
     in_namespace("xrc::every_operation_reaches_it_over_sockets_too", || {
-        // SAFETY: first thing in the test's process; nobody else reads the environment yet.
+        // SAFETY: no other thread of this process reads the environment yet.
         unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
         every_operation();
     });

@@ -224,7 +224,7 @@ fn posting_respects_state_and_limits() {
     a.reset();
     assert_eq!(a.post(0, SendOp::Send, a.sge(0, 8), None).unwrap_err().errno(), libc::EINVAL);
     a.connect_with(b.qp.qpn(), |attr| attr.rnr_retry = 7);
-    // Nobody receives: the queue of 64 fills up.
+    // `b` has posted no receive: the send queue of 64 fills up.
     for _ in 0..64 {
         a.post(0, SendOp::Send, a.sge(0, 8), None).unwrap();
     }

@@ -82,7 +82,7 @@ fn a_send_queue_that_has_drained_is_told_to_who_asked() {
         a.send(0, SendOp::Send, a.sge(0, 64), None);
         to(&a, QpState::Sqd, if asked { mask::EN_SQD_ASYNC_NOTIFY } else { 0 });
         a.send(1, SendOp::Send, a.sge(0, 64), None);
-        // Nobody receives yet.
+        // `b` has posted no receive yet.
         assert_eq!(next(&a.context, WHILE), None);
         b.recv(0, b.sge(0, 4096));
         b.recv(1, b.sge(0, 4096));
@@ -94,7 +94,7 @@ fn a_send_queue_that_has_drained_is_told_to_who_asked() {
     }
 }
 
-/// No receive completion tells of a request that is refused, so that an event does.
+/// A request that is refused has no receive completion at the responder, so an event reports it.
 fn a_refused_request_is_told_to_its_responder() {
     let refused: [(Request, AsyncEvent); 3] = [
         (|b| SendOp::Write { va: b.addr(), rkey: b.mr.key() ^ 0x100 }, AsyncEvent::QpAccessError(0)),
@@ -144,7 +144,8 @@ fn events_of_destroyed_objects_are_withdrawn() {
     let destroyer = std::thread::spawn(move || b.close());
     std::thread::sleep(WHILE);
     assert!(!destroyer.is_finished(), "the event isn't acknowledged yet");
-    // Who has got the event may change the QP first: it isn't to wait for who waits for it.
+    // A thread that has taken the event may change the QP before it acknowledges. That call must not wait for the destroyer, which
+    // waits for the acknowledgement.
     let (error, begun) = (QpAttr { state: QpState::Err, ..QpAttr::default() }, Instant::now());
     assert!(matches!(qp.modify(&error, mask::STATE), Err(Error::Invalid(_))));
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
@@ -154,7 +155,7 @@ fn events_of_destroyed_objects_are_withdrawn() {
 
 /// A device on one end of a cable.
 fn veth() {
-    // SAFETY: nobody else reads the environment: the adapter's thread doesn't.
+    // SAFETY: no other thread reads the environment: the adapter's thread doesn't.
     unsafe { std::env::set_var("FERROCE_DEVICES", "ferroce0=d0") };
     ip("link add d0 type veth peer name d1
         link set d1 up
@@ -201,7 +202,7 @@ fn a_port_that_goes_down_and_up_is_told() {
     all(&[AsyncEvent::PortError(1)]);
     ip("link set d1 up");
     all(&[AsyncEvent::PortActive(1)]);
-    // What lasts too short for anybody to look is told all the same.
+    // A change that is over before the adapter reads the interface raises its events all the same.
     for _ in 0..5 {
         ip("link set d0 down");
         ip("link set d0 up");
@@ -232,7 +233,7 @@ fn a_change_of_addresses_is_told() {
     expect(&context, &[]);
 }
 
-/// A hole stays a hole for whoever comes later, and the next address fills it.
+/// A hole in the table stays a hole in contexts that are opened later, and the next address fills it.
 fn a_gid_keeps_its_index_for_all() {
     veth();
     ip("addr add 10.1.0.2/24 dev d0

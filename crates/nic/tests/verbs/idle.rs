@@ -1,4 +1,4 @@
-//! What goes on when nobody polls any more.
+//! Work that goes on when no thread polls any more.
 
 use crate::namespace::in_namespace;
 use crate::pair::pair;

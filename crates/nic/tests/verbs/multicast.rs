@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
-/// What QPs are told to send groups' packets to.
+/// The destination QPN of datagrams to groups.
 const MULTICAST_QPN: u32 = 0xff_ffff;
 const SIZE: usize = 512;
 
@@ -77,7 +77,7 @@ fn delivery() {
     }
     // Twice is once.
     sides[1].qp.attach_mcast(mgid(3)).unwrap();
-    // Another group is nobody's business.
+    // A QP in another group only.
     sides[3].qp.attach_mcast(mgid(4)).unwrap();
     assert_eq!(memberships(GROUP), 1);
 
@@ -99,12 +99,12 @@ fn delivery() {
     }
     sides.iter().for_each(expect_nothing);
 
-    // A wrong Q_Key is nobody's.
+    // No QP receives a datagram with a wrong Q_Key.
     send(&mut sides[0], &ah, QKEY + 1, b"psst");
     assert_eq!(sides[0].wait().wr_id, 99);
     sides.iter().for_each(expect_nothing);
 
-    // Who has left gets nothing, though it was attached twice.
+    // A QP that has detached gets nothing, though it was attached twice.
     sides[1].qp.detach_mcast(mgid(3)).unwrap();
     assert_eq!(sides[1].qp.detach_mcast(mgid(3)).unwrap_err().errno(), libc::EINVAL);
     let ah = handle(&sides[3], mgid(3), 7);

@@ -1,4 +1,4 @@
-//! Memory windows: who may reach what through them, and how long.
+//! Memory windows: which memory peers may access through them, and how long.
 
 use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets, pair};
@@ -16,7 +16,7 @@ const ALL: Access = Access {
 };
 const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
 
-/// What the side's next completion says of a bind of `range` of its region.
+/// Binds the window to `range` of the side's region. Returns the side's next completion.
 fn bind(side: &Side, mw: &Mw, rkey: u32, range: (u64, u64), access: Access, zero_based: bool) -> Completion {
     bind_to(side, mw, rkey, &side.mr, range, access, zero_based)
 }

@@ -5,7 +5,7 @@ use ferroce_nic::{Context, Service};
 use std::sync::Arc;
 
 pub fn over_sockets() {
-    // SAFETY: called first thing in the test's process; nobody else reads the environment yet.
+    // SAFETY: called first in the test's process; no other thread reads the environment yet.
     unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
 }
 

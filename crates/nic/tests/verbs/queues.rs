@@ -118,7 +118,7 @@ fn an_event_stands_for_the_moderated_count() {
     assert!(take_event(&channel), "without moderation each completion raises its event");
 }
 
-/// Nobody polls: the background thread raises the event.
+/// No thread polls: the background thread raises the event.
 fn an_event_comes_when_the_period_ends() {
     let context = open();
     let channel = CompChannel::new(&context).unwrap();

@@ -46,7 +46,7 @@ fn a_shared_queues_receives_name_the_memory_of_its_domain_and_no_other() {
         post(&srq, 1, Sge { addr, length: 1000, lkey: mr.key() });
         a.send(1, SendOp::Send, a.sge(0, 100), to(&a, &b));
         assert_eq!((b.wait().status, a.wait().status), (WcStatus::Success, WcStatus::Success), "{service:?}");
-        // The QP's own memory isn't for whoever may post to the shared queue.
+        // A receive in the shared queue must not name memory of the QP's own domain.
         post(&srq, 2, b.sge(0, 1000));
         a.send(2, SendOp::Send, a.sge(0, 100), to(&a, &b));
         assert_eq!(b.wait().status, WcStatus::LocProtErr, "{service:?}");

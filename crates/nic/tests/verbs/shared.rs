@@ -93,7 +93,7 @@ impl Common {
         assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::Recv, MESSAGE as u32));
         let place = (wc.wr_id - RECEIVES) as usize;
         let at = self.far.addr() as usize + place * MESSAGE;
-        // SAFETY: within `far`'s memory, which nobody writes to before the place comes round again.
+        // SAFETY: within `far`'s memory, which isn't written to before the place comes round again.
         let [thread, number] = unsafe { (at as *const [u64; 2]).read_unaligned() };
         let (count, sum) = &self.came[thread as usize];
         count.fetch_add(1, Ordering::SeqCst);

@@ -15,8 +15,8 @@ const DURATION: Duration = Duration::from_millis(1500);
 const LIMIT: Duration = Duration::from_secs(20);
 const SIZES: [usize; 4] = [1, 300, 5000, 70_000];
 
-/// Posts on a QP that all threads post on, and polls the CQ that all of them poll: whoever finds a completion marks
-/// it as done.
+/// Posts on a QP that all threads post on, and polls the CQ that all of them poll: the thread that finds a completion marks it as
+/// done.
 fn add_one(near: &Side, far: &Side, thread: usize, done: &[AtomicBool; THREADS]) {
     done[thread].store(false, Ordering::SeqCst);
     let op = SendOp::FetchAdd { va: far.addr(), rkey: far.mr.key(), add: 1 };

@@ -1,4 +1,4 @@
-//! Extended reliable connections: domains, targets with several SRQs, and who shares a target.
+//! Extended reliable connections: domains, targets with several SRQs, and targets that several openers share.
 
 use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
