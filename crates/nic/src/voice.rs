@@ -24,7 +24,7 @@ static TWO_LINES: AtomicBool = AtomicBool::new(false);
 static UNTOLD: AtomicU32 = AtomicU32::new(0);
 static LIMIT: Limit = Limit::new();
 
-/// How many lines may be written in a time.
+/// Limits the rate of lines: [`BURST`] at once, then one in each [`INTERVAL`].
 #[derive(Debug)]
 struct Limit {
     rate: Rate,

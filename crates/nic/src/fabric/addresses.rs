@@ -124,8 +124,8 @@ impl PeerSocket {
     /// How long a full socket is waited for: its owner may be stopped for good.
     const PATIENCE: Duration = Duration::from_millis(100);
 
-    /// Whether a packet that is neither acknowledged nor repeated may go now, or should wait until the peer has read its socket. Always
-    /// true for another host, whose sockets can't be looked at.
+    /// Whether a packet that is neither acknowledged nor repeated may go now, or should wait until the peer has read its socket, for
+    /// [`Self::PATIENCE`] at most. Always true for another host, whose sockets can't be looked at.
     pub(crate) fn has_room(&self, bytes: u32) -> bool {
         let Some((endpoint, steering)) = &self.on_this_host else { return true };
         let since = self.full_since.load(Ordering::Relaxed);
@@ -477,7 +477,7 @@ impl Local {
     }
 }
 
-/// A process has bound the port to the wildcard address: it has it at all addresses of this host.
+/// A process has bound the port to the unspecified address, and so has it at all addresses of this host.
 fn is_held_everywhere() -> bool {
     let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     any.into_iter().any(|ip| ferroce_host::is_held(HostAddr::new(ip, 0)))

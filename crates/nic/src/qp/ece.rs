@@ -31,7 +31,8 @@ impl Qp {
         Ok(accepted)
     }
 
-    /// The options that the QP offers. ECN needs the round trips of acknowledgements, by which the sender follows the marks.
+    /// The options that the QP offers. Only services with acknowledgements have a send window, which marked packets reduce: the others
+    /// don't offer ECN.
     fn offered(&self) -> u32 {
         match self.service {
             Service::Rc | Service::Xrc => ECN,

@@ -183,8 +183,8 @@ impl Qp {
         inner.xrc_target.close_if_left()
     }
 
-    /// Gives up the handles that a context has; `is_own`: the context created the QP. Returns whether no handle is left; then the QP
-    /// accepts no further one.
+    /// Gives up the handles that a context has; `is_own`: the context created the QP. Returns whether the context had the last handle;
+    /// then the QP accepts no further one.
     pub(super) fn give_up_handles_of(&self, context: &Context, is_own: bool) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.xrc_target.openers.len();

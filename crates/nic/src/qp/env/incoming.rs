@@ -58,8 +58,8 @@ impl QpEnv<'_> {
         matches!(self.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
     }
 
-    /// Is a packet from the network from the peer, of which no packet has come through shared memory? Then one of the two processes
-    /// couldn't share memory with the other.
+    /// Does a packet from the network come from the peer, though this QP reaches the peer through shared memory and no packet has come
+    /// that way? Then one of the two processes couldn't share memory with the other.
     pub(crate) fn is_peer_on_udp(&self, meta: &PacketMeta) -> bool {
         let Some(Path::Shm { meta: own, .. }) = self.path else { return false };
         !self.qp.peer_uses_shm() && own.src == meta.dst && own.dst == meta.src
