@@ -1,9 +1,8 @@
-//! What tells this process, and the program it runs, from all others: a word that only they have, where only they have
-//! one.
+//! The cookie: a random word at a random address, which identifies this process and the program that it runs.
 //!
-//! Copies between processes go by process number, which a process keeps when it executes another program, and which is
-//! given to somebody else when it has ended. So each copy takes the cookie with it (`peer_memory`). The cookie's page is
-//! mapped at a random address, far from everything: the next program of that number has nothing there.
+//! Copies between processes go by process number, which a process keeps when it executes another program, and which the kernel
+//! gives to another process when this one has ended. So each copy begins at the cookie (`peer_memory`). The cookie's page is
+//! mapped far from all other mappings: the next program with that number has nothing mapped there.
 
 use ferroce_os::{fork, sys};
 use std::io;

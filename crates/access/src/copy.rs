@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The environment variable with the [`Way`] of copies.
 pub const VARIABLE: &str = "FERROCE_COPIES";
 
-/// Who copies.
+/// How payloads are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// The processor, by guarded instructions, wherever the guard can be had.
@@ -138,7 +138,7 @@ pub unsafe fn read_to_shared(addr: u64, shared: *mut u8, len: usize) -> Result<(
 /// `shared` is valid for reads of `len` bytes.
 #[inline]
 pub unsafe fn write_from_shared(addr: u64, shared: *const u8, len: usize) -> Result<(), Fault> {
-    // SAFETY: the caller's promise; nobody has a reference to the program's memory.
+    // SAFETY: the caller's promise; there are no references to the program's memory.
     if unsafe { guarded(addr, shared as u64, len) } {
         return Ok(());
     }
@@ -189,7 +189,7 @@ unsafe fn write_by_kernel(addr: u64, from: *const u8, len: usize) -> Result<(), 
 /// # Errors
 /// [`Fault`] when it can't.
 pub fn probe_writable(addr: u64) -> Result<(), Fault> {
-    // FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_LT, -2048): a comparison that wakes next to nobody.
+    // FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_LT, -2048): a comparison that is nearly always false, and then wakes no waiter.
     const ADD_NOTHING: u32 = 1 << 28 | 2 << 24 | 0x800;
     let unused = 0u32;
     // SAFETY: the first word is ours; the second is checked by the kernel, which changes no bit of it.
@@ -217,7 +217,7 @@ unsafe fn vm_copy(local: &[libc::iovec], remote: &[libc::iovec], outward: bool) 
     }
     let call = if outward { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };
     let want: usize = local.iter().map(|v| v.iov_len).sum();
-    // SAFETY: both arrays are valid for the call; a raw system call is no cancellation point.
+    // SAFETY: both arrays are valid for the call; a raw system call isn't a cancellation point.
     let copy = |number: i32| unsafe {
         libc::syscall(call, number, local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0usize)
     };
@@ -259,7 +259,7 @@ unsafe fn through_sockets(src: libc::iovec, dst: libc::iovec) -> Result<(), Faul
             (src.iov_base.cast::<u8>().wrapping_add(done), dst.iov_base.cast::<u8>().wrapping_add(done));
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let nobody = std::ptr::null_mut::<libc::sockaddr>();
-        // SAFETY: the kernel checks both ranges; raw calls are no cancellation points.
+        // SAFETY: the kernel checks both ranges; raw calls aren't cancellation points.
         let ok = unsafe {
             libc::syscall(libc::SYS_sendto, from.raw(), source, n, flags, nobody, 0usize) == n as i64
                 && libc::syscall(libc::SYS_recvfrom, to.raw(), target, n, flags, nobody, nobody) == n as i64

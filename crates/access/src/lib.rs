@@ -1,7 +1,7 @@
-//! Memory that may be gone when it is touched: the program's, that of other processes, and what is shared with them.
+//! Memory that may be unmapped when it is accessed: the program's, that of other processes, and memory shared with them.
 //!
-//! In here: copies, with or without a CRC-32 of what they copy, and atomics that fail instead of faulting; mappings that processes share, which process it is.
-//! Out of here: who may touch which bytes, and what they mean.
+//! In here: copies, with or without a CRC-32 of the copied bytes, and atomics, which return an error instead of faulting; mappings
+//! that processes share; identifying a process. Out of here: access rights, and the meaning of the bytes.
 
 pub mod atomic;
 mod cookie;

@@ -103,7 +103,7 @@ pub(crate) struct FileMapping {
     /// The file, as `stat(2)` names it.
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    /// Its name, as the kernel tells it.
+    /// Its name, as in `/proc/PID/maps`.
     pub(crate) path: Vec<u8>,
 }
 
@@ -155,7 +155,7 @@ fn parse_file(line: &[u8]) -> Option<FileMapping> {
     (is_shared && is_of_file(&found.path)).then_some(found)
 }
 
-/// A mapping with this name is of a file. Its inode says nothing: that of the first SysV segment of a machine is 0.
+/// A mapping with this name is of a file. The inode doesn't show that: that of the first SysV segment of a machine is 0.
 fn is_of_file(path: &[u8]) -> bool {
     path.starts_with(b"/")
 }

@@ -14,8 +14,8 @@ pub struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// The memory of process `pid`, if this process may copy there and it is the one that has `cookie` at `at`: in
-    /// another PID namespace, or after a while, the number can be somebody else's.
+    /// The memory of process `pid`, if this process may copy there and it has `cookie` at `at`: in
+    /// another PID namespace, or after a while, another process can have the number.
     #[must_use]
     pub fn probe(pid: i32, at: u64, cookie: u64) -> Option<Self> {
         let this = (pid > 0).then_some(Self { pid, at, cookie })?;
@@ -35,8 +35,8 @@ impl PeerMemory {
     /// Copies `len` bytes at `from` in this process to `to` in the other. False unless all were; nothing is written if the
     /// process has ended or has become another program.
     ///
-    /// The kernel checks both ranges. The caller sees to it that those of this process are the program's registered
-    /// memory, or bytes nobody else writes.
+    /// The kernel checks both ranges. The caller makes sure that the range of this process is the program's registered
+    /// memory, or bytes that no other thread writes.
     #[must_use]
     pub fn write(&self, to: u64, from: u64, len: usize) -> bool {
         // The cookie is overwritten with itself.
@@ -56,8 +56,8 @@ impl PeerMemory {
         let range = |at: u64, len: usize| libc::iovec { iov_base: at as *mut _, iov_len: len };
         let local = [range(word, size_of::<u64>()), range(here, len)];
         let remote = [range(self.at, size_of::<u64>()), range(there, len)];
-        // SAFETY: the vectors are valid for the call, and the kernel checks what they name; what is written to is a word
-        // of the caller's above, and the program's own memory or the caller's, say the callers.
+        // SAFETY: the vectors are valid for the call, and the kernel checks their ranges. It writes to a word of the functions
+        // above and, by the promise of their callers, to the program's own memory or the caller's.
         let done =
             unsafe { libc::syscall(call, self.pid, local.as_ptr(), 2usize, remote.as_ptr(), 2usize, 0usize) };
         done == (size_of::<u64>() + len) as libc::c_long

@@ -1,10 +1,10 @@
 //! Another process's memory, mapped here too: memory that processes can share (memfds, tmpfs, huge pages, SysV segments).
 //!
-//! The other process isn't asked. The kernel says what file it has mapped (`/proc/PID/maps`), and a process that may copy from and to
-//! another may open its files. The memory is touched under the guard: it may be truncated at any time.
+//! The other process isn't asked. `/proc/PID/maps` contains the file that it has mapped, and a process that may copy from and to
+//! another may open its files. The memory is accessed under the guard: it may be truncated at any time.
 //!
-//! Only files of the kernel's own file systems of memory are opened, and nothing on the way there is: a file system of a program's
-//! making (FUSE) or of a network can take any time to look a name up, to say what a file is, or to open it.
+//! Only files of the kernel's own memory file systems are opened, and no directory on the path to them: a FUSE or network
+//! file system can take any time to look a name up, to report a file's type, or to open it.
 
 use crate::mappings::{FileMapping, shared_mapping};
 use crate::{PeerMemory, copy, guard};
@@ -60,7 +60,7 @@ impl Drop for Mapping {
         if self.is_inherited() {
             return;
         }
-        // SAFETY: mapped by the functions below, and used by nobody any more.
+        // SAFETY: mapped by the functions below, and the view, which alone uses the mapping, is dropped.
         unsafe {
             match self.of_file {
                 Some(len) => libc::munmap(self.base.as_ptr(), len),
@@ -136,7 +136,7 @@ impl PeerView {
     /// way, which also finds out what is wrong.
     #[must_use]
     pub fn write(&self, to: u64, from: u64, len: usize) -> bool {
-        // SAFETY: nobody has a reference to the mapping, nor to the program's registered memory.
+        // SAFETY: there are no references to the mapping, nor to the program's registered memory.
         self.writable && self.place(to, len).is_some_and(|to| unsafe { guard::copy(to, from, len) }.is_ok())
     }
 
@@ -315,7 +315,7 @@ mod tests {
         (cookie, own)
     }
 
-    /// Writes through a view of this process's own memory, reads it back, and says what was there.
+    /// Writes through a view of this process's own memory, and checks both the memory and what the view reads back.
     fn use_view(view: &PeerView, addr: u64, len: usize) {
         let from: Vec<u8> = (0..len).map(|i| i as u8).collect();
         assert!(view.write(addr, from.as_ptr() as u64, len));

@@ -1,5 +1,5 @@
-//! The program's memory as AddressSanitizer sees it, where the program was built with it: what is poisoned is reported when the program
-//! touches it, with the stack of the thread that does. The adapter's copies are no instrumented code, and go on.
+//! Poisons the program's memory for AddressSanitizer, where the program was built with it: an access of the program to poisoned memory
+//! is reported with the stack of its thread. The adapter's copies aren't instrumented, so they can access it.
 
 use ferroce_os::sync::MadeOnce;
 use std::ffi::CStr;

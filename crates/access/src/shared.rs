@@ -1,7 +1,8 @@
 //! Memory that two processes share: a sealed memfd and its mapping.
 //!
-//! The other process may write to it at any time, so all of it is atomics, of which bytes are copied in and out, each
-//! once: what is parsed is a copy that nobody else can change. Sealed against shrinking, it can't be taken away either.
+//! The other process may write to it at any time, so all of it is atomics. Bytes are copied in and out, each
+//! once: only a private copy is parsed, which the other process can't change. The memfd is sealed against shrinking, so the
+//! memory stays mapped.
 
 use crate::{Fault, copy};
 use ferroce_os::fork;
@@ -78,8 +79,8 @@ impl<T: SharedWords> Deref for SharedPlace<T> {
 }
 
 impl SharedMemory {
-    /// New memory of `len` bytes, all zero, that nobody can shrink or grow; with `only_here` nobody who gets the
-    /// descriptor can write to it.
+    /// New memory of `len` bytes, all zero, sealed against shrinking and growing; with `only_here` a process that gets the
+    /// descriptor can't write to it.
     ///
     /// # Errors
     /// The system refused.
@@ -132,7 +133,7 @@ impl SharedMemory {
     #[inline]
     fn pointer(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len);
-        // SAFETY: inside the mapping or at its end, says the line above.
+        // SAFETY: inside the mapping or at its end, as asserted above.
         unsafe { self.base.as_ptr().add(at) }
     }
 

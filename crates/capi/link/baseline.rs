@@ -1,9 +1,9 @@
-//! The C library that our libraries and the command are linked to: not the one of this machine, but what glibc 2.28 has of it.
+//! The C library that our libraries and the command are linked to: not the one of this machine, but its subset in glibc 2.28.
 //!
 //! A program that is linked to a new glibc asks for the newest version of each symbol, and an older system refuses it. So
 //! [`prepare`] makes stand-ins of the C library's files. They have no code, only each symbol of the installed ones in the
-//! newest version that glibc 2.28 had; the files in `baseline/` have what is used beside that. A newer function that somebody begins to
-//! call is then an undefined symbol when the library is linked, here and not on the user's machine.
+//! newest version that glibc 2.28 had; the files in `baseline/` contain the other functions that are used. A call of a newer function
+//! is then an undefined symbol when the library is linked, here and not on the user's machine.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ struct Symbol {
     data: Option<u64>,
 }
 
-/// Makes the stand-ins for the machine in `directory`, and returns what the linker is told to take them: arguments of the C compiler.
+/// Makes the stand-ins for the machine in `directory`, and returns the arguments of the C compiler that link them.
 ///
 /// # Errors
 /// The C compiler or objdump is missing or refuses, or a file can't be written.

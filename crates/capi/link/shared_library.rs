@@ -15,7 +15,7 @@ pub(super) const END_OF_ASSEMBLY: &str = "\t.section .note.GNU-stack,\"\",%progb
 /// The tail jump of an architecture ([`Machine::arch`]).
 ///
 /// # Errors
-/// An architecture nobody has written the jump for.
+/// An architecture that has no jump here.
 pub(super) fn jump(arch: &str) -> io::Result<&'static str> {
     match arch {
         "x86_64" => Ok("jmp"),

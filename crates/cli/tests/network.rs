@@ -1,5 +1,5 @@
 //! `ferroce devices` and `ferroce doctor` in network namespaces: each test runs itself again in one of its own, made
-//! without privileges. Where that is refused a test says so and does nothing.
+//! without privileges. Where that is refused, a test prints so and does nothing.
 
 mod common;
 
@@ -68,7 +68,7 @@ impl OtherHost {
         other.sh("ip address add 10.9.0.2/24 dev v1
             ip link set v1 up
             ip link set lo up");
-        // The kernel tells of the carrier a little later.
+        // The kernel reports the carrier a little later.
         while !Command::new("ip")
             .args(["-o", "link", "show", "v0"])
             .output()

@@ -15,7 +15,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Runs `command`, and then says its status and what the terminal does with what is typed.
+    /// Runs `command`, then prints its status and the terminal's settings (`stty -a`).
     fn run(command: &str) -> Self {
         let command = format!("stty rows 10 cols 120; {command}; echo status=$?; stty -a");
         let script = Command::new("timeout")

@@ -12,7 +12,7 @@ const LONGEST_NAME: usize = 63;
 
 /// An organisationally unique identifier of locally administered kind: programs take 0 and 0xffffff for rxe.
 pub const VENDOR_ID: u32 = 0x02_f0ce;
-/// Tells versions of the adapter apart.
+/// The version of the adapter.
 pub const VENDOR_PART_ID: u32 = 1;
 /// A device: a name and the network interface behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@ use ferroce_os::sys;
 /// `SPEED_UNKNOWN`.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 
-/// Mbit/s, or `None` where the driver doesn't say (most virtual interfaces, links that are down).
+/// Mbit/s, or `None` where the driver reports no speed (most virtual interfaces, links that are down).
 pub(super) fn speed_mbps(interface: &str) -> Option<u32> {
     let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM).ok()?;
     let speed = sys::interface_speed(socket.raw(), interface).ok()?;

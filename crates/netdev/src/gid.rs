@@ -1,8 +1,8 @@
 //! The GID table of a device, laid out as a kernel RoCE device does: link-local first, the first IPv4 second. On
 //! InfiniBand the first entry is the port's GID: that of the address that has the port's LID.
 //!
-//! Indices are promises: programs and scripts say `-g 1`, and a QP keeps the index it was given. An address that
-//! stays keeps its index; one that goes leaves a zero GID; a new one takes a free index.
+//! Indices are stable: programs and scripts use fixed ones (`-g 1`), and a QP keeps the index it was given. An address that
+//! stays keeps its index; an address that goes leaves a zero GID; a new address takes a free index.
 
 use std::net::IpAddr;
 
@@ -155,8 +155,7 @@ impl GidTable {
         self.iter().find(|(_, entry)| entry.gid == gid).map(|(index, _)| index)
     }
 
-    /// Takes over the interface's addresses and says what changed, by index. Events (IBV_EVENT_GID_CHANGE) are
-    /// the caller's.
+    /// Takes over the interface's addresses and returns the changes by index. The caller raises the events (IBV_EVENT_GID_CHANGE).
     pub fn update(&mut self, netdev: &Netdev) -> Vec<GidChange> {
         let old = self.entries.clone();
         let link_layer = self.layout.link_layer();

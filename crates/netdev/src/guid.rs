@@ -2,7 +2,7 @@
 
 use super::interface::Netdev;
 
-/// What tells this host from others: the machine ID and the host name (containers often share the former).
+/// Identifies this host: the machine ID and the host name (containers often share the machine ID).
 pub(super) struct Identity {
     bytes: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Network interfaces and their addresses as the kernel tells them over rtnetlink(7).
+//! Network interfaces and their addresses, read from the kernel over rtnetlink(7).
 //!
 //! In here: reading links, addresses and the default route. Out of here: which interface is a device.
 
@@ -40,7 +40,7 @@ pub struct Netdev {
     pub kind: Option<String>,
     /// Usable and unusable addresses in the kernel's order, IPv4 before IPv6.
     pub addresses: Vec<Address>,
-    /// Mbit/s as the driver says; `None` where it doesn't.
+    /// Mbit/s as the driver reports it; `None` where it reports none.
     pub speed_mbps: Option<u32>,
 }
 

@@ -143,7 +143,7 @@ pub fn ip_of(gid: [u8; 16]) -> IpAddr {
     types::ip_of(gid)
 }
 
-/// The MLID of a group. Only its MGID says which group it is; the MLID is one that all hosts compute.
+/// The MLID of a group. All hosts compute the same one from the MGID. Groups can share an MLID; the MGID identifies a group.
 #[must_use]
 pub fn mlid_of(mgid: [u8; 16]) -> u16 {
     let (first, last) = (*MULTICAST_LIDS.start(), *MULTICAST_LIDS.end());

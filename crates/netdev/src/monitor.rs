@@ -1,8 +1,8 @@
-//! News about interfaces and addresses, for the background thread's epoll.
+//! Notifications about interfaces and addresses, for the background thread's epoll.
 //!
-//! A monitor says which interfaces to look at again, not what changed: the truth is read anew with
-//! [`Netdev::read`](super::Netdev::read), so that lost or reordered news can't leave a wrong picture. It also says which
-//! of them have been down meanwhile, which can't be read any more.
+//! A monitor returns the interfaces that may have changed, without the changes: the caller reads the current state with
+//! [`Netdev::read`](super::Netdev::read), so that lost or reordered notifications can't leave a wrong state. It also returns the
+//! interfaces that have been down meanwhile, which the current state doesn't show.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -11,7 +11,7 @@ use super::netlink::{Netlink, attributes, push_attribute, u16_at, u32_at};
 const NDMSG: usize = 12;
 /// States in which packets leave (`NUD_VALID`): permanent, without ARP, reachable, probed, stale, delayed.
 const VALID: u16 = 0x80 | 0x40 | 0x02 | 0x10 | 0x04 | 0x08;
-/// The discard service: whoever listens there expects anything.
+/// The discard service (RFC 863): a listener there expects any datagram.
 const DISCARD: u16 = 9;
 
 /// Whether packets to the neighbour `ip` on an interface leave at once. False: the kernel has to ask for it first, or has asked in

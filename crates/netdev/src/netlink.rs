@@ -247,7 +247,7 @@ mod tests {
     fn a_number_that_has_become_the_programs_is_left_alone() {
         let netlink = Netlink::open(0).unwrap();
         let (program, peer) = UnixDatagram::pair().unwrap();
-        // SAFETY: takes no pointer; the socket was opened here, and nobody else uses it.
+        // SAFETY: takes no pointer; the socket was opened here, and no other code uses it.
         assert!(unsafe { libc::dup2(program.as_raw_fd(), netlink.fd()) } >= 0);
         peer.send(b"the program's").unwrap();
         let errors = [netlink.receive(&mut [0; 64], libc::MSG_DONTWAIT).map(drop), netlink.send(b"ours")];

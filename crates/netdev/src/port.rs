@@ -10,7 +10,7 @@ pub const MAX_MTU: u32 = 4096;
 const MIN_MTU: u32 = 256;
 /// IPv6 and UDP headers, BTH, the longest extension headers and the ICRC: what rxe and adapters reserve.
 const HEADROOM: u32 = 80;
-/// Mbit/s taken for an interface that doesn't say: what paravirtual adapters usually amount to.
+/// Mbit/s assumed for an interface that reports no speed: about that of paravirtual adapters.
 const DEFAULT_MBPS: u32 = 10_000;
 /// Mbit/s taken for `lo`, which is memory.
 const LOOPBACK_MBPS: u32 = 100_000;
@@ -37,7 +37,7 @@ pub struct PortAttributes {
     pub max_mtu: u32,
     /// Speed and width.
     pub speed: LinkSpeed,
-    /// The same in Mbit/s, as the interface says.
+    /// The interface's speed in Mbit/s.
     pub mbps: u32,
     /// What programs see it as.
     pub link_layer: LinkLayer,

@@ -101,8 +101,8 @@ pub fn route_to(destination: IpAddr, scope: u32) -> Result<Option<Route>, NetErr
     ask(&mut open()?, &request(destination, scope, None))
 }
 
-/// The interface that packets from one address to another leave by, and the MTU of the route where it has one of its own:
-/// what the host was told, and not what path MTU discovery has learned, which anybody can say (ICMP).
+/// The interface that packets from one address to another leave by, and the MTU of the route if one is configured. An MTU
+/// learned by path MTU discovery doesn't count: any host can send such an ICMP message.
 ///
 /// # Errors
 /// [`NetError::Netlink`].

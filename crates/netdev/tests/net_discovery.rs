@@ -1,5 +1,5 @@
 //! Discovery against a real kernel: each test runs itself again in a network namespace of its own, made without
-//! privileges, and builds interfaces there with ip(8). Where that is refused a test says so and does nothing.
+//! privileges, and builds interfaces there with ip(8). Where that is refused, a test prints so and does nothing.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

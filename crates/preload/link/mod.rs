@@ -14,7 +14,7 @@ pub const LIBRARY: &str = "libferroce_preload.so";
 /// Prefix of the Rust functions behind the exports.
 const IMPLEMENTATION_PREFIX: &str = "ferroce_p_";
 
-/// The C library's functions that it stands before, and what libibverbs.so.1 tells it.
+/// The C library's functions that the preload library overrides, and the functions by which libibverbs.so.1 configures it.
 pub const NAMES: &[&str] = &[
     "__fxstat",
     "__fxstat64",

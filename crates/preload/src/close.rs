@@ -1,8 +1,8 @@
 //! close(2) and its relatives: the adapter's descriptors, which the program hasn't opened, aren't the program's to close.
 //!
-//! Daemons close all numbers there are. The adapter's own calls don't come by here, so what comes is the program's: a
-//! number of ours is as good as not open for it. Which numbers are ours only libibverbs.so.1 knows; it says so when it
-//! makes the first (`protect`).
+//! Daemons close all descriptors. The adapter's own calls don't come by here, so every call here is the program's: a
+//! descriptor of ours counts as not open. Only libibverbs.so.1 knows which descriptors are ours: it passes a function for
+//! that (`protect`) when it makes the first.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -74,7 +74,7 @@ extern "C-unwind" fn closefrom(first: c_int) {
     }
 }
 
-/// A number of ours isn't to be had: dup2(2) has EBUSY for one that somebody is just opening.
+/// A descriptor of ours can't be replaced: dup2(2) documents EBUSY for a number that another thread is just opening.
 fn is_refused(new: c_int) -> bool {
     let refused = is_ours(new);
     if refused {

@@ -1,5 +1,5 @@
-//! What devices have counted: the sum of what the processes tell that use them, asked when somebody wants to know and
-//! believed for 20 ms.
+//! Counters of devices: sums over the processes that use them. The processes are asked when a counter is opened; the sums
+//! are kept for 20 ms.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, TryLockError};
@@ -30,8 +30,8 @@ pub fn text(device: &str, set: CounterSet, name: &str) -> Option<String> {
     Some(format!("{value}\n"))
 }
 
-/// Waits for nobody but the processes that are asked: in a child that was forked while another thread held the lock, it stays
-/// locked.
+/// Waits only for the processes that are asked, and never for the lock: it stays locked in a child that was forked while
+/// another thread held it.
 fn of(device: &str) -> Option<Counters> {
     let mut latest = match LATEST.try_lock() {
         Ok(latest) => Some(latest),

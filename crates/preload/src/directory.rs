@@ -1,7 +1,7 @@
 //! Directory streams of ours: opendir(3) and what reads from them.
 //!
-//! A stream of ours is known by its address, which stands in a table without locks; while the table is empty, a call on
-//! somebody else's stream costs one load.
+//! A stream of ours is recognized by its address, which is in a table without locks; while the table is empty, a call on
+//! another stream costs one load.
 
 use std::ffi::{c_char, c_int, c_long};
 use std::ptr;
@@ -96,7 +96,7 @@ fn open(found: &Found<'_>) -> Result<*mut DIR, c_int> {
     let entries = entries(found.path, found.node)?;
     let fd = fds::open(found, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)?;
     start(fd, entries).inspect_err(|_| {
-        // SAFETY: our own descriptor, which nobody else knows.
+        // SAFETY: our own descriptor, which no other code has seen.
         unsafe { libc::close(fd) };
     })
 }
@@ -201,7 +201,7 @@ pub(crate) unsafe extern "C-unwind" fn closedir(stream: *mut DIR) -> c_int {
     for place in &STREAMS {
         if place.compare_exchange(known, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             OPEN.fetch_sub(1, Ordering::Relaxed);
-            // SAFETY: made by `start`, and just taken out of the table, so by nobody else.
+            // SAFETY: made by `start`. Only the thread whose exchange succeeds takes it out of the table.
             let stream = unsafe { Box::from_raw(known) };
             let fd = stream.fd;
             drop(stream);

@@ -5,18 +5,18 @@
 //! tree and pass everything else on. Out of here: devices and their attributes (`ferroce_netdev`), verbs.
 //!
 //! Nothing is mounted or written to a disk, so nothing can be left behind. An attribute is opened as a sealed memfd
-//! with its text, a directory as an empty memfd, a device node as `/dev/null`. A memfd of ours is known by its name,
-//! which has the entry's path in it, and a mode that no other file has: so it stays what it is over `dup`, `fork` and
-//! `exec`, and nobody has to follow `close`. (`close` and its relatives are intercepted too, but only to protect the
+//! with its text, a directory as an empty memfd, a device node as `/dev/null`. A memfd of ours is recognized by its name,
+//! which contains the entry's path, and a mode that no other file has. Both survive `dup`, `fork` and `exec`, so the library
+//! doesn't have to track `close`. (`close` and its relatives are intercepted too, but only to protect the
 //! descriptors of libibverbs.so.1: see `close`.) A real directory, in a private mount, would need a user namespace, which
 //! containers refuse; one on a tmpfs would outlive a killed process.
 //!
-//! A call for another path costs a look at its first bytes (which is why a pointer into nowhere is a fault here, and not
-//! EFAULT; NULL is). A relative path is looked at when the system has refused it. The devices are read from the kernel
-//! (routing netlink) when one of our paths is asked for, and again once the answer is 20 ms old. Not covered: system calls
+//! A call for another path costs a check of its first bytes (so an invalid pointer faults here instead of returning
+//! EFAULT; NULL does return EFAULT). A relative path is checked only after the system has refused it. The devices are read from
+//! the kernel (routing netlink) when one of our paths is used, and again once the answer is 20 ms old. Not covered: system calls
 //! made without the C library (Go, static programs).
 //!
-//! A counter is what the processes that use the device have counted, which are asked when it is opened (`counted`).
+//! A counter is a sum over the processes that use the device, which are asked when it is opened (`counted`).
 
 mod access;
 mod chdir;

@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the next library that has it. It is looked up when ours is loaded (`next_definition`): the loader's lock,
-/// which that takes, may be held by the very thread whose signal handler calls close(2), or by nobody in a fork's child.
-/// A constructor of another library may call before that, and looks it up then.
+/// A function of the next library that has it. It is looked up when ours is loaded (`next_definition`), since a lookup takes
+/// the loader's lock. A thread may hold that lock when its signal handler calls close(2), and in a fork's child the lock may
+/// belong to a thread that doesn't exist there. If a constructor of another library calls earlier, that call looks it up.
 pub struct Real<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -145,8 +145,8 @@ unsafe extern "C" {
 }
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// Runs our own code in the middle of somebody's call: no cancellation meanwhile, no panic leaves it, errno is as it
-/// was unless there is an error. `None` after a panic: as if we weren't there.
+/// Runs our own code within a call of the program: without cancellation, without a panic that leaves it, and with errno
+/// unchanged unless there is an error. `None` after a panic: the caller then behaves as if this library weren't loaded.
 pub fn sheltered<R>(work: impl FnOnce() -> Result<R, c_int>) -> Option<Result<R, c_int>> {
     let before = errno();
     let mut cancellation = PTHREAD_CANCEL_DISABLE;

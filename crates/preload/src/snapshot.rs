@@ -10,7 +10,7 @@ const FRESH: Duration = Duration::from_millis(20);
 
 static LATEST: Mutex<Option<(Instant, Arc<Tree>)>> = Mutex::new(None);
 
-/// Waits for nobody: in a child that was forked while another thread held the lock, it stays locked.
+/// Never waits for the lock: it stays locked in a child that was forked while another thread held it.
 pub fn now() -> Arc<Tree> {
     let mut latest = match LATEST.try_lock() {
         Ok(latest) => Some(latest),
@@ -22,7 +22,7 @@ pub fn now() -> Arc<Tree> {
     {
         return tree.clone();
     }
-    // Without devices where they can't be read or FERROCE_DEVICES is wrong: the library says why when it is asked.
+    // Without devices if they can't be read or FERROCE_DEVICES is wrong: libibverbs.so.1 reports the reason when it is used.
     let devices = ferroce_netdev::discover().unwrap_or_default();
     let tree = Arc::new(Tree::from(&TreeSource::with(devices)));
     if let Some(latest) = &mut latest {

@@ -12,7 +12,7 @@ use crate::{fds, snapshot};
 // The names with and without 64 differ in nothing here.
 const _: () = assert!(size_of::<stat>() == size_of::<libc::stat64>() && size_of::<libc::off_t>() == 8);
 
-/// What there is to say of an entry.
+/// The attributes of an entry.
 pub struct Attributes {
     mode: mode_t,
     size: i64,
@@ -35,7 +35,7 @@ impl Attributes {
         let (mode, size, device) = match found.node {
             Node::Directory(_) | Node::Passage(_) => (S_IFDIR | 0o755, 0, (0, 0)),
             Node::File(text) => (S_IFREG | 0o444, text.len() as i64, (0, 0)),
-            // As the kernel says of all attributes: nobody knows how long the text will be.
+            // As for all attributes of the kernel: the length of the text isn't known before it is read.
             Node::Counter { .. } => (S_IFREG | 0o444, 4096, (0, 0)),
             Node::NoValue => (S_IFREG | 0o444, 0, (0, 0)),
             Node::Link(target) => (S_IFLNK | 0o777, target.len() as i64, (0, 0)),
@@ -88,7 +88,7 @@ fn fill(found: &Found<'_>, to: *mut stat) -> Result<c_int, c_int> {
     Ok(0)
 }
 
-/// What to say of a descriptor that looks like one of ours; `None` if it isn't.
+/// The attributes of a descriptor that looks like one of ours; `None` if it isn't.
 #[cold]
 #[inline(never)]
 fn described(fd: c_int) -> Option<Attributes> {
@@ -106,7 +106,7 @@ fn described(fd: c_int) -> Option<Attributes> {
     found?.ok()?
 }
 
-/// Fixes what the kernel has said of a descriptor.
+/// Replaces the kernel's attributes of a descriptor if it is one of ours.
 #[inline]
 fn after(result: c_int, fd: c_int, to: *mut stat) -> c_int {
     // SAFETY: asked only after success, when the call has filled the structure.

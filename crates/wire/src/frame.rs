@@ -78,7 +78,7 @@ pub enum Transport {
     Esp { spi: u32, seq: u32 },
 }
 
-/// What a tunnel's header says.
+/// The fields of a tunnel's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // RFC 7348, RFC 2784 and 2890
 pub enum Tunnel {
@@ -236,7 +236,7 @@ fn labels(bytes: &[u8], at: &mut usize, under: Under) -> Option<Mpls> {
     Some(Mpls { under, entry: first })
 }
 
-/// Below a label stack the IP version tells what comes.
+/// The type of the header below a label stack, by its IP version.
 fn by_version(bytes: &[u8], at: usize) -> u16 {
     match bytes.get(at).map(|b| b >> 4) {
         Some(4) => IPV4,

@@ -20,7 +20,7 @@ pub enum PacketError {
     Headers(ParseError),
     /// More pad bytes than there are bytes between headers and ICRC.
     Pad {
-        /// What the BTH says.
+        /// The pad count of the BTH.
         pad: u8,
         /// Bytes between headers and ICRC.
         have: usize,

@@ -1,6 +1,6 @@
 //! AETH syndromes (IBTA 9.7.5.2.1, tables 44 to 46).
 
-/// What an AETH syndrome says.
+/// A decoded AETH syndrome.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
     /// Positive acknowledgement.
@@ -34,7 +34,7 @@ impl Syndrome {
     /// A positive acknowledgement whose sender keeps no credits, as RoCE adapters send it with an SRQ and rxe always.
     pub const ACK_UNLIMITED: Self = Self::Ack { credits: 31 };
 
-    /// What the byte on the wire says.
+    /// Decodes the byte on the wire.
     #[must_use]
     pub const fn from_u8(value: u8) -> Self {
         let low = value & 0x1f;

@@ -9,7 +9,7 @@ pub enum TagOperation {
     NoTag = 0,
     /// Asks the receiver to fetch the data by an RDMA READ.
     Rendezvous = 1,
-    /// Says that they have been fetched.
+    /// Reports that the data has been fetched.
     Fin = 2,
     /// Carries its data.
     Eager = 3,

@@ -9,7 +9,7 @@ const PAGE: usize = 4096;
 /// The wide routine goes to and fro with the narrow one up to here.
 const LONGEST: usize = 300;
 
-/// A page between two that nobody may touch.
+/// A page between two inaccessible ones.
 struct Island(*mut u8);
 
 impl Island {
@@ -293,7 +293,7 @@ fn an_answer_is_good_for_a_while_and_no_longer() {
 fn a_thread_without_ticks_has_no_guarded_copies_and_goes_on() {
     let ended = ends(|| {
         assert!(stands());
-        // SAFETY: takes numbers. A kernel that doesn't know it lets everybody read the counter.
+        // SAFETY: takes numbers. A kernel without this option lets every thread read the counter.
         if unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) } == 0 {
             assert!(!stands());
             fails_nowhere();

@@ -1,10 +1,10 @@
 //! The handler of SIGSEGV and SIGBUS, and how it stands in front of the program's.
 //!
-//! **Levels.** Each action that the guard is put in front of has a *level*: an entry of the handler of its own, and the
-//! program's handler behind it. A program that saves the guard as "the action before mine", and later calls it or puts it
-//! back, so gets what was there before its own handler, also if the guard has been put in front of that one meanwhile.
+//! **Levels.** Each action that the guard is put in front of has a *level*: an entry point of the handler of its own, and the
+//! program's handler behind it. If a program saves the guard as "the action before mine", and later calls it or puts it
+//! back, it gets the action before its own handler, also if the guard has been put in front of its own handler meanwhile.
 //! There are [`LEVELS`] of them for each signal; where a program has more handlers than that, the last level stands in
-//! front of whichever came last.
+//! front of the handler that was installed last.
 //!
 //! **Passing on.** The guard is installed with the flags and the mask of the handler behind it. The kernel therefore blocks
 //! what the program wants blocked, takes the stack that the program wants, and restarts the calls that it wants restarted;
@@ -14,10 +14,10 @@
 //!
 //! **Chains.** A handler of the program that calls the action before it may come back to the guard. The guard notes for the
 //! thread which levels have passed the signal on, and goes on with a lower one. A handler may pass on a copy of the signal's
-//! description, or leave by `siglongjmp`: the note is then one of a signal that is over. So each signal gets a number, which the
+//! description, or leave by `siglongjmp`, which leaves a stale note. So each signal gets a number, which the
 //! guard notes in the unused end of the description, too. The kernel clears that end for the next signal. Where it doesn't (before
-//! Linux 4.20, qemu-user), the next description at the same place still has the number, and the stack tells the signals apart: a handler
-//! calls from further down than the kernel ([`Passing`]).
+//! Linux 4.20, qemu-user), the next description at the same place still has the number, and the stack distinguishes the signals: a
+//! call by a handler comes from further down than one by the kernel ([`Passing`]).
 
 use super::action::{self, Action, SIGNALS, bit};
 use super::{arch, own_faults};
@@ -181,7 +181,7 @@ extern "C" fn on_fault<const LEVEL: usize>(
     }
 }
 
-/// These two tell of errors that were found some time ago, and not at the instruction at hand.
+/// These two codes report errors that were found some time ago, not at the interrupted instruction.
 const fn is_late(signal: i32, code: i32) -> bool {
     const SEGV_MTEAERR: i32 = 8;
     signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO || signal == libc::SIGSEGV && code == SEGV_MTEAERR

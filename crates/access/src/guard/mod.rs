@@ -4,18 +4,18 @@
 //! Each guarded instruction has a row in a table of the architecture: where it begins, where it ends, and where to go on
 //! if it faults. Another guarded instruction is one more routine and row there ([`x86_64`] and [`aarch64`] alike).
 //! A handler of SIGSEGV and SIGBUS looks a fault up in the table. Every other fault, and every such signal that a
-//! process has sent, is the program's: [`handler`] says how it is passed on.
+//! process has sent, is the program's, and is passed on ([`handler`]).
 //!
-//! The kernel brings a fault to the guard only while the guard stands in front of the program's handlers and the thread
+//! The kernel delivers a fault to the guard only while the guard stands in front of the program's handlers and the thread
 //! doesn't block the signal (a blocked fault ends the process). Programs change both at any time, so a thread asks the
-//! kernel for both. The answer is good for a millisecond at most. The processor's counter of time says when to look at
-//! the clock: mostly, there is neither a system call nor a clock. A program that installs a handler, or blocks the signals,
-//! in that time goes unnoticed until its end. The kernel itself is asked, by system call and not through the C library:
-//! sanitizers and preloaded libraries stand before `sigaction` and answer with what they would like to be true.
+//! kernel for both. The answer is valid for a millisecond at most. The thread reads the processor's time stamp counter, and the
+//! clock only when the counter has advanced enough: mostly, there is neither a system call nor a read of the clock. If a program
+//! installs a handler or blocks the signals in that millisecond, the guard doesn't notice before its end. The thread asks by a system
+//! call and not through the C library: sanitizers and preloaded libraries intercept `sigaction` and return the program's view.
 //!
 //! A thread that blocks the signals gets them unblocked for an atomic ([`Guard`]). That costs more system calls than a copy
-//! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that copies more than once while it is awake opens
-//! itself to its faults until it sleeps ([`OwnFaults`]).
+//! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that copies more than once while it is awake
+//! unblocks the signals of its own faults until it sleeps ([`OwnFaults`]).
 
 mod action;
 #[cfg(test)]
@@ -69,7 +69,7 @@ const fn number(digits: &str) -> u32 {
 
 per_thread! { fn answer() -> Answer = "ferroce_guard_answer"; }
 
-/// What the kernel has said about handlers and this thread's mask.
+/// The kernel's last answer about handlers and this thread's mask.
 struct Answer {
     /// When, by the clock.
     given: Cell<u64>,
@@ -83,14 +83,15 @@ struct Answer {
     opens: Opens,
 }
 
-// SAFETY: cells of numbers, that nobody has asked, and that the thread may not unblock signals and hasn't.
+// SAFETY: zero is valid for cells of numbers; for `mask` it is `Unknown`, and for `opens` a thread that may not unblock signals and
+// hasn't.
 unsafe impl Zeroed for Answer {}
 
 /// A thread's mask, as far as the two signals go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Mask {
-    /// Nobody has asked.
+    /// The kernel hasn't been asked.
     Unknown = 0,
     Open,
     Blocks,
@@ -100,7 +101,7 @@ impl Answer {
     /// The guard stands in front and the thread doesn't block the signals, as far as one can know without asking.
     #[inline]
     fn is_open(&self) -> bool {
-        // SAFETY: the mask was open when somebody looked, less than a millisecond ago if the answer is good.
+        // SAFETY: the mask was open when this thread asked, less than a millisecond ago if the answer is good.
         self.mask.get() == Mask::Open && unsafe { self.is_good() }
     }
 
@@ -191,8 +192,8 @@ struct Outcome {
     faulted: u64,
 }
 
-/// A routine that copies bytes as [`copy`] does, 128 at least and a multiple of 32, by stores of 16 or 32 bytes, and that folds them into 16
-/// bytes with the same CRC-32, if the CRC begins with 0. What those 16 bytes are before is added to the first 16 bytes of the message.
+/// A routine that copies bytes as [`copy`] does, 128 at least and a multiple of 32, by stores of 16 or 32 bytes, and that folds them into
+/// 16 bytes with the same CRC-32, if the CRC begins with 0. What those 16 bytes are before is added to the first 16 bytes of the message.
 type Fold = unsafe fn(to: u64, from: u64, len: usize, folded: &mut [u8; 16]) -> Outcome;
 
 /// While this lives, the faults of guarded atomics of this thread are caught. The thread copies nothing meanwhile: a copy

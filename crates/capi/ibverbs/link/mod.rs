@@ -1,11 +1,11 @@
 //! Makes libibverbs.so.1 of the static library: one trampoline per symbol and version, and the version script.
 //!
 //! The one table of symbols is `symbols.tsv`; this file, `docs/MATRIX.md` and the tests of exports read it. `inline.tsv` lists
-//! what programs call through the device context instead. Used by xtask and by the
-//! tests of `capi-rdmacm` through `#[path]`, so it uses nothing but std. Building the Rust code stays with cargo.
+//! the functions that programs call through the device context instead. Used by xtask and by the
+//! tests of `capi-rdmacm` through `#[path]`, so it uses nothing but std. Cargo builds the Rust code.
 //!
-//! Why trampolines: a name with two versions needs two addresses, `.symver` must stand in the object that defines the
-//! symbol, and rustc has no way to say it. A tail jump keeps the caller's frame, so unwinding passes.
+//! Why trampolines: a name with two versions needs two addresses, `.symver` must be in the object that defines the
+//! symbol, and rustc has no attribute for it. A tail jump keeps the caller's frame, so unwinding passes.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,7 +16,7 @@ use super::shared_library::{self, machine::Machine};
 /// The text of the table of symbols.
 pub const TABLE: &str = include_str!("../symbols.tsv");
 
-/// The text of the table of inline functions, which call through the device context and so are no symbols.
+/// The text of the table of inline functions, which call through the device context and so aren't symbols.
 pub const INLINE: &str = include_str!("../inline.tsv");
 
 /// Prefix of the Rust functions behind the exports.
@@ -53,7 +53,7 @@ pub struct Inline {
     pub name: String,
     /// `yes`, `part` or `no`.
     pub state: String,
-    /// What of it there is; `-` for nothing to say.
+    /// Which parts of it are implemented; `-` for no remark.
     pub remark: String,
 }
 
@@ -158,7 +158,7 @@ pub struct More {
 /// The assembly of all trampolines for `arch` ([`Machine::arch`]).
 ///
 /// # Errors
-/// An architecture nobody has written the jump for.
+/// An architecture that has no jump in `shared_library::jump`.
 pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
     let jump = shared_library::jump(arch)?;
     let mut text = String::new();
@@ -193,8 +193,8 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Links `archive`, a static library with this crate's functions, to `directory/libibverbs.so.1` of the machine, with the link `libibverbs.so`
-/// beside it; intermediate files go to `scratch`.
+/// Links `archive`, a static library with this crate's functions, to `directory/libibverbs.so.1` of the machine, with the link
+/// `libibverbs.so` beside it; intermediate files go to `scratch`.
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.

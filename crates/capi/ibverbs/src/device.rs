@@ -18,8 +18,8 @@ use crate::log;
 #[repr(C)]
 pub(crate) struct DeviceBlock {
     c: ibv_device,
-    /// Distribution builds of libmlx5 and libefa look here whether a device is one of theirs: 48 zero bytes behind every
-    /// `ibv_device` say no.
+    /// Distribution builds of libmlx5 and libefa check here whether a device is one of theirs: with 48 zero bytes behind an
+    /// `ibv_device` it isn't.
     foreign: [u64; 8],
     /// As it was when it was last listed.
     nic: Mutex<class::DeviceView, Arc<nic::Device>>,

@@ -35,7 +35,7 @@ entry! {
     fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) -> value () = (), {
         // SAFETY: both are the caller's structures.
         if let Some(from) = unsafe { from.as_ref() } {
-            // Nothing is said about a NULL destination; nothing is written then.
+            // A NULL destination is undocumented; nothing is written then.
             // SAFETY: as above.
             let _ = unsafe { put(to, "dst", ah_attr(from)) };
         }
@@ -145,7 +145,7 @@ entry! {
 }
 
 entry! {
-    /// Where sysfs is mounted: `/sys`, unless the environment variable `SYSFS_PATH` says otherwise.
+    /// Where sysfs is mounted: the environment variable `SYSFS_PATH`, or `/sys` if that isn't set.
     fn ibv_get_sysfs_path() -> pointer c_char, {
         static PATH: OnceLock<std::ffi::CString> = OnceLock::new();
         let path = PATH.get_or_init(|| {

@@ -1,7 +1,7 @@
 //! Where refusals and tracing go: `FERROCE_LOG` (a filter such as `debug` or `ferroce_nic=trace`) sends tracing to
 //! standard error; under `ferroce run` (`FERROCE_RUN=1`) a refused call prints one plain line, at most one a second for
-//! each call, and what makes the devices fail is shown. A variable of ours that means nothing is told once, in any
-//! case. Without them, nothing is ever printed.
+//! each call, and errors that make the devices fail are shown. An invalid variable of ours is reported once, in any
+//! case. Otherwise nothing is ever printed.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -24,7 +24,7 @@ use tracing_subscriber::prelude::*;
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Standard error, as tracing writes to it. It isn't a cancellation point: a thread that is being cancelled may be in the middle of a verbs
-/// call that has something to say.
+/// call that logs a line.
 struct StandardError;
 
 impl Write for StandardError {
@@ -102,7 +102,7 @@ pub(crate) fn refused(call: &'static str, errno: i32, why: &str) {
     }
 }
 
-/// Tells why requests fail. With `FERROCE_LOG` the log tells it, else, under `ferroce run`, a plain line.
+/// Reports why requests fail: with `FERROCE_LOG` in the log, else, under `ferroce run`, by a plain line.
 pub(crate) fn explained(line: &str) {
     if settings::value(settings::LOG).is_some() {
         tracing::warn!("{line}");
@@ -111,7 +111,7 @@ pub(crate) fn explained(line: &str) {
     }
 }
 
-/// Tells what the checker has found. With `FERROCE_LOG` the log tells it, else a plain line.
+/// Reports a finding of the checker: with `FERROCE_LOG` in the log, else by a plain line.
 pub(crate) fn found(line: &str) {
     if settings::value(settings::LOG).is_some() {
         tracing::warn!("{line}");
@@ -124,9 +124,9 @@ pub(crate) fn found(line: &str) {
 fn answers_a_probe(call: &str, errno: i32) -> bool {
     match errno {
         libc::EOPNOTSUPP | libc::ENODATA => true,
-        // Whether there is a completion. From other calls: no object of the device, say.
+        // Whether there is a completion. From other calls it is an error, for example an object that the device doesn't have.
         libc::ENOENT => matches!(call, "ibv_start_poll" | "ibv_next_poll"),
-        // Whether a file has a domain already. From other calls it is the system's refusal of a thread, say.
+        // Whether a file has a domain already. From other calls it is an error, for example the system's refusal of a thread.
         libc::EAGAIN => call == "ibv_open_xrcd",
         _ => false,
     }

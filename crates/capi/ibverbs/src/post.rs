@@ -294,7 +294,7 @@ unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut i
     posted.inspect_err(|_: &Refusal| unsafe { report_bad(bad_wr, current) })
 }
 
-/// Tells the program which element was bad.
+/// Reports to the program which element was bad.
 ///
 /// # Safety
 /// `bad_wr` is null or the caller's variable.
@@ -334,7 +334,7 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
     check_flags(wr.send_flags, KNOWN | IBV_SEND_IP_CSUM)?;
     let tso = match wr.opcode {
         IBV_WR_SEND => None,
-        // SAFETY: the caller's promise: the union holds what the opcode says.
+        // SAFETY: the caller's promise: the union contains the member of the opcode.
         IBV_WR_TSO => unsafe {
             let tso = wr.last.tso;
             Some(segmentation(qp, tso.hdr, tso.hdr_sz, tso.mss)?)
@@ -439,7 +439,7 @@ pub(crate) unsafe extern "C" fn post_recv(
                     return post_receives(wr, bad_wr, qp.cap().max_recv_sge, |wqe| qp.post_recv(wqe));
                 }
             };
-            // A queue pair with an SRQ has no queue of its own to limit the elements; the adapter says so.
+            // A queue pair with an SRQ has no receive queue that limits the elements; `post_recv` refuses the request.
             let max_sge = if qp.srq().is_some() { nic::MAX_SGE } else { qp.cap().max_recv_sge };
             post_receives(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))
         }

@@ -49,7 +49,7 @@ pub(crate) fn check_ops(service: Service, ops: u64) -> Outcome<()> {
 }
 
 /// Sets the functions that inline code of the header calls. All are set: one that `send_ops_flags` didn't ask for
-/// says so, where programs would otherwise call NULL.
+/// makes the call fail with a reason, where programs would otherwise call NULL.
 pub(crate) fn fill(c: &mut ibv_qp_ex) {
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -102,7 +102,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     });
 }
 
-/// Changes what has been gathered; what is wrong is told by ibv_wr_complete.
+/// Changes the gathered requests; ibv_wr_complete returns the errors.
 ///
 /// # Safety
 /// `qp` is an extended queue pair.
@@ -153,7 +153,7 @@ unsafe fn begin_with(
                 return Err(Refusal::invalid(format!("{call} wasn't asked for by send_ops_flags")));
             }
             let flags = (*qp).wr_flags;
-            // Some programs pass on the flags that they have for ibv_post_send(3): the setters say what goes inline.
+            // Some programs pass on their flags for ibv_post_send(3). IBV_SEND_INLINE is ignored: the setters decide what goes inline.
             let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
             if flags & !known != 0 {
                 return Err(Refusal::invalid(format!("wr_flags {:#x} aren't supported", flags & !known)));

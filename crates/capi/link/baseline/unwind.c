@@ -6,7 +6,7 @@
 
 #define OWN __attribute__((visibility("hidden")))
 
-/* glibc 2.35 tells the unwinder of a panic by this call which object has an address. The layout is that of its <dlfcn.h>. */
+/* By this call of glibc 2.35 the unwinder of a panic finds the object that contains an address. The layout is that of its <dlfcn.h>. */
 struct found_object {
 	unsigned long long flags;
 	void *start, *end;

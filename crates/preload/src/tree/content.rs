@@ -1,7 +1,7 @@
-//! What the entries say: the files of a kernel RoCE or InfiniBand device, filled from ours.
+//! The contents of the entries: the files of a kernel RoCE or InfiniBand device, with the values of ours.
 //!
-//! A device `D` lies in `/sys/devices/virtual/ferroce/D`, its parent device, which in turn is what `device` and `../..`
-//! lead to; `/sys/class/infiniband/D` is a link.
+//! A device `D` is below its parent device `/sys/devices/virtual/ferroce/D`, to which `device` and `../..`
+//! lead; `/sys/class/infiniband/D` is a link.
 
 use ferroce_netdev::{DeviceInfo, GID_TABLE_LEN, LinkLayer, LinkSpeed, PortState};
 use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};

@@ -34,7 +34,7 @@ pub enum Node {
         major: u32,
         /// Minor number.
         minor: u32,
-        /// Whether a program may open it: what it then has takes everything and says nothing.
+        /// Whether a program may open it: it then gets `/dev/null`.
         opens: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Fields of a message at the places that the specification's tables say, most significant byte first.
+//! Fields of a message at their offsets in the specification's tables, most significant byte first.
 //!
 //! The places are constants within the message, so nothing here is out of bounds.
 

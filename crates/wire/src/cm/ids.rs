@@ -1,5 +1,5 @@
-//! Messages with little more than the two communication IDs: RTU, MRA, DREQ and DREP (IBTA 12.6.6 to 12.6.11). What private data
-//! they have is nobody's.
+//! Messages with little more than the two communication IDs: RTU, MRA, DREQ and DREP (IBTA 12.6.6 to 12.6.11). Their private
+//! data is ignored.
 
 use super::Rejected;
 use super::fields::{Data, put_u24, put_u32, u24_at, u32_at};

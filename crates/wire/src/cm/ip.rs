@@ -7,7 +7,7 @@ const VERSION: u8 = 0;
 /// Bytes of the header.
 pub const IP_HEADER_LEN: usize = 36;
 
-/// Who asks whom, by IP addresses. The destination's port is in the service ID.
+/// The IP addresses of requester and responder. The destination's port is in the service ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpHeader {
     /// The requester's address and port.

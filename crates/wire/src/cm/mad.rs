@@ -24,7 +24,7 @@ const DREP: u16 = 0x16;
 const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
-/// Why bytes are no message of the communication manager.
+/// Why bytes aren't a message of the communication manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MadError {
     /// It isn't 256 bytes.

@@ -83,7 +83,7 @@ impl Rejected {
 }
 
 impl Reject {
-    /// A rejection of a request, without more to say.
+    /// A rejection of a request, without additional information.
     #[must_use]
     pub const fn of_request(ids: CommIds, reason: RejectReason) -> Self {
         Self {

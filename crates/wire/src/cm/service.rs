@@ -47,7 +47,7 @@ impl ServiceId {
         Self((space.number() as u64) << 16 | port as u64)
     }
 
-    /// The port that it stands for; `None` when it is no port's.
+    /// The port that it stands for; `None` if it doesn't stand for a port.
     #[must_use]
     pub const fn port(self) -> Option<(PortSpace, u16)> {
         if self.0 >> 32 != 0 {

@@ -60,7 +60,7 @@ fn run_c(name: &str, headers: &[&str], body: &str) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Compiles and runs a C program that says the size of each structure, and of each field, as `structure.field`, its offset.
+/// Compiles and runs a C program that prints the size of each structure, and of each field, as `structure.field`, its offset.
 /// `spelled`: a structure's type and a field in C.
 pub fn measure(
     name: &str,

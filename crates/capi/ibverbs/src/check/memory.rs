@@ -1,11 +1,11 @@
-//! The memory that requests name, from when they are posted until the program is told of their end (`--check=memory`).
+//! The memory of requests, from when they are posted until the program polls their completion (`--check=memory`).
 
 use super::found;
 use ferroce_explain::Finding;
 use ferroce_nic::{self as nic, settings};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Memory that a request names; empty where memory isn't looked at.
+/// Memory that a request names; empty where memory isn't checked.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     /// The adapter writes there: a receive, an RDMA READ, an atomic.
@@ -28,7 +28,7 @@ impl Buffers {
     }
 }
 
-/// What was told of a queue pair's memory.
+/// Which findings about a queue pair's memory were reported.
 #[derive(Debug, Default)]
 pub(super) struct ToldMemory {
     sent: AtomicBool,
@@ -36,7 +36,7 @@ pub(super) struct ToldMemory {
 }
 
 impl ToldMemory {
-    /// The program is told of a request's end: tells, once, if it has written to the memory before.
+    /// The program polls a request's completion: reports, once, if it has written to the memory before.
     pub(super) fn compare(&self, name: impl FnOnce() -> String, wr_id: u64, buffers: &Buffers) {
         let Some((addr, length)) = buffers.parts.iter().find_map(nic::InFlight::written) else { return };
         let (told, number) = if buffers.filled { (&self.filled, 109) } else { (&self.sent, 108) };

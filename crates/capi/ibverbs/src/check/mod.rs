@@ -34,9 +34,9 @@ use std::time::{Duration, Instant};
 const EXIT_STATUS: i32 = 99;
 /// Of a thread's stack.
 const STACK: usize = 64 << 10;
-/// Findings with the same number that a process tells.
+/// Findings with the same number that a process reports, at most.
 const LIMIT: u8 = 10;
-/// How long something has to last before it is told, and how long a process that a finding ends waits for its output to be written.
+/// How long a wait has to last before it is reported, and how long a process that a finding ends waits for its output to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is to be checked; `None` for nothing.
@@ -65,7 +65,7 @@ enum End {
     Exiting,
 }
 
-/// Tells a finding.
+/// Reports a finding.
 pub(crate) fn found(finding: &Finding) {
     tell(finding, End::AtOnce);
 }
@@ -81,7 +81,7 @@ fn tell(finding: &Finding, end: End) {
     }
     let is_fatal = check.fatal && finding.is_certain();
     let ends_at_once = is_fatal && end == End::AtOnce;
-    // Standard error, the report and standard output may be pipes that nobody reads.
+    // Standard error, the report and standard output may be pipes whose reader doesn't read.
     let is_bounded = ends_at_once && ends_within(PATIENCE);
     // Files are written: a thread isn't cancelled meanwhile.
     call::value("a finding", (), || {
@@ -133,8 +133,8 @@ pub(crate) fn region_in_use(key: u32, qpn: u32, count: usize) {
     found(&Finding { number: 101, about: "ibv_dereg_mr".into(), known, place: Trace::here().place() });
 }
 
-/// A call has waited for a second until events are acknowledged: that is told without the checker, too. `known` says which events,
-/// `taken` where the program has got such a one.
+/// A call has waited for a second until events are acknowledged: this is reported without the checker, too. `known` names the events,
+/// `taken` is where the program got one of them.
 #[cold]
 pub fn waits(about: String, known: String, taken: Option<&Trace>) {
     let finding = Finding { number: 103, about, known, place: taken.and_then(Trace::place) };

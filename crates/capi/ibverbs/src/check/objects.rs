@@ -43,7 +43,7 @@ pub fn own<T>(object: *mut T) {
     gone(object as usize);
 }
 
-/// An adapter would pin these bytes of the program for a region. Tells, once, if they are too many.
+/// An adapter would pin these bytes of the program for a region. Reports, once, if they are too many.
 pub(crate) fn pinned(region: usize, addr: u64, length: u64) {
     const PAGE: u64 = 4096;
     static TOLD: AtomicBool = AtomicBool::new(false);
@@ -92,7 +92,7 @@ fn take(of: impl Fn(&Object) -> bool) -> Vec<Object> {
     addresses.iter().filter_map(|address| objects.remove(address)).collect()
 }
 
-/// A context is closed: tells what is left of it.
+/// A context is closed: reports the objects that are left of it.
 pub(crate) fn close(context: *mut ibv_context) {
     if is_on() {
         tell_left(&take(|object| object.context == context as usize), "ibv_close_device", End::AtOnce);
@@ -117,7 +117,7 @@ fn tell_left(left: &[Object], about: &str, end: End) {
     tell(&Finding { number: 106, about: about.into(), known, place }, end);
 }
 
-/// Tells what is left when the process exits, after the program's own handlers and destructors, which may destroy objects.
+/// Reports the objects that are left when the process exits, after the program's own handlers and destructors, which may destroy objects.
 pub(crate) fn tell_left_at_exit() {
     if !OBJECTS.lock().is_empty() {
         tell_left(&take(|_| true), "exit", End::Exiting);

@@ -33,7 +33,7 @@ fn append_to(path: &Path, finding: &Finding) -> io::Result<()> {
     let (head, tail) = (format.head(), format.tail());
     let file = own_file::open(path, libc::O_RDWR)?;
     lock(&file, PATIENCE)?;
-    // What has no room for a head and a tail is no report yet.
+    // A file without room for a head and a tail isn't a report yet.
     let kept = file.metadata()?.len().checked_sub(tail.len() as u64).filter(|kept| *kept > head.len() as u64);
     let program = std::env::current_exe().ok();
     let program = program.as_deref().and_then(Path::file_name).unwrap_or_default().to_string_lossy();

@@ -1,9 +1,9 @@
-//! Looking for a completion that no request asks for: the program has posted unsignaled requests only, and polls, or sleeps. What it waits
-//! for isn't known: a finding ends no process.
+//! Finds a thread that waits for a completion which no request asks for: the program has posted only unsignaled requests, and polls or
+//! sleeps. It may wait for something else, so a finding never ends the process.
 //!
-//! It is told where all of this holds for [`PATIENCE`]: it has posted an unsignaled request last, and since then has polled one
-//! completion queue and no other, or sleeps in `ibv_get_cq_event` for it alone; the queue is the request's; nothing that is posted completes
-//! into it; none of the queue pair's requests has been signaled since RESET; and all have ended.
+//! The finding is reported where all of this holds for [`PATIENCE`]: the thread's last post was an unsignaled request; since then it has
+//! polled only one completion queue, or sleeps in `ibv_get_cq_event` for it alone; the queue is the request's; nothing that is posted
+//! completes into it; none of the queue pair's requests has been signaled since RESET; and all have ended.
 
 use super::watch::{CqWatch, QpWatch, queue_pairs};
 use super::{PATIENCE, Trace, found};
@@ -36,7 +36,7 @@ fn this_thread() -> usize {
     RUN.with(|run| std::ptr::from_ref(run) as usize)
 }
 
-/// Who has posted an unsignaled request to a queue pair that has had no other ones, and when.
+/// The thread that has posted an unsignaled request to a queue pair that has had no signaled ones, and the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unasked {
     thread: usize,
@@ -91,7 +91,7 @@ impl CqWatch {
     }
 }
 
-/// Tells of this thread's wait for a queue pair of which `awaits` is true.
+/// Reports this thread's wait for a queue pair of which `awaits` is true.
 fn tell(awaits: impl Fn(&QpWatch) -> bool) {
     let qps: Vec<Arc<QpWatch>> = queue_pairs().into_iter().filter(|qp| awaits(qp)).collect();
     let waited_for = |qp: &&Arc<QpWatch>| {
@@ -105,8 +105,8 @@ fn tell(awaits: impl Fn(&QpWatch) -> bool) {
     }
 }
 
-/// This thread is about to sleep in ibv_get_cq_event until the channel has an event, and has done so for this time already. Says how long
-/// it may sleep until this is called again; `None`: as long as it likes.
+/// This thread is about to sleep in ibv_get_cq_event until the channel has an event, and has slept there for `slept` already. Returns how
+/// long it may sleep until it calls this again; `None`: without a limit.
 pub(crate) fn before_sleep(
     channel: *const ibv_comp_channel,
     queues: usize,

@@ -70,7 +70,7 @@ pub(crate) struct Sent {
     pub(crate) buffers: Buffers,
 }
 
-/// Requests whose end the program hasn't been told of.
+/// Requests whose completion the program hasn't polled.
 #[derive(Debug, Default)]
 struct Outstanding {
     sends: VecDeque<Sent>,
@@ -85,7 +85,7 @@ struct Outstanding {
 }
 
 impl Outstanding {
-    /// Adds sends that were posted; `all_signaled`: each tells of its end. Returns how many do.
+    /// Adds sends that were posted; `all_signaled`: each has a completion. Returns how many have one.
     #[inline]
     fn add(&mut self, sends: impl Iterator<Item = Sent>, all_signaled: bool) -> i64 {
         let mut signaled = 0;
@@ -120,7 +120,7 @@ struct Received {
     tagged: BTreeMap<u32, (u64, Buffers)>,
 }
 
-/// What a completion tells of a shared receive queue.
+/// What a completion ends in a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ends {
     /// The end of a receive that was posted.
@@ -155,7 +155,7 @@ impl SrqWatch {
         watch
     }
 
-    /// The program posts receives; `post` says how many of the first of them were taken.
+    /// The program posts receives; `post` returns how many of the first of them were taken.
     pub(crate) fn posts<R>(
         &self,
         requests: impl Iterator<Item = (u64, Buffers)>,
@@ -168,7 +168,7 @@ impl SrqWatch {
         result
     }
 
-    /// The program adds a tag with a receive, if there is one, or takes one away; `post` says the handle of the new one.
+    /// The program adds a tag with a receive, if there is one, or removes one; `post` returns the handle of the new one.
     pub(crate) fn changes_tag<E>(
         &self,
         receive: Option<(u64, Buffers)>,
@@ -194,14 +194,14 @@ impl SrqWatch {
                 let handles: Vec<u32> = received.tagged.iter().filter_map(has_number).collect();
                 let ended: Vec<_> =
                     handles.iter().filter_map(|handle| received.tagged.remove(handle)).collect();
-                // Of several with one number nobody knows which it is.
+                // If several have one number, it isn't known which one ended.
                 <[_; 1]>::try_from(ended).ok().map(|[ended]| ended)
             }
             Ends::Nothing => None,
         }
     }
 
-    /// A queue pair has ended, or begins anew, and the program may never be told of receives that it had taken. Those that no queue pair
+    /// A queue pair was destroyed or reset, and receives that it had taken may never complete. Receives that no queue pair
     /// has taken stay.
     fn forget_taken(&self) {
         let mut received = self.received.lock();
@@ -326,7 +326,7 @@ impl CqWatch {
             srqs.iter().filter_map(Weak::upgrade).collect()
         };
         let mut ended = srqs.iter().filter_map(|srq| Some((srq, srq.ended(wc)?)));
-        // Of several with one number nobody knows which it is.
+        // If several have one number, it isn't known which one ended.
         if let (Some((srq, (wr_id, buffers))), None) = (ended.next(), ended.next()) {
             srq.told_memory.compare(|| format!("QP {:#08x}", wc.qp_num), wr_id, &buffers);
         }
@@ -338,7 +338,7 @@ impl CqWatch {
     }
 
     /// The program has taken an event of it from a channel with this descriptor. One that doesn't block may be emptied at any
-    /// time, also before the queue is polled. `filled` says how many completions the queue has: a new one raises an event on
+    /// time, also before the queue is polled. `filled` returns how many completions the queue has: a new one raises an event on
     /// an adapter too, and is waited for.
     pub(crate) fn event_taken(&self, channel: c_int, filled: impl Fn() -> u32) {
         self.taken.get_or_init(Trace::here);
@@ -412,7 +412,7 @@ impl QpWatch {
         &self.send_cq
     }
 
-    /// Who has posted an unsignaled request last, where there were no other ones since RESET.
+    /// The thread that has posted an unsignaled request last, if no request has been signaled since RESET.
     pub(super) fn unasked(&self) -> Option<Unasked> {
         let outstanding = self.outstanding.lock();
         outstanding.unasked.filter(|_| !outstanding.has_asked)
@@ -423,15 +423,15 @@ impl QpWatch {
         self.nic.upgrade().is_some_and(|nic| nic.has_nothing_under_way())
     }
 
-    /// How many of its requests have ended of which no completion tells; `None`: that was told already.
+    /// How many of its requests have ended without a completion; `None` if there are none, or they were reported already.
     pub(super) fn tells_unasked(&self) -> Option<usize> {
         let count = self.outstanding.lock().sends.len();
         (count > 0 && !self.told_unasked.swap(true, Ordering::Relaxed)).then_some(count)
     }
 
-    /// The program posts send requests: `post` takes as many of the first of them as
-    /// it says, with what the call comes to. It is given how many there is room for, by a strict adapter's rule: a request
-    /// keeps its place until a completion is polled that tells of its end.
+    /// The program posts send requests: `post` returns the call's result and how many of the first of them it has taken. Its
+    /// argument is how many there is room for, by a strict adapter's rule: a request
+    /// keeps its place until a completion is polled that covers it.
     pub(crate) fn posts<R>(
         &self,
         requests: impl Iterator<Item = Sent>,
