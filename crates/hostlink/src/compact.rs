@@ -70,7 +70,7 @@ const fn word_of_aeth(aeth: Aeth) -> u32 {
     (aeth.syndrome as u32) << 24 | aeth.msn & PSN
 }
 
-/// The headers of a packet of an RC or UC connection, without what its path says.
+/// The headers of a packet of an RC or UC connection, without the fields that its path determines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompactHeaders {
     /// What the packet is.

@@ -1,5 +1,5 @@
-//! What a process lets the other processes of its host know: which regions and QPs they may reach, which slots are its,
-//! and who sleeps. Written by its owner only; the others map it read-only.
+//! What a process shows to the other processes of its host: its slots, the regions and QPs that they may reach,
+//! and its sleeping threads. Written by its owner only; the other processes map it read-only.
 
 use super::links::Links;
 use super::protocol::{Attention, Bell, DirectoryEntry};
@@ -52,7 +52,7 @@ const _: () = assert!(std::mem::offset_of!(DirectoryHeader, attention) == 128);
 /// The numbers of a QP of this process and of its peer.
 pub type QpnPair = (u32, u32);
 
-/// What other processes are told of a region.
+/// What other processes see of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct ListedRegion {
     /// The protection domain's number.
@@ -71,7 +71,7 @@ pub struct ListedRegion {
     pub shared: bool,
 }
 
-/// What other processes are told of a QP.
+/// What other processes see of a QP.
 #[derive(Clone, Copy, Debug)]
 pub struct ListedQp {
     /// Its number and that of its peer.
@@ -103,11 +103,11 @@ mod right {
     pub(super) const WRITE: u64 = 2;
 }
 
-/// In the word of a QP's rights: its program sends nothing (RTR).
+/// In the word of a QP's rights: the QP sends nothing (RTR).
 const RECEIVES: u64 = 4;
-/// In the word of a region's rights: others can map what the region lies in.
+/// In the word of a region's rights: other processes can map the memory that the region lies in.
 const SHARED: u64 = 4;
-/// … and where the count of listings begins, by which a region is told from one before it that had the same key.
+/// … and the bit at which the count of listings begins. It distinguishes a region from an earlier one with the same key.
 const LISTING: u32 = 8;
 
 /// The word of a QP's entry with the number of its peer.
@@ -177,7 +177,7 @@ fn qp_at(memory: &SharedMemory, qpn: u32) -> Option<usize> {
 #[derive(Debug)]
 pub struct Directory {
     memory: SharedMemory,
-    /// What tells this process from the others of the host.
+    /// A number that no other process of the host has.
     pub(super) process: u64,
     /// Proves that a PID is still this process: checked by every `process_vm_*` call.
     pub(super) cookie: Cookie,
@@ -235,7 +235,7 @@ impl Directory {
         self.memory.fd()
     }
 
-    /// Who of this process sleeps.
+    /// The sleeping threads of this process.
     pub fn bell(&self) -> &Bell {
         &self.memory.words::<DirectoryHeader>(0).bell
     }
@@ -305,7 +305,7 @@ impl Directory {
         }
     }
 
-    /// Tells the peer of a QP that is or was listed, or whose peer is noted, whether the QP owes it answers.
+    /// Shows the peer of a QP whether the QP owes it answers. The QP is or was listed, or its peer is noted.
     pub fn note_owing(&self, qpn: u32, owes: bool) {
         if let Some(entry) = self.qp(qpn) {
             entry.set(OWES, owes.into());
@@ -337,7 +337,7 @@ impl PeerDirectory {
         self.0.words::<DirectoryHeader>(0).slots.iter().any(|s| s.load(Ordering::Acquire) == name)
     }
 
-    /// What the directory says of the region with a key. To be called while an access word names the region, or for a guess.
+    /// The entry of the region with a key. To be called while an access word names the region; otherwise the result is a guess.
     fn region(&self, rkey: u32) -> Option<FoundRegion> {
         let entry: &DirectoryEntry = self.0.words(region_at(rkey)?);
         Some(FoundRegion { rkey, words: entry.read(NAMED | u64::from(rkey))? })
@@ -370,8 +370,8 @@ impl PeerDirectory {
         })
     }
 
-    /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead there. To be called, and used,
-    /// while an access word names both.
+    /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead
+    /// there. To be called, and used, while an access word names both.
     pub(super) fn find(
         &self,
         (from, qpn): QpnPair,

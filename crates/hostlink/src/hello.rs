@@ -21,7 +21,7 @@ pub const LAYOUT: u64 =
     layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
 const LEN: usize = 40;
 
-/// What a process says of itself.
+/// What a process sends about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Introduction {
     pub(super) process: u64,
@@ -82,8 +82,8 @@ pub(super) fn send(fd: RawFd, bytes: &[u8; LEN], fds: &[RawFd]) -> io::Result<()
     frame::send(fd, &mut bytes.clone(), fds)
 }
 
-/// One message, if it is there. Of a peer that is gone, too: the kernel first says that it has gone, once, if it has left
-/// something unread.
+/// One message, if it is there, also of a peer that has closed: if that left something unread, the kernel first returns ECONNRESET,
+/// once.
 pub(super) fn receive(fd: RawFd) -> io::Result<(Vec<u8>, Vec<EngineFd>)> {
     let mut bytes = vec![0; LEN + 1];
     let (len, fds) = match frame::receive(fd, &mut bytes) {

@@ -1,26 +1,25 @@
 //! The `shm` fabric: packets, and memory accesses without packets, between processes of one host.
 //!
-//! In here: the memory two processes share and what lies in it (rings of records, a directory of what may be touched),
-//! how they get to know each other, and copies between them.
-//! Out of here: which QP uses which fabric, and who looks at rings when (`engine`); names and sockets (`host`).
+//! In here: the memory that two processes share and its contents (rings of records, a directory of accessible objects),
+//! how they introduce themselves, and copies between them.
+//! Out of here: which QP uses which fabric, and which thread reads the rings when (`engine`); names and sockets (`host`).
 //!
-//! A *link* joins two processes: one memfd with a ring each way, made by the one that has something to send first.
-//! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload, or a description of
-//! where in the sender's memory the payload is (the payload is registered and must stay until the answer). Packets of a connection
+//! A *link* joins two processes: one memfd with a ring each way, made by the process that has something to send first.
+//! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload. Packets of a connection
 //! that both ends know have compact headers instead. No byte is changed on the way, so there is no ICRC, and
 //! a record is given back when it has been executed. RC loses nothing; UC and UD do when a ring has been full for 100 ms.
 //!
-//! An RDMA WRITE or READ needs no packet when nothing else of its QP is under way: the initiator looks up region and QP in the
+//! An RDMA WRITE or READ needs no packet while its QP has no other outstanding request: the initiator looks up region and QP in the
 //! target's *directory* and copies, in memory that both have mapped or by the kernel. A target that watches its ring gets a record
-//! all the same. An *access word* names the region and the QP that an initiator uses; the owner of either waits for those words that
-//! name it when it takes the object back.
+//! all the same. An *access word* names the region and the QP that an initiator uses; a process that withdraws either waits for the
+//! words that name it.
 //!
-//! A plain SEND is acknowledged by a word that says how far the ring has been executed, without a record.
+//! A plain SEND is acknowledged by a word with the position up to which the ring has been executed, without a record.
 //!
-//! Who sleeps is woken by a byte over the link's connection.
+//! A sleeping thread is woken by a byte over the link's connection.
 //!
-//! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
-//! that dies, however it dies, closes its connection: what it has left is executed, then its link ends.
+//! No peer is trusted: bytes that a peer writes into shared memory can break its own link, and nothing else. When a process
+//! dies, however it dies, its connection is closed: the records that it has left are executed, then its link ends.
 #![forbid(unsafe_code)]
 
 mod compact;

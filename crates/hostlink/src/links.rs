@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a peer may take to answer before its QPs are believed to be there all the same: it may be stopped.
+/// How long a peer may take to answer before the link is used without an answer: it may be stopped.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 10_000 } else { 100 });
-/// How long a slot that refused, or that nobody holds, isn't asked again.
+/// How long a slot that refused, or that no process holds, isn't asked again.
 const REFUSED: Duration = Duration::from_millis(200);
 /// How long a thread sleeps between two looks for an introduction.
 const ROUND: Duration = Duration::from_micros(50);
@@ -51,7 +51,7 @@ pub struct Links {
     /// Held from the look for a link of the peer's until this process has introduced itself, and from a peer's introduction until its
     /// link can be seen.
     introducing: Mutex<class::LinksIntroducing, ()>,
-    /// A peer has rung since somebody asked.
+    /// A peer has rung since this was last cleared.
     rung: AtomicBool,
 }
 
@@ -163,7 +163,8 @@ impl Links {
         self.links.read().iter().filter(|other| other.peer().is(&link.peer())).cloned().collect()
     }
 
-    /// The first link to another process, from number `from` of the list on, in which there may be something to do for a poller. A link that comes or goes meanwhile may be seen twice, or only the next time.
+    /// The first link to another process, from number `from` of the list on, in which there may be something to do for a poller. A link
+    /// that comes or goes meanwhile may be seen twice, or only the next time.
     #[inline(always)]
     pub fn next_with_work(&self, from: usize) -> Option<LinkWithWork> {
         if self.listed.is_empty() {
@@ -180,8 +181,8 @@ impl Links {
         LinkWithWork::find(&self.links.read(), from)
     }
 
-    /// The link to the process that holds `slot`. `dial` makes a connection to that process: what a peer says of its slots
-    /// is believed when the kernel says the same.
+    /// The link to the process that holds `slot`. `dial` makes a connection to that process: a slot in a peer's directory counts
+    /// only if the kernel reports the same process at the other end.
     pub fn to_slot(&self, slot: u16, dial: impl Fn() -> Option<EngineFd>) -> Option<Arc<Link>> {
         let links = self.snapshot();
         if let Some(link) = links.iter().find(|link| link.leads_to(slot) && !link.is_dead()) {
@@ -247,7 +248,7 @@ impl Links {
                 break;
             }
             if is_late {
-                // The link has yielded to one of which the peer has told this process before.
+                // The peer has made this link yield to its own, whose introduction it has sent before: waits for that once more.
                 waits_for_other = true;
                 deadline += PATIENCE;
             }
@@ -265,8 +266,8 @@ impl Links {
         Some(link)
     }
 
-    /// A link that the process at the other end of `link` has made at the same time, if `takes` says so of its number. Of two processes
-    /// that make one, that with the lower number gives up its own.
+    /// A link that the process at the other end of `link` has made at the same time, if `takes` is true of its number. Of two processes
+    /// that make one, the one with the lower number gives up its own.
     fn made_by_peer(&self, link: &Arc<Link>, takes: impl Fn(u64) -> bool) -> Option<Arc<Link>> {
         let links = self.snapshot();
         let other = links.iter().find(|other| {
@@ -283,7 +284,7 @@ impl Links {
         Some(other.clone())
     }
 
-    /// Held by whoever makes links.
+    /// Held by a thread that makes links.
     pub fn making(&self) -> MutexGuard<'_, class::LinksMaking, ()> {
         self.making.lock()
     }
@@ -364,7 +365,7 @@ impl Links {
     /// Takes a link out of the table, and returns the numbers of the QPs that waited for room in it.
     fn drop_link(&self, link: &Arc<Link>) -> Vec<u32> {
         let waiting = link.end();
-        // Before it leaves the table: whoever revokes something looks there first.
+        // Before it leaves the table: a revocation reads the table first, and then `ended`.
         let mut ended = self.ended.lock();
         ended.retain(|(link, access)| link.goes_on(*access));
         ended.extend(link.accesses_of_peer().map(|access| (link.clone(), access)));

@@ -84,7 +84,7 @@ pub enum ShmPayload<'a> {
         /// Bytes.
         len: usize,
     },
-    /// A copy in this process, which nobody else can change.
+    /// A copy in this process, which the peer can't change.
     Copied {
         /// The words that hold it.
         words: &'a CopiedPayload,

@@ -1,7 +1,7 @@
 //! Records of a ring: what a packet is on the `shm` fabric.
 //!
-//! A record is a fixed part, the transport headers as they are on the wire, and a payload. A compact record has [`CompactHeaders`] and a payload. Whatever a peer writes: reading a record gives a
-//! record or an error, and touches no byte outside it.
+//! A record is a fixed part, the transport headers as they are on the wire, and a payload. A compact record has [`CompactHeaders`] and a
+//! payload. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
 
 use super::compact::{self, CompactHeaders, Operands};
 use super::protocol::{Broken, COPIED_WORDS, Lines};
@@ -110,7 +110,7 @@ impl CompactRecord {
 pub struct Record {
     /// The transport headers.
     pub headers: Headers,
-    /// What a network layer would say about it.
+    /// The fields that a network layer's headers would have.
     pub meta: PacketMeta,
     /// Where its payload begins in the link's memory, and bytes of the payload.
     pub(crate) payload: (usize, usize),
@@ -163,7 +163,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// A packet with a payload of `payload` bytes, which the caller puts where [`Draft::payload_at`] says; `None` when the
+    /// A packet with a payload of `payload` bytes, which the caller writes at [`Draft::payload_at`]; `None` when the
     /// headers don't fit their opcode.
     pub(super) fn packet(headers: &Headers, meta: &PacketMeta, payload: usize) -> Option<Self> {
         let mut bytes = [0; FRONT];
@@ -208,7 +208,7 @@ pub(super) fn write_padding(memory: &SharedMemory, at: usize, len: usize) {
 }
 
 /// The first words of the record at `at`, of which `available` bytes are published. They are copied: the peer may change its bytes at
-/// any time, and whoever copies them again checks the copy again.
+/// any time, so a caller that copies them again has to check the copy again.
 #[inline]
 fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::Front, Broken> {
     if available < Lines::GRAIN {
@@ -260,7 +260,7 @@ pub(super) fn read_copy(words: [u64; COPIED_WORDS], end: u64) -> Option<CompactR
     fits.then_some(CompactRecord { headers, payload: CompactPayload::Copied(payload), len, end })
 }
 
-/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It is no compact record.
+/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It isn't a compact record.
 pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
     let front = front(memory, at, available)?;
     let (length, kind) = compact::length_and_kind(front[0]);

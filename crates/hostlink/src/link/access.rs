@@ -19,7 +19,8 @@ impl Link {
     }
 
     /// Lets `f` copy from or to a range (key, address, length) of the peer's memory, on behalf of a QP and its peer. `None`
-    /// when that isn't allowed or isn't possible this way, or while too many threads do so: a packet then says why, or does it.
+    /// when that isn't allowed or isn't possible this way, or while too many threads do so. The caller then sends a packet, which the
+    /// peer refuses with the reason, or executes.
     pub fn access<R>(
         &self,
         ends: QpnPair,

@@ -1,9 +1,9 @@
-//! Who carries out one-sided operations: the initiator alone, by copies of the kernel's or in memory that both have mapped, or the peer,
-//! by a record in its ring.
+//! Chooses which process carries out a one-sided operation: the initiator, by copies of the kernel's or in memory that both have
+//! mapped, or the peer, by a record in its ring.
 //!
-//! A peer that watches its ring is two to three times as fast with small operations; which way is faster with large ones is
-//! measured (`speeds`). A peer watches for a while after it has found a record, or was woken ([`Attention`](crate::Attention)). To wake
-//! a peer that sleeps pays only if more operations follow: the initiator does so when its own copies have cost more than that.
+//! A peer that watches its ring is two to three times as fast with small operations; which of the two is faster with large ones is
+//! measured (`speeds`). A peer watches for a while after it has found a record, or was woken ([`Attention`](crate::Attention)). A wakeup
+//! pays only if more operations follow: the initiator wakes the peer when its own copies have cost more than a wakeup.
 //! No operation waits for a peer that may be stopped.
 
 use super::Link;

@@ -1,9 +1,9 @@
-//! Acknowledgement by position: a SEND that waits for it is acknowledged as soon as the peer's word for what it has executed has
-//! passed the SEND's record, without a packet.
+//! Acknowledgement by position: a SEND that waits for it is acknowledged, without a packet, as soon as the peer's word *executed* has
+//! passed the SEND's record.
 //!
 //! The peer disowns each such SEND that it hasn't executed, by a record that it publishes before the word passes the
-//! SEND. The sender believes the word when it has read as many of these records as the peer has published. What is
-//! disowned is acknowledged, refused or repeated by packets, like everything else.
+//! SEND. The sender acts on the word only when it has read as many of these records as the peer has published. A disowned
+//! SEND is acknowledged, refused or repeated by packets, like everything else.
 
 use super::{Link, RING, Sent};
 use crate::compact::CompactHeaders;
@@ -19,15 +19,15 @@ use std::sync::atomic::Ordering;
 pub(super) struct Sender {
     pub(super) producer: Producer,
     awaited: VecDeque<Awaited>,
-    /// What was believed last of what the peer has executed.
+    /// The peer's position up to which SENDs were acknowledged.
     executed: u64,
-    /// Records read that disown something.
+    /// Records read that disown SENDs.
     disowned: u64,
 }
 
 /// More SENDs than this don't wait at once: those beyond are acknowledged by packets.
 const MOST_AWAITED: usize = 16 * 1024;
-/// QPs that are told at a time of what the peer has executed.
+/// QPs that get acknowledgements in one step, at most.
 const MOST_AT_ONCE: usize = 64;
 /// So many records that disown one packet each may wait for room; those beyond share one.
 const MOST_WAITING: usize = 1024;
@@ -65,7 +65,7 @@ impl Sender {
         self.awaited.is_empty()
     }
 
-    /// Takes out the only SEND that waits, if the peer's words say that it has executed this SEND.
+    /// Takes out the only SEND that waits, if the peer has executed it according to its words.
     #[inline]
     fn take_only(&mut self, executed: u64, disowned: u64) -> Option<SentPacket> {
         let &Awaited { end, packet } = self.awaited.front()?;
@@ -77,8 +77,8 @@ impl Sender {
         })
     }
 
-    /// Takes out what the peer has executed, by its words `executed` and `disowned`, and adds it to `last`. False when records are to be
-    /// read before these are believed.
+    /// Takes out the SENDs that the peer has executed, according to its words `executed` and `disowned`, and adds the last one of each
+    /// QP to `last`. False, and nothing is taken out, if records that disown have to be read first.
     fn take(&mut self, executed: u64, disowned: u64, last: &mut Acknowledged) -> Result<bool, Broken> {
         let possible = (self.executed..=self.producer.tail()).contains(&executed);
         if !possible || !executed.is_multiple_of(Lines::GRAIN as u64) {
@@ -108,12 +108,12 @@ impl Sender {
     }
 }
 
-/// SENDs that the peer waits for and that weren't executed.
+/// SENDs of the peer that wait to be acknowledged by position and weren't executed.
 #[derive(Debug, Default)]
 pub(super) struct Disowned {
-    /// Records that say so, so far.
+    /// Records published that disown SENDs.
     published: u64,
-    /// Those for which there was no room yet, by first and last position.
+    /// SENDs for whose records there was no room yet, by first and last position.
     waiting: Vec<(u64, u64)>,
 }
 
@@ -122,7 +122,7 @@ impl Disowned {
     fn push(&mut self, end: u64) {
         let is_full = self.waiting.len() >= MOST_WAITING;
         match self.waiting.last_mut() {
-            // While something waits, nothing is acknowledged by position.
+            // While a record waits for room, no SEND is acknowledged by position.
             Some((_, last)) if is_full => *last = end,
             _ => self.waiting.push((end, end)),
         }
@@ -139,7 +139,7 @@ pub struct CompactRun<'a> {
     pub(super) link: &'a Link,
     pub(super) packets: &'a [CompactRecord],
     pub(super) disowned: &'a mut Disowned,
-    /// Packets, from the first on, of which is known whether they were executed.
+    /// Packets, from the first on, that were executed or left to the general rules.
     pub(super) settled: usize,
     /// One of these was executed, and its acknowledgement by position isn't written.
     pub(super) is_awaited: bool,
@@ -234,8 +234,8 @@ impl Link {
         !self.many_awaited.load(Ordering::Relaxed)
     }
 
-    /// Sends a SEND of a connection, from the QP with the number `qpn`; `fill` copies the payload into the ring. If the headers say
-    /// that the SEND is acknowledged by position, [`Receive::executed`](super::Receive::executed) tells of it.
+    /// Sends a SEND of a connection, from the QP with the number `qpn`; `fill` copies the payload into the ring. If the headers ask for
+    /// acknowledgement by position, [`Receive::executed`](super::Receive::executed) is called for it.
     #[inline]
     pub fn send_plain<E>(
         &self,
@@ -260,37 +260,37 @@ impl Link {
         })
     }
 
-    /// The peer has executed something of which QPs don't know yet.
+    /// The peer has executed SENDs whose QPs haven't been notified.
     #[inline]
     pub fn has_executed(&self) -> bool {
         self.tx_lines().executed() != self.executed.load(Ordering::Relaxed)
     }
 
-    /// The peer has processed a SEND, of whichever QP, that waits to be acknowledged by position and ends at `position` or before, and can't
-    /// tell for want of room.
+    /// The peer has processed a SEND, of any QP, that waits to be acknowledged by position and ends at `position` or before, and can't
+    /// acknowledge it for want of room.
     pub(super) fn is_kept_from_telling(&self, position: u64) -> bool {
         let first = self.tx.lock().awaited.front().copied();
         first.is_some_and(|first| first.end <= position && self.tx_lines().is_consumed(first.end))
     }
 
-    /// The peer has executed something of which QPs don't know yet, at `position` or before.
+    /// The peer has executed SENDs whose QPs haven't been notified, at `position` or before.
     pub(super) fn has_executed_before(&self, position: u64) -> bool {
         self.executed.load(Ordering::Relaxed) < position && self.has_executed()
     }
 
-    /// What the peer says that it has executed, and how many records it has disowned by then.
+    /// The position up to which the peer has executed, and how many records with which it disowns SENDs it has published by then.
     #[inline]
     pub(super) fn executed_by_peer(&self) -> (u64, u64) {
         let lines = self.tx_lines();
         (lines.executed(), lines.disowned())
     }
 
-    /// Adds what the peer says that it has `executed` since this was last asked to `last`, and says up to which position that is; `None`
-    /// when records are to be read before. For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs
-    /// have been told.
+    /// Adds the SENDs that the peer has `executed` since the last call to `last`, and returns the position up to which that is; `None`
+    /// if records that disown have to be read first. The caller has the ring from the peer locked, notifies the QPs, and then calls
+    /// [`Link::note_executed`].
     ///
     /// # Errors
-    /// The peer has written what can't be.
+    /// The peer has written an impossible position.
     #[inline]
     pub(super) fn take_executed(
         &self,
@@ -303,7 +303,7 @@ impl Link {
         Ok(believed.then_some(sender.executed))
     }
 
-    /// As [`Link::take_executed`] where one SEND waits, which the peer has executed. `None`, and nothing has happened, where that is not so.
+    /// As [`Link::take_executed`] if exactly one SEND waits and the peer has executed it; otherwise `None`, and nothing changes.
     #[inline]
     pub(super) fn take_only_executed(&self, (executed, disowned): (u64, u64)) -> Option<SentPacket> {
         let only = self.tx.lock().take_only(executed, disowned);
@@ -313,12 +313,12 @@ impl Link {
         only
     }
 
-    /// QPs know of everything that the peer has executed up to `position`.
+    /// QPs have been notified of everything that the peer has executed up to `position`.
     pub(super) fn note_executed(&self, position: u64) {
         self.executed.store(position, Ordering::Relaxed);
     }
 
-    /// The peer says that what ends from `first` to `last` of the ring to it isn't acknowledged by position.
+    /// The peer disowns the SENDs whose records end from `first` to `last` of the ring to it.
     pub(super) fn peer_disowns(&self, (first, last): (u64, u64)) {
         let mut sender = self.tx.lock();
         sender.disowned += 1;
@@ -327,8 +327,9 @@ impl Link {
         sender.awaited.drain(from..to);
     }
 
-    /// Tells the peer that everything up to `position` of its ring that waits for that has been executed, but for what is
-    /// disowned. It stays untold until there is room for what disowns: [`Link::has_records`] says when to try again.
+    /// Acknowledges to the peer all its SENDs up to `position` that wait for acknowledgement by position, except the disowned ones.
+    /// Nothing is acknowledged until there is room for the records that disown: [`Link::has_records`] is true when it is time to try
+    /// again.
     pub(super) fn acknowledge(&self, disowned: &mut Disowned, position: u64) {
         if disowned.is_waiting() && !self.publish_disowned(disowned) {
             self.has_disowned.store(true, Ordering::Relaxed);
@@ -362,7 +363,7 @@ impl Link {
         waiting.is_empty()
     }
 
-    /// Something that was disowned waits for room, and there is some.
+    /// A record that disowns waits for room, and there is some.
     pub(super) fn has_room_for_disowned(&self) -> bool {
         self.has_disowned.load(Ordering::Relaxed)
             && self.tx.lock().producer.has_room(self.tx_lines()) != Ok(false)
@@ -391,7 +392,7 @@ mod tests {
         sender
     }
 
-    /// What [`Sender::take`] takes out, if it believes the words.
+    /// What [`Sender::take`] takes out, if it acts on the words.
     fn taken(sender: &mut Sender, executed: u64, disowned: u64) -> Result<Option<Acknowledged>, Broken> {
         let mut last = Acknowledged::new();
         let believed = sender.take(executed, disowned, &mut last)?;

@@ -43,7 +43,7 @@ pub(super) const LEN: usize = 2 * SPAN;
 
 /// Threads that use the memory of one peer at the same time, at most.
 const LANES: usize = 4;
-/// How long a peer that doesn't read holds up packets that nobody would repeat.
+/// How long a peer that doesn't read its ring holds up packets that aren't repeated (UC, UD).
 const PATIENCE: Duration = Duration::from_millis(100);
 /// For which part of half a millisecond a connection that was open is taken to be open still.
 const TRUST: u64 = 10;
@@ -60,9 +60,9 @@ pub(super) struct PeerProcess {
 /// A process at the other end of a link. Two links lead to the same process if this is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// What the kernel says; 0: a process of another PID namespace.
+    /// Its number by the kernel; 0: a process of another PID namespace.
     pid: i32,
-    /// What it says itself; `None`: nothing yet.
+    /// Its number in its introduction; `None`: it hasn't introduced itself.
     process: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ impl PeersAccess {
     }
 }
 
-/// What the producer of a ring says of itself.
+/// What the producer of a ring shows about itself.
 #[repr(C)]
 struct Terms {
     /// 1: it takes compact headers, and acknowledges by position. 0: it captures packets, or hasn't answered.
@@ -133,7 +133,7 @@ ferroce_access::shared_words!(
     RingHead { lines, access, terms }
 );
 
-/// Says what becomes of a link, in the ring of its maker; whether it is said in time.
+/// Writes the fate of a link into the ring of its maker. False: it was written before.
 fn fate(makers: &RingHead, says: u64) -> bool {
     makers.terms.fate.compare_exchange(0, says, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
@@ -192,9 +192,9 @@ pub struct Link {
     to_peer: Ring,
     from_peer: Ring,
     tx: Mutex<class::LinkTx, Sender>,
-    /// What the peer has executed, as far as QPs know.
+    /// The position up to which the QPs have been notified that the peer has executed.
     executed: AtomicU64,
-    /// The peer isn't told yet of everything that was disowned.
+    /// Records that disown SENDs of the peer wait for room.
     has_disowned: AtomicBool,
     /// Too many SENDs wait to be acknowledged by position for more to do so.
     many_awaited: AtomicBool,
@@ -316,7 +316,7 @@ impl Link {
         self.settled.store(true, Ordering::Release);
     }
 
-    /// This process, which has made it, uses it without an answer from now on. False: the peer has said before that it yields.
+    /// This process, which has made it, uses it without an answer from now on. False: the peer has made it yield before.
     pub(super) fn use_unanswered(&self) -> bool {
         fate(&self.to_peer.head, USED)
     }
@@ -344,12 +344,12 @@ impl Link {
         self.answered.store(true, Ordering::Release);
     }
 
-    /// Whether the peer says so.
+    /// Whether the peer's directory contains `slot`.
     pub(super) fn claims(&self, slot: u16) -> bool {
         self.remote.get().is_some_and(|remote| remote.directory.has_slot(slot))
     }
 
-    /// … and the kernel too.
+    /// The kernel has confirmed that the peer holds `slot`.
     pub(super) fn confirm(&self, slot: u16) {
         self.confirmed.lock().push(slot);
     }
@@ -425,19 +425,19 @@ impl Link {
         self.slot == 0 && self.other_user.is_some()
     }
 
-    /// What this process (or the peer) says of itself.
+    /// The terms of this process (or of the peer).
     #[inline]
     fn terms(&self, own: bool) -> &Terms {
         let ring = if own { &self.to_peer } else { &self.from_peer };
         &ring.head.terms
     }
 
-    /// Tells the peer that packets of connections may come with compact headers, and be acknowledged by position.
+    /// Permits the peer to send packets of connections with compact headers, and to have them acknowledged by position.
     pub(super) fn offer_compact(&self) {
         self.terms(true).compact.store(1, Ordering::Release);
     }
 
-    /// The peer takes packets of connections with compact headers, and acknowledges by position: it is there, and captures no packets.
+    /// The peer takes packets of connections with compact headers, and acknowledges by position: it has answered, and captures no packets.
     #[inline]
     pub fn peer_takes_compact(&self) -> bool {
         // In the child of a fork the memory isn't there.

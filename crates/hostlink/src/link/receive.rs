@@ -1,4 +1,4 @@
-//! The ring from the peer: what is taken out of it.
+//! The ring from the peer: reads its records.
 
 use super::executed::{Acknowledged, CompactRun, Disowned, SentPacket};
 use super::{Link, RING};
@@ -9,7 +9,7 @@ use ferroce_os::room;
 use ferroce_wire::Headers;
 use std::sync::atomic::Ordering;
 
-/// Who reads the ring.
+/// The reader of the ring.
 #[derive(Debug)]
 pub(super) struct Receiver {
     consumer: Consumer,
@@ -26,7 +26,7 @@ struct Run {
     records: usize,
     /// Their bytes.
     len: usize,
-    /// Their sender may sleep until it learns what has become of them.
+    /// Their sender may sleep until it gets an acknowledgement or a refusal.
     rings: bool,
 }
 
@@ -54,7 +54,7 @@ pub enum Single {
     Left,
     /// It was executed and acknowledged.
     Executed,
-    /// It was executed and acknowledged, and whoever looks into the ring has all that it wants for now.
+    /// It was executed and acknowledged, and the caller of [`Link::receive`] wants no more records for now.
     Enough,
 }
 
@@ -81,8 +81,8 @@ impl<'a> SinglePacket<'a> {
         self.packet
     }
 
-    /// It was executed as a plain SEND: acknowledges it, and gives its record back to the sender. To be called before anybody learns of it,
-    /// and before its queue pair sends anything.
+    /// It was executed as a plain SEND: acknowledges it, and gives its record back to the sender. To be called before its completion is
+    /// visible, and before its queue pair sends anything.
     #[inline]
     pub fn acknowledge(self) {
         let Self { link, packet, rx } = self;
@@ -92,7 +92,7 @@ impl<'a> SinglePacket<'a> {
     }
 }
 
-/// Who takes packets out of a ring: those in a row for one QP come together.
+/// Takes packets out of a ring: those in a row for one QP come together.
 pub trait Receive {
     /// Packets with addresses and headers.
     fn packets(&mut self, packets: &[ReceivedRecord<'_>]);
@@ -205,7 +205,7 @@ impl Link {
         loop {
             let goes_on = taken < limit.records && rx.consumer.head() < limit.position;
             let ahead = if goes_on { rx.consumer.peek(lines)? } else { None };
-            // The peer may have published a record in answer to what it had executed: whoever sent that learns of its end before.
+            // The peer may have published a record in answer to a SEND that it had executed: the SEND's QP is notified of that first.
             *any |= self.receive_positions(rx, to)?;
             let Some(ahead) = ahead else { return Ok(()) };
             let single = if to.wants_single() { self.receive_single(rx, ahead.0, to)? } else { Single::Left };
@@ -236,7 +236,7 @@ impl Link {
         }
     }
 
-    /// Tells what the peer has executed, all of it. Returns whether it was anything.
+    /// Notifies `to` of all SENDs that the peer has executed. Returns whether there was any.
     #[inline]
     fn receive_positions(&self, rx: &mut Receiver, to: &mut dyn Receive) -> Result<bool, Broken> {
         if !self.has_executed() {
@@ -251,7 +251,7 @@ impl Link {
         self.receive_many_positions(rx, to, executed)
     }
 
-    /// As [`Link::receive_positions`], with what the peer says.
+    /// As [`Link::receive_positions`], with the peer's words.
     #[inline(never)]
     fn receive_many_positions(
         &self,
@@ -279,7 +279,7 @@ impl Link {
         }
     }
 
-    /// Reads what the peer disowns of all that it has published, and no other record.
+    /// Reads those of all published records that disown SENDs, and no other record.
     #[cold]
     fn look_ahead(&self, rx: &mut Receiver) -> Result<(), Broken> {
         rx.consumer.look(self.rx_lines())?;
@@ -301,7 +301,7 @@ impl Link {
         Ok(())
     }
 
-    /// The record that begins at `position` disowns others. It is read twice when somebody has looked ahead.
+    /// The record that begins at `position` disowns SENDs. It is read twice if [`Link::look_ahead`] has read it before, and counts once.
     fn receive_disowned(&self, looked_ahead: &mut u64, position: u64, disowned: (u64, u64)) {
         if position >= *looked_ahead {
             *looked_ahead = position + 1;
@@ -313,7 +313,7 @@ impl Link {
     #[inline]
     fn receive_single(&self, rx: &mut Receiver, at: usize, to: &mut dyn Receive) -> Result<Single, Broken> {
         let (lines, consumer) = (self.rx_lines(), &rx.consumer);
-        // What is disowned before it has to be told before.
+        // SENDs before it that were disowned have to be reported first.
         if !consumer.has_one_grain() || rx.disowned.is_waiting() {
             return Ok(Single::Left);
         }

@@ -1,4 +1,4 @@
-//! The ring to the peer: what is put into it, and who waits for room there.
+//! The ring to the peer: writes its records, and keeps the QPs that wait for room.
 
 use super::executed::Sender;
 use super::{Link, PATIENCE, RING};
@@ -92,7 +92,7 @@ impl Link {
         self.publish_with(record::compact_total(headers, payload), write, before)
     }
 
-    /// Publishes a record of `total` bytes, which `write` writes where it is told to.
+    /// Publishes a record of `total` bytes, which `write` writes at its argument, an offset in the link's memory.
     #[inline]
     pub(super) fn publish<E>(&self, total: usize, write: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
         self.publish_with(total, write, |_, _| ())
@@ -136,7 +136,7 @@ impl Link {
         Sent::Published(end)
     }
 
-    /// Whether the ring has been full for so long that packets which nobody repeats are given up.
+    /// Whether the ring has been full for so long that packets which aren't repeated (UC, UD) are given up.
     pub fn is_stuck(&self, now: Instant) -> bool {
         let since = self.full_since.load(Ordering::Relaxed);
         if since == 0 {
@@ -145,7 +145,7 @@ impl Link {
         since != 0 && now.since(Instant(since)) > PATIENCE
     }
 
-    /// When [`Link::is_stuck`] may say so.
+    /// When [`Link::is_stuck`] may become true.
     pub fn stuck_at(&self, now: Instant) -> Instant {
         now.after(PATIENCE + Duration::from_millis(1))
     }
@@ -196,13 +196,13 @@ impl Link {
         true
     }
 
-    /// Somebody, or something that is disowned, waits for room.
+    /// A QP, or a record that disowns, waits for room.
     #[inline]
     pub(super) fn waits_for_room(&self) -> bool {
         self.has_blocked.load(Ordering::Relaxed) || self.has_disowned.load(Ordering::Relaxed)
     }
 
-    /// Somebody waits for room, and there is some.
+    /// A QP waits for room, and there is some.
     pub fn has_room_for_blocked(&self) -> bool {
         self.has_blocked.load(Ordering::SeqCst)
             && self.tx.lock().producer.has_room(self.tx_lines()) != Ok(false)

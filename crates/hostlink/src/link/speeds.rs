@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Operations of less aren't measured: what they cost isn't their bytes.
 pub const LARGE: u64 = 16 * 1024;
-/// Copies of the initiator's that are one measurement. The first, which may find pages that nobody has touched, doesn't count.
+/// Copies of the initiator's that are one measurement. The first doesn't count: it may find pages that haven't been touched yet.
 const COPIES: u32 = 9;
 /// Requests for which the peer's way is tried before it is given up to measure it: none of them had others behind it.
 const TRIES: u32 = 64;
@@ -17,7 +17,7 @@ const FIRST_INTERVAL: u64 = 50;
 const LONGEST_INTERVAL: u64 = 5_000;
 const MIB: u64 = 1 << 20;
 
-/// Who carries out an operation.
+/// The process that carries out an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     Initiator,
@@ -66,8 +66,8 @@ impl Default for Speeds {
     }
 }
 
-/// The average of what was known and what was measured, with this weight. A thread that lost its processor meanwhile counts for little;
-/// what takes less than half as long shows that what was known is no measure any more.
+/// The average of the known and the measured time, with this weight. A measurement whose thread lost its processor counts for little; one
+/// of less than half the known time replaces it, since the known time is then outdated.
 fn averaged(known: u64, measured: u64, weight: u64) -> u64 {
     if known == 0 || measured < known / 2 {
         measured.max(1)
@@ -81,8 +81,8 @@ fn for_each_mib(bytes: u64, ticks: u64) -> u64 {
 }
 
 impl Speeds {
-    /// Who carries out the next operation, at `now`: the initiator until its copies are timed; the peer while a measurement of it is due,
-    /// for as many tries as there are; else whoever was faster, and the peer if it was never measured. `half`: ticks of half a
+    /// Chooses the process for the next operation, at `now`: the initiator until its copies are timed; the peer while a measurement of it
+    /// is due, for [`TRIES`] operations; otherwise the faster one, or the peer if it was never measured. `half`: ticks of half a
     /// millisecond at most.
     pub(super) fn choose(&self, now: u64, half: u64) -> Way {
         let (initiator, peer) = (self.initiator.load(Ordering::Relaxed), self.peer.load(Ordering::Relaxed));
@@ -141,7 +141,7 @@ impl Speeds {
         }
     }
 
-    /// Both ways are known, or as good as can be: says when to measure again.
+    /// Both ways are measured, or as well as possible: compares them, and sets when to measure again.
     fn decide(&self, now: u64, half: u64) {
         let is_faster = self.peer.load(Ordering::Relaxed) < self.initiator.load(Ordering::Relaxed);
         let is_same = self.is_peer_faster.swap(is_faster, Ordering::Relaxed) == is_faster;

@@ -1,7 +1,7 @@
 //! Regions of the peer that lie in memory which can be shared, mapped here: one-sided operations on them are plain copies.
 //!
-//! A region is found in the directory for each operation as always, named by the access word, so it is revoked as always. A view of a
-//! region that is revoked is given back when the peer says so by its bell. Each lane has views of its own.
+//! Each operation still looks the region up in the directory and names it in the access word, so it is revoked as any region. The view of
+//! a revoked region is unmapped when the peer rings the bell for it. Each lane has views of its own.
 
 use super::Link;
 use crate::PeerMemory;
@@ -45,7 +45,7 @@ impl Views {
             Some(at) => at,
             None => {
                 if self.all.len() >= MOST {
-                    // Most of these have been revoked by now, which is told only if something is mapped.
+                    // Most of these have been revoked by now: the peer rings only for mapped regions.
                     self.all.retain(|(_, state)| matches!(state, State::Mapped(_)));
                 }
                 if self.all.len() >= MOST {
@@ -168,7 +168,7 @@ impl Link {
         at.and_then(|at| lane.view(at))
     }
 
-    /// Says in the link's memory how many regions are mapped, when a lane has changed from `before` to `now`.
+    /// Counts the mapped regions in the link's memory, when a lane has changed from `before` to `now`.
     #[inline]
     fn note_mapped(&self, before: u64, now: u64) {
         if before != now {

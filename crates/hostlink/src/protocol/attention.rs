@@ -2,9 +2,9 @@
 
 use crate::sync::{AtomicU64, Ordering, shared_words};
 
-/// When a process looked at its rings last, in ticks of the processor's counter, shifted by one; 0: nobody watches them.
-/// Bit 0: what was found there is being dealt with. Written by that process only, and by one thread at a time. A hint: whoever
-/// believes it wrongly waits for the process, as for any record.
+/// When a process looked at its rings last, in ticks of the processor's counter, shifted by one; 0: no thread watches them.
+/// Bit 0: it is processing what it found there. Written by that process only, and by one thread at a time. A hint: an
+/// initiator that acts on a stale one waits for the process, as for any record.
 #[derive(Default, Debug)]
 #[repr(C)]
 pub struct Attention(AtomicU64);
@@ -26,7 +26,7 @@ impl Attention {
         self.0.store(ticks << 1 | BUSY, Ordering::Relaxed);
     }
 
-    /// Nobody watches the rings any more.
+    /// No thread watches the rings any more.
     pub fn ends(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@
 
 use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
-/// What an entry says; what the words mean is the directory's affair.
+/// The words of an entry. Their meaning is defined by the directory.
 pub(crate) type Words = [u64; DirectoryEntry::WORDS];
 
 /// The name of an entry that was withdrawn. No object has it.
@@ -27,7 +27,7 @@ shared_words!(DirectoryEntry { name, words } AccessWord { 0 } Ended { 0 });
 impl DirectoryEntry {
     pub(crate) const WORDS: usize = 4;
 
-    /// Fills the entry. It must be empty, and all who used it gone.
+    /// Fills the entry. It must be empty, and no access to it in progress.
     pub(crate) fn publish(&self, name: u64, words: Words) {
         for (to, word) in self.words.iter().zip(words) {
             to.store(word, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl DirectoryEntry {
         fence(Ordering::SeqCst);
     }
 
-    /// What the entry says, if it stands for `name`. To be called, and used, between [`AccessWord::enter`] and [`AccessWord::leave`].
+    /// The entry's words, if it stands for `name`. To be called, and used, between [`AccessWord::enter`] and [`AccessWord::leave`].
     pub(crate) fn read(&self, name: u64) -> Option<Words> {
         (self.name.load(Ordering::Acquire) == name)
             .then(|| std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed)))

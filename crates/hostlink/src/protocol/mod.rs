@@ -1,5 +1,5 @@
-//! What two processes tell each other through shared words: how far a ring is filled, who sleeps, who watches,
-//! what may be touched.
+//! The protocol of the words that two processes share: how far a ring is filled, which threads sleep or watch,
+//! which objects may be accessed.
 //!
 //! In here: the words and the orders in which they are written and read, on nothing but `crate::sync`, so that
 //! `tests/shared` can run them in every order that threads and memory allow. Each word has one writing process.

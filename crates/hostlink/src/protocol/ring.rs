@@ -124,15 +124,15 @@ impl Lines {
         (!self.is_consumed(tail)).then_some(tail)
     }
 
-    /// By the consumer, after it has published what says of records that they are disowned, `disowned` so far: everything
+    /// Called by the consumer after it has published the records that disown, `disowned` so far: everything
     /// else up to `position` that was to be acknowledged by position has been executed.
     pub(crate) fn acknowledge(&self, position: u64, disowned: u64) {
-        // Who sees this finds the records that it counts.
+        // A producer that reads this count finds the counted records in its ring.
         self.consumer.disowned.store(disowned, Ordering::Release);
         self.consumer.executed.store(position, Ordering::Release);
     }
 
-    /// What the consumer says has been executed.
+    /// The position up to which the consumer has executed, by its word.
     #[inline]
     pub(crate) fn executed(&self) -> u64 {
         self.consumer.executed.load(Ordering::Acquire)
@@ -257,7 +257,7 @@ impl Consumer {
         if self.head == self.tail {
             self.look(lines)?;
             if self.head == self.tail {
-                // Who only asks whether there are records believes the word: it mustn't say so for ever.
+                // `Lines::has_records` compares with this word, which the peer can overwrite: a wrong word would report records for ever.
                 let head = lines.consumer.head.load(Ordering::Relaxed);
                 return if head == self.head { Ok(None) } else { Err(Broken) };
             }
@@ -302,12 +302,13 @@ impl Consumer {
         self.head
     }
 
-    /// Returns `len` bytes to the producer: the record at the front has been consumed. True if the producer waits for room and must be woken.
+    /// Returns `len` bytes to the producer: the record at the front has been consumed. True if the producer waits for room and must be
+    /// woken.
     pub(crate) fn release(&mut self, lines: &Lines, len: usize) -> bool {
         self.head += (len as u64).min(self.tail - self.head);
         lines.consumer.head.store(self.head, Ordering::Release);
-        // Checks `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than half
-        // of the ring in use, so this consumer passes another quarter before the ring is empty.
+        // Checks `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than
+        // half of the ring in use, so this consumer passes another quarter before the ring is empty.
         if self.tail - self.head > self.size / 2 || self.head - self.asked < self.size / 4 {
             return false;
         }

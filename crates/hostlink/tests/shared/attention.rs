@@ -1,4 +1,4 @@
-//! Attention: a look counts for a while, and to nobody once the watch is over.
+//! Attention: a look counts for a while, and no longer once the watch is over.
 
 use crate::explore;
 use crate::protocol::Attention;

@@ -1,4 +1,4 @@
-//! The bell: who falls asleep while something is being left is woken.
+//! The bell: a thread that falls asleep while a record is being published is woken.
 
 use crate::alarm::Alarm;
 use crate::explore;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Records that are left.
 const RECORDS: usize = 2;
 
-/// What a process that sends and one that sleeps share. Each thread that sleeps has an alarm, as each polls the
-/// doorbell: it is heard by all of them.
+/// What a process that sends and one that sleeps share. Each thread that sleeps has an alarm, since each polls the
+/// doorbell, which wakes all of them.
 struct Shared {
     ring: Ring,
     bell: Bell,
@@ -140,7 +140,7 @@ fn who_forgets_cancelled_waiters_is_woken_itself() {
         let others = [shared.clone(), shared.clone()];
         let [sender, cancelled] = others;
         let sender = thread::spawn(move || sender.leave());
-        // It announces its sleep, is cancelled in it, and never says that it is awake.
+        // It announces its sleep, is cancelled in it, and never calls `waiter_wakes`.
         let cancelled = thread::spawn(move || cancelled.bell.waiter_sleeps());
         background(&shared, &consumer(), true);
         sender.join().unwrap();

@@ -1,4 +1,4 @@
-//! Entries of a directory: what has been taken back is used by nobody, and what is found is never a mixture.
+//! Entries of a directory: no access uses a withdrawn entry, and the words that one finds are never a mixture.
 
 use crate::explore;
 use crate::protocol::{AccessWord, DirectoryEntry, Ended, Object};
@@ -11,7 +11,7 @@ const NEW: u64 = 8;
 /// The QP that is used with every entry.
 const QPN: u32 = 5;
 
-/// What entries of this name say.
+/// The words of entries with this name.
 const fn words(name: u64) -> [u64; DirectoryEntry::WORDS] {
     [name; DirectoryEntry::WORDS]
 }
@@ -19,7 +19,7 @@ const fn words(name: u64) -> [u64; DirectoryEntry::WORDS] {
 struct Shared {
     entry: DirectoryEntry,
     word: AccessWord,
-    /// What the entry leads to: loom sees to it that nobody uses it while another changes it.
+    /// The memory of the object: loom panics if a thread uses it while another changes it.
     memory: UnsafeCell<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Shared {
     fn access(&self, name: u64) -> Option<u64> {
         self.word.enter(QPN, name as u32);
         let found = self.entry.read(name);
-        // SAFETY: loom panics if somebody writes at the same time.
+        // SAFETY: loom panics if another thread writes at the same time.
         let memory = found.map(|_| self.memory.with(|memory| unsafe { *memory }));
         self.word.leave();
         assert!(found.is_none_or(|found| found == words(name)), "{found:?} of {name}");
@@ -186,7 +186,7 @@ fn who_ends_a_link_knows_of_every_access_that_goes_on() {
             user.word.enter(QPN, OLD as u32);
             let finds = !seen.is_set();
             if finds {
-                // SAFETY: loom panics if somebody writes at the same time.
+                // SAFETY: loom panics if another thread writes at the same time.
                 assert_eq!(user.memory.with(|memory| unsafe { *memory }), OLD);
             }
             user.word.leave();

@@ -1,5 +1,5 @@
-//! What processes tell each other through shared words, in every order that threads and memory allow (loom). These are
-//! the files of the `shm` fabric themselves, compiled with loom's atomics.
+//! The protocol of shared words, in every order that threads and memory allow (loom). The tests compile
+//! the files of the `shm` fabric themselves, with loom's atomics.
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs its threads on one")]
 

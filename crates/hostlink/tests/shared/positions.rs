@@ -1,4 +1,4 @@
-//! Acknowledgement by position: what the peer's word says is believed when what the peer disowns is known.
+//! Acknowledgement by position: the sender acts on the peer's word only when it has read the records with which the peer disowns.
 
 use crate::alarm::Alarm;
 use crate::explore;

@@ -1,4 +1,4 @@
-//! A ring: each record arrives once, whole and in order, and who waits for room is told when there is some.
+//! A ring: each record arrives once, whole and in order, and a producer that waits for room is woken when there is some.
 
 use crate::alarm::Alarm;
 use crate::explore;
@@ -26,7 +26,7 @@ enum Grain {
     },
 }
 
-/// A ring's words and bytes. Loom sees to it that nobody reads a grain while another writes it.
+/// A ring's words and bytes. Loom panics if a thread reads a grain while another writes it.
 pub struct Ring {
     pub lines: Lines,
     grains: [UnsafeCell<Grain>; SIZE],
@@ -43,7 +43,7 @@ impl Ring {
     }
 
     fn read(&self, at: usize) -> Grain {
-        // SAFETY: loom panics if somebody writes at the same time.
+        // SAFETY: loom panics if another thread writes at the same time.
         self.grains[at].with(|bytes| unsafe { *bytes })
     }
 
@@ -64,7 +64,7 @@ impl Ring {
     }
 
     /// Takes records, at most `limit`, and gives their room back in one go. Returns their numbers (there may be padding
-    /// only), and whether the producer has to be told; `None` when nothing is there.
+    /// only), and whether the producer has to be woken; `None` when nothing is there.
     pub fn receive(&self, consumer: &mut Consumer, limit: usize) -> Option<(Vec<usize>, bool)> {
         let mut ids = Vec::new();
         let (at, bytes) = consumer.peek(&self.lines).unwrap()?;
