@@ -10,7 +10,7 @@
 //! doesn't block the signal (a blocked fault ends the process). Programs change both at any time, so a thread asks the
 //! kernel for both. The answer is valid for a millisecond at most. The thread reads the processor's time stamp counter, and the
 //! clock only when the counter has advanced enough: mostly, there is neither a system call nor a read of the clock. If a program
-//! installs a handler or blocks the signals in that millisecond, the guard doesn't notice before its end. The thread asks by a system
+//! installs a handler or blocks the signals in that millisecond, the guard notices only afterwards. The thread asks by a system
 //! call and not through the C library: sanitizers and preloaded libraries intercept `sigaction` and return the program's view.
 //!
 //! A thread that blocks the signals gets them unblocked for an atomic ([`Guard`]). That costs more system calls than a copy
