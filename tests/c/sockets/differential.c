@@ -420,6 +420,8 @@ static struct {
 	bool absorbed;
 } found[32][SLOTS];
 static bool set_found[32];
+/* Sets of which events were found in the step before. */
+static bool set_reported[32];
 
 static void note_events(int set, const struct command *command, long count)
 {
@@ -715,6 +717,7 @@ static void finish_step(void)
 	}
 	take_parked();
 	puts(line);
+	memcpy(set_reported, set_found, sizeof set_found);
 	forget_found();
 	if (has_expected) {
 		run.differs = strcmp(line, expected()) != 0;
@@ -742,6 +745,15 @@ static void absorb(int object)
 			if (slots[slot].object == object && (slots[slot].kind == END || slots[slot].kind == NOTHING))
 				found[set][slot].absorbed = true;
 	}
+}
+
+/* Each piece that arrives is an edge. The waits of a step end at the first one: those of later pieces belong to the step, too. */
+static void take_later_edges(void)
+{
+	for (int set = 0; set < set_count; set++)
+		if (set_reported[set] && slot_of_set(set) >= 0)
+			collect(set, 16);
+	forget_found();
 }
 
 /* Closes the only descriptor of an end that can do nothing more. */
@@ -814,11 +826,8 @@ static bool send_act(void)
 		settle_connection(slot->object / 2);
 	finish_step();
 	settle_connection(slot->object / 2);
-	/* Each piece that arrives is an edge: the waits end at the first one, and those of later pieces belong to this step. */
-	if (found_by_waits) {
-		absorb(slot->object ^ 1);
-		forget_found();
-	}
+	if (found_by_waits)
+		take_later_edges();
 	return true;
 }
 
