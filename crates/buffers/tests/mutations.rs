@@ -14,7 +14,7 @@ struct Mutation {
     test: [&'static str; 2],
 }
 
-const MUTATIONS: [Mutation; 8] = [
+const MUTATIONS: [Mutation; 9] = [
     Mutation {
         rule: "S1: a buffer is lent for as long as its slot owns it",
         file: "payload.rs",
@@ -41,6 +41,13 @@ const MUTATIONS: [Mutation; 8] = [
         file: "slots.rs",
         from: "self.ring.head.store(self.head, Ordering::Release);",
         to: "self.ring.head.store(self.head, Ordering::Relaxed);",
+        test: ["slots", "entries_retire_once_and_in_order_while_the_poster_posts"],
+    },
+    Mutation {
+        rule: "S5: the poster writes a place after the retirer has left it",
+        file: "slots.rs",
+        from: "            self.tail = self.ring.tail.load(Ordering::Acquire);",
+        to: "            self.tail = self.ring.tail.load(Ordering::Relaxed);",
         test: ["slots", "entries_retire_once_and_in_order_while_the_poster_posts"],
     },
     Mutation {

@@ -73,11 +73,12 @@ impl NativeCq {
     fn take(&self, _inside: &nic::InLibrary, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
+        let first = into.len();
         let polled = self.0.cq.poll_stamped(most, |&completion, at| {
             let stamp = Stamp { clock: at.clock, wall_clock: at.wall_clock };
             into.push(Ended { completion, stamp, fault: None });
         });
-        for Ended { completion, fault, .. } in into {
+        for Ended { completion, fault, .. } in &mut into[first..] {
             if completion.status != WcStatus::Success {
                 *fault = Some(failures::fault(completion.qp_num, completion.status, completion.reason()));
             }

@@ -224,15 +224,22 @@ impl NativeQp {
         let SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
         let ud = to.map(|to| &to.target);
         let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
-        let Ok(_inside) = library::enter("post") else { return self.refused() };
-        self.taken(self.qp.post_send(request))
+        // A refusal ends the queue pair, which waits: outside, so that a fork doesn't wait for it.
+        let posted = {
+            let Ok(_inside) = library::enter("post") else { return self.refused() };
+            self.qp.post_send(request)
+        };
+        self.taken(posted)
     }
 
     /// Posts a receive. False: as [`NativeQp::post`].
     #[inline]
     pub fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
-        let Ok(_inside) = library::enter("recv") else { return self.refused() };
-        self.taken(self.qp.post_recv(RecvWqe { wr_id, sges }))
+        let posted = {
+            let Ok(_inside) = library::enter("recv") else { return self.refused() };
+            self.qp.post_recv(RecvWqe { wr_id, sges })
+        };
+        self.taken(posted)
     }
 
     /// Whether the adapter has taken a request.

@@ -246,12 +246,14 @@ impl SystemCq {
         let opcode =
             if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
         let status = if fault.is_none() { WcStatus::Success } else { WcStatus::GeneralErr };
+        // The library leaves these undefined in failures. Flags of a SEND, an RDMA operation or a bind describe no message that has come.
+        let received = fault.is_none() && wc.opcode & IBV_WC_RECV != 0;
         let completion = Completion {
-            byte_len: wc.byte_len,
+            byte_len: if fault.is_none() { wc.byte_len } else { 0 },
             imm_data: wc.imm_data,
             qp_num: wc.qp_num,
             src_qp: wc.src_qp,
-            wc_flags: wc.wc_flags,
+            wc_flags: if received { wc.wc_flags } else { 0 },
             ..Completion::new(wc.wr_id, status, opcode)
         };
         Ended { completion, stamp: Stamp::default(), fault }

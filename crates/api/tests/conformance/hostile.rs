@@ -112,6 +112,36 @@ fn what_a_request_was_is_not_the_librarys_word() {
 }
 
 #[test]
+fn fields_of_a_failure_are_those_of_no_message() {
+    let (domain, mut cq, mut qp) = opened("failed");
+    for tag in [2, 3] {
+        qp.recv(tag, domain.alloc(8).unwrap()).unwrap();
+    }
+    let mut polled = cq.poll().unwrap();
+    let mut found = Vec::new();
+    while let Some(done) = polled.next() {
+        let _ = done.result();
+        found.push((done.tag(), done.len(), done.imm(), done.returned()));
+    }
+    assert_eq!(found, [(2, 0, None, None), (3, 0, None, None)]);
+}
+
+#[test]
+fn flags_of_a_message_come_with_receives_only() {
+    let (domain, mut cq, mut qp) = opened("flags");
+    qp.post(1, Send::new(domain.alloc(8).unwrap())).unwrap();
+    qp.recv(2, domain.alloc(8).unwrap()).unwrap();
+    let mut found = Vec::new();
+    for _ in 0..10 {
+        let mut polled = cq.poll().unwrap();
+        while let Some(done) = polled.next() {
+            found.push((done.tag(), done.returned().is_some() || done.imm().is_some()));
+        }
+    }
+    assert_eq!(found, [(1, false), (2, true)]);
+}
+
+#[test]
 fn a_status_that_is_none_is_a_failure() {
     let results: Vec<_> = told("status").unwrap().into_iter().map(|it| it.2).collect();
     assert_eq!(results, [Err(Status::Other(12345)); 3]);

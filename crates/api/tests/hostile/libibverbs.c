@@ -63,6 +63,16 @@ static int poll_cq(struct ibv_cq *cq, int entries, struct ibv_wc *wc)
 		wc->wr_id = posted[count - 1 - i].wr_id;
 	if (is("opcode"))
 		wc->opcode = posted[i].opcode == IBV_WC_RECV ? IBV_WC_SEND : IBV_WC_RECV_RDMA_WITH_IMM;
+	if (is("flags") || is("failed")) {
+		wc->wc_flags = ~0;
+		wc->imm_data = 7;
+	}
+	if (is("failed")) {
+		wc->wr_id = posted[count - 1].wr_id;
+		wc->byte_len = UINT32_MAX;
+		wc->status = IBV_WC_WR_FLUSH_ERR;
+		reported = count;
+	}
 	if (is("twice")) {
 		wc[1] = wc[0];
 		return 2;
