@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const LONGEST: usize = 128;
 /// Connections over which nothing has been asked yet, at most: the oldest is cut off for one more.
 const MOST_SILENT: usize = 32;
+/// Connections of processes that have leave to send memory and haven't sent it, at most, likewise. All ranks of a job may start at once.
+const MOST_WITH_LEAVE: usize = 256;
 /// Connections taken from a listener before other work has its turn.
 const TURN: usize = 16;
 /// How long a process that has leave to send memory is waited for, where what it has sent counts.
@@ -125,7 +127,7 @@ impl Services {
             };
             let Ok(connection) = reception.let_in(connection) else { continue };
             if has_spoken(&connection) {
-                self.answer(connection, reception);
+                self.answer(connection, false, reception);
             } else {
                 self.keep(SilentClient { connection, leave: None }, reception);
             }
@@ -149,7 +151,7 @@ impl Services {
                 if let Ok(connection) = reception.let_in(connection)
                     && sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE)
                 {
-                    self.answer(connection, reception);
+                    self.answer(connection, false, reception);
                 }
             }
             // The listener stays readable, and the caller would spin on it.
@@ -179,17 +181,21 @@ impl Services {
             *silent = still;
             spoken
         };
-        for SilentClient { connection, .. } in spoken {
+        for SilentClient { connection, leave } in spoken {
             // The service may keep the connection. Fails for one that has ended meanwhile.
             let _ = reception.epoll.unwatch(connection.raw());
-            self.answer(connection, reception);
+            self.answer(connection, leave.is_some(), reception);
         }
     }
 
     fn keep(&self, client: SilentClient, reception: &Reception<'_>) {
         let fd = client.connection.raw();
+        let has_leave = client.leave.is_some();
+        let most = if has_leave { MOST_WITH_LEAVE } else { MOST_SILENT };
+        let is_alike = |other: &SilentClient| other.leave.is_some() == has_leave;
         let mut silent = self.silent.lock();
-        let oldest = if silent.len() < MOST_SILENT { None } else { silent.pop_front() };
+        let is_full = silent.iter().filter(|other| is_alike(other)).count() >= most;
+        let oldest = silent.iter().position(is_alike).filter(|_| is_full).and_then(|at| silent.remove(at));
         // In the list first: a request that arrives at once is found there.
         silent.push_back(client);
         let watched = reception.epoll.watch(fd, reception.spoken);
@@ -198,13 +204,13 @@ impl Services {
         drop((oldest, unwatched));
     }
 
-    fn answer(&self, connection: EngineFd, reception: &Reception<'_>) {
-        if let Err(error) = self.try_answer(connection, reception) {
+    fn answer(&self, connection: EngineFd, has_leave: bool, reception: &Reception<'_>) {
+        if let Err(error) = self.try_answer(connection, has_leave, reception) {
             tracing::debug!(%error, "a request of another process was not answered");
         }
     }
 
-    fn try_answer(&self, connection: EngineFd, reception: &Reception<'_>) -> io::Result<()> {
+    fn try_answer(&self, connection: EngineFd, has_leave: bool, reception: &Reception<'_>) -> io::Result<()> {
         let mut bytes = [0; LONGEST];
         let (length, received) = frame::receive(connection.raw(), &mut bytes)?;
         // No request has anything else with it, and the process may be of another user.
@@ -215,6 +221,10 @@ impl Services {
         let message = &bytes[..length];
         let kind = frame::kind_of(message);
         if kind == Some(frame::KIND_MEMORY) {
+            // Leave that is renewed would make each revocation wait for its end.
+            if has_leave {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
             reception.permits_memory(&connection)?;
             sys::accept_descriptors(connection.raw());
             frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[])?;
@@ -341,6 +351,53 @@ mod tests {
         services.serve_silent(&reception);
         assert!(!services.expects_memory());
         assert_eq!(taking.0.load(Ordering::Relaxed), 1);
+    }
+
+    /// All processes of a job may make a link to one of them at once.
+    #[test]
+    fn many_processes_have_leave_at_once_and_each_gets_it_once() {
+        use super::super::names::Name;
+
+        const KIND: u8 = 79;
+        let user = User::current();
+        // The number of no user, so that no process is disturbed.
+        let name = Name::leader(3_000_002_000 + std::process::id() % 1000);
+        let listener = name.listen().unwrap().expect("a free name");
+        let (services, counting) = (Services::default(), Arc::new(Counting::default()));
+        services.register(KIND, counting.clone());
+        let epoll = Epoll::new().unwrap();
+        let trust = Trust::default();
+        let reception = Reception { user, trust: &trust, epoll: &epoll, spoken: 0, rest: &|_, _| Ok(()) };
+        let ask = |client: &EngineFd| {
+            frame::send(client.raw(), &mut frame::header(frame::KIND_MEMORY), &[]).unwrap();
+        };
+        let length_of_answer = |client: &EngineFd| {
+            frame::receive(client.raw(), &mut [0; LONGEST]).map_or(0, |(length, _)| length)
+        };
+
+        let mut clients = Vec::new();
+        while clients.len() < 3 * MOST_SILENT {
+            let client = user.dial(&name).unwrap();
+            ask(&client);
+            services.serve(&listener, &reception);
+            clients.push(client);
+        }
+        for client in &clients {
+            assert_eq!(length_of_answer(client), frame::HEADER);
+            let mut request = [&frame::header(KIND)[..], b"please"].concat();
+            frame::send(client.raw(), &mut request, &[]).unwrap();
+        }
+        services.serve_silent(&reception);
+        assert_eq!(counting.0.load(Ordering::Relaxed) as usize, clients.len());
+
+        let again = user.dial(&name).unwrap();
+        ask(&again);
+        services.serve(&listener, &reception);
+        assert_eq!(length_of_answer(&again), frame::HEADER);
+        ask(&again);
+        services.serve_silent(&reception);
+        assert_eq!(length_of_answer(&again), 0, "the connection has ended");
+        assert!(!services.expects_memory());
     }
 
     #[test]

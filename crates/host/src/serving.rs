@@ -83,7 +83,9 @@ impl Host {
         if let Some(slot) = slot {
             self.serve(&slot.listener);
         }
-        !self.services.expects_memory() && !self.services.is_answering()
+        // A client is answered, has leave, and is answered again: where one goes on between two looks, a later look finds it.
+        let is_quiet = || !self.services.expects_memory() && !self.services.is_answering();
+        is_quiet() && is_quiet()
     }
 
     fn serve_leader(&self) {

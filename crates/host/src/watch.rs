@@ -235,18 +235,17 @@ pub fn is_stopped(pid: i32) -> bool {
 }
 
 /// A process that doesn't answer what it was asked, and of which no thread [may run](may_run) for so long, is held up: in a frozen cgroup
-/// (`docker pause`), whose processes aren't stopped by their states, or by a page that doesn't come. One that waits for a processor of a busy
-/// machine isn't.
+/// (`docker pause`), whose processes aren't stopped by their states. One that waits for a processor or for a slow disk isn't.
 pub(super) const ASLEEP: Duration = Duration::from_millis(200);
 
-/// A thread of the process runs, waits for a processor or is ending (perhaps with a core dump). True of 0, and where `/proc` doesn't have the
-/// process.
+/// A thread of the process runs, waits for a processor, a disk or memory (state D, also that of frozen processes before cgroup v2), or is ending
+/// (perhaps with a core dump). True of 0, and where `/proc` doesn't have the process.
 pub(super) fn may_run(pid: i32) -> bool {
     let directory = if pid == 0 { None } else { sys::proc_entry(pid, "task").ok() };
     let Some(threads) = directory.and_then(|path| std::fs::read_dir(path).ok()) else { return true };
     threads.flatten().any(|thread| {
         let path = thread.path().join("stat").into_os_string().into_string();
-        path.is_ok_and(|path| state_at(path).is_some_and(|state| !b"SDTt".contains(&state)))
+        path.is_ok_and(|path| state_at(path).is_some_and(|state| !b"STt".contains(&state)))
     })
 }
 

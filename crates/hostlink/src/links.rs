@@ -26,6 +26,8 @@ const REFUSED: Duration = Duration::from_millis(200);
 const ROUND: Duration = Duration::from_micros(50);
 /// In the `epoll`, beside a link's number: its process descriptor.
 const PIDFD: u64 = 1 << 63;
+/// Messages of a peer that are read before other work has its turn.
+const TOGETHER: usize = 16;
 
 /// The links of a process.
 #[derive(Debug)]
@@ -394,23 +396,28 @@ impl Links {
     /// Reads what the peer of a link of ours has answered so far. Returns the numbers of the QPs that waited for room in vain.
     fn finish(&self, link: &Arc<Link>) -> Vec<u32> {
         let _introducing = self.introducing.lock();
-        let _one = link.finishing.lock();
+        let mut introduced = link.finishing.lock();
         if link.remote.get().is_some() || link.is_dead() {
             return Vec::new();
         }
-        let answer = loop {
-            match hello::receive(link.connection.raw()) {
+        let mut answer = Err(io::ErrorKind::WouldBlock.into());
+        // What is left is an event of the connection again.
+        for _ in 0..TOGETHER {
+            answer = match hello::receive(link.connection.raw()) {
                 // A bell: the peer already has something for this process.
-                Ok((bytes, _)) if bytes.len() == 1 => {}
-                Ok((bytes, _)) if hello::is_leave(&bytes) => {
-                    let introduced = self.own.map_or(Ok(()), |own| self.introduce_itself(own, link));
-                    if let Err(error) = introduced {
-                        break Err(error);
+                Ok((bytes, _)) if bytes.len() == 1 => continue,
+                // Leave is given once.
+                Ok((bytes, _)) if hello::is_leave(&bytes) && !*introduced => {
+                    *introduced = true;
+                    match self.own.map_or(Ok(()), |own| self.introduce_itself(own, link)) {
+                        Ok(()) => continue,
+                        Err(error) => Err(error),
                     }
                 }
-                answer => break answer,
-            }
-        };
+                answer => answer,
+            };
+            break;
+        }
         let accepted = match answer {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
             Err(error) => Err(error),
@@ -665,6 +672,21 @@ mod tests {
             assert_eq!(own.is_dead(), !is_used);
             assert_eq!(first.links.snapshot().len(), if is_used { 2 } else { 1 });
         }
+    }
+
+    #[test]
+    fn leave_that_is_given_again_ends_the_link() {
+        let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
+        let ([to_peer, at_peer], [_unused, listens]) = (pair(), pair());
+        let mut side = Side::new(11, true, sys::epoll_create().unwrap(), listens);
+        let give_leave = || frame::send(at_peer.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
+        give_leave();
+        let link = side.introduces_itself(12, to_peer);
+        assert!(!link.is_dead());
+        give_leave();
+        side.links.finish(&link);
+        assert!(link.is_dead());
+        assert!(side.links.snapshot().is_empty());
     }
 
     /// Simultaneous open: with and without a timeout of the process with the lower number.

@@ -182,8 +182,8 @@ pub struct Link {
     pub(super) other_user: Option<u32>,
     /// Readable when the peer has exited; `None`: that can't be seen here, or it is this process.
     pub(super) pidfd: Option<EngineFd>,
-    /// Held by the thread that reads the peer's answer.
-    pub(super) finishing: Mutex<class::LinkFinishing, ()>,
+    /// Held by the thread that reads the peer's answer. True: the peer has given leave, and has got the introduction.
+    pub(super) finishing: Mutex<class::LinkFinishing, bool>,
     /// Nothing is at its other end if the link leads to this process.
     pub(super) connection: EngineFd,
     pub(super) memory: Arc<SharedMemory>,
@@ -250,7 +250,7 @@ impl Link {
             pid,
             other_user,
             pidfd,
-            finishing: Mutex::new(()),
+            finishing: Mutex::new(false),
             connection,
             to_peer: Ring::new(&memory, to_peer),
             from_peer: Ring::new(&memory, from_peer),
