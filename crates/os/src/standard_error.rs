@@ -68,13 +68,16 @@ impl ErrorLines {
 /// Writes to what had room just now. Another process may fill a pipe or socket meanwhile: the kernel then waits for no reader, from Linux 6.4.
 fn write_piece(fd: RawFd, piece: &[u8]) -> io::Result<usize> {
     // A regular file isn't waited for, and may refuse to be written at once.
-    let kind = sys::file_kind(fd)?;
-    if !matches!(kind, libc::S_IFIFO | libc::S_IFSOCK) {
+    if !matches!(sys::file_kind(fd), Ok(libc::S_IFIFO | libc::S_IFSOCK)) {
         return sys::write(fd, piece);
     }
     match sys::write_at_once(fd, piece) {
+        // The kernel doesn't have it for this file, or a sandbox refuses the call.
         Err(error)
-            if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ESPIPE | libc::ENOSYS)) =>
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EOPNOTSUPP | libc::ESPIPE | libc::ENOSYS | libc::EPERM)
+            ) =>
         {
             sys::write(fd, piece)
         }

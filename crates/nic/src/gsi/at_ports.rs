@@ -1,7 +1,7 @@
 //! Requests that lie unread at ports of other processes of the host: a process that is killed before it has read them takes them with it.
 //!
 //! A request goes over a connection of its own. This process keeps the last one to each port until the other end has read what came
-//! over it: connections are read in their order, so what went over earlier ones has been read then, too. If the connection ends
+//! over it: connections are usually read in their order, so what went over earlier ones has been read then, too. If the connection ends
 //! before, the process or the port is gone, and the requests are asked again.
 
 use super::{GsiSource, Waiting};
@@ -43,8 +43,16 @@ impl GsiSource {
         }
         let poll = |kept: &AtPort| libc::pollfd { fd: kept.raw(), events: libc::POLLIN, revents: 0 };
         let mut fds: Vec<libc::pollfd> = kept.iter().map(poll).collect();
-        if !matches!(sys::poll(&mut fds, Duration::ZERO), Ok(1..)) {
-            return;
+        match sys::poll(&mut fds, Duration::ZERO) {
+            Ok(0) => return,
+            Ok(_) => {}
+            // More than RLIMIT_NOFILE allows since: what can't be looked at would wake this thread again and again.
+            Err(_) => {
+                let all = std::mem::take(&mut *kept);
+                drop(kept);
+                drop(all);
+                return;
+            }
         }
         let mut states = fds.iter().map(|fd| fd.revents != 0);
         let (ended, waiting) = kept.drain(..).partition(|_| states.next().unwrap_or(false));
