@@ -202,7 +202,7 @@ static void resolving(void)
 	is_done(resolve(id, here, 7000), "rdma_resolve_addr(3): without a source: 0");
 	must_hear(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 	check(id->verbs && id->pd && id->port_num == PORT_NUM, "rdma_resolve_addr(3): the id is bound to a device");
-	check(is_here(rdma_get_local_addr(id)) && rdma_get_src_port(id), "rdma_resolve_addr(3): the routing table says the source");
+	check(is_here(rdma_get_local_addr(id)) && rdma_get_src_port(id), "rdma_resolve_addr(3): the routing table selects the source");
 	check(is_here(rdma_get_peer_addr(id)), "rdma_get_peer_addr(3): the peer's address");
 	is(ntohs(rdma_get_dst_port(id)), 7000, "rdma_get_dst_port(3): the peer's port");
 	check(!memcmp(&id->route.addr.addr.ibaddr.sgid, &gid, sizeof gid) && !memcmp(&id->route.addr.addr.ibaddr.dgid, &gid, sizeof gid),

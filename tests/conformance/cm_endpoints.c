@@ -114,7 +114,7 @@ static void queue_pairs(void)
 	is_refused(rdma_create_qp(id, pd, &init), EINVAL, "rdma_create_qp(3): a PD of another context: EINVAL");
 	is_done(rdma_create_qp(id, NULL, &init), "rdma_create_qp(3): without a PD: 0");
 	check(id->qp && id->qp->pd == id->pd, "rdma_create_qp(3): the QP is in the default PD");
-	check(init.cap.max_send_wr >= 4 && init.cap.max_recv_wr >= 4, "rdma_create_qp(3): the attributes say what there is");
+	check(init.cap.max_send_wr >= 4 && init.cap.max_recv_wr >= 4, "rdma_create_qp(3): the actual capabilities are returned");
 	check(id->send_cq && id->recv_cq && id->send_cq != id->recv_cq, "rdma_create_qp(3): CQs that aren't given are made");
 	check(id->send_cq_channel && id->send_cq->channel == id->send_cq_channel && id->recv_cq->channel == id->recv_cq_channel,
 	      "rdma_create_qp(3): with completion channels, shown in the id");
@@ -163,7 +163,7 @@ static void shared_receive_queues(void)
 	is_refused(rdma_create_srq(id, pd, &attr), EINVAL, "rdma_create_srq(3): a PD of another context: EINVAL");
 	is_done(rdma_create_srq(id, NULL, &attr), "rdma_create_srq(3): without a PD: 0");
 	check(id->srq && id->srq->pd == id->pd, "rdma_create_srq(3): the SRQ is in the default PD, shown in the id");
-	check(attr.attr.max_wr >= 4 && attr.attr.max_sge >= 1, "rdma_create_srq(3): the attributes say what there is");
+	check(attr.attr.max_wr >= 4 && attr.attr.max_sge >= 1, "rdma_create_srq(3): the actual capabilities are returned");
 	struct ibv_mr *mr = MAKE(rdma_reg_msgs(id, bytes, sizeof bytes));
 
 	is_done(rdma_post_recv(id, NULL, bytes, sizeof bytes, mr), "rdma_create_srq(3): receives can be posted");
@@ -199,7 +199,7 @@ static void *client(void *service)
 
 	is_done(rdma_create_ep(&id, info, NULL, &init), "rdma_create_ep(3): active: 0");
 	check(id->qp && id->route.num_paths == 1 && id->qp->pd == id->pd, "rdma_create_ep(3): active: with a QP, and a route is resolved");
-	check(init.qp_type == IBV_QPT_RC && init.cap.max_send_wr >= 4, "rdma_create_ep(3): active: the attributes say what there is");
+	check(init.qp_type == IBV_QPT_RC && init.cap.max_send_wr >= 4, "rdma_create_ep(3): active: the actual capabilities are returned");
 	struct ibv_mr *out = MAKE(rdma_reg_msgs(id, sent, sizeof sent)), *in = MAKE(rdma_reg_msgs(id, received, sizeof received));
 
 	MUST(rdma_post_recv(id, NULL, received, sizeof received, in));

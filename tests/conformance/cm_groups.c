@@ -152,7 +152,7 @@ static void without_and_with_a_wrong_qp(void)
 	MUST(join(id, 7, NULL));
 	heard = hear(channel);
 	check(heard.came && heard.event.event == RDMA_CM_EVENT_MULTICAST_ERROR && heard.event.status,
-	      "rdma_get_cm_event(3): MULTICAST_ERROR: the QP can't be attached, status says why");
+	      "rdma_get_cm_event(3): MULTICAST_ERROR: the QP can't be attached, status contains the error");
 	id->qp = NULL;
 	MUST(rdma_destroy_id(id));
 	MUST(ibv_destroy_qp(wrong));

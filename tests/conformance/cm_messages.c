@@ -192,10 +192,10 @@ static void waiting(void)
 	MUST(pthread_create(&thread, NULL, send_later, NULL));
 	is(rdma_get_recv_comp(both.client, &wc), 1, "rdma_get_recv_comp(3): 1 when a message comes");
 	check(now_ms() - start >= 140, "rdma_get_recv_comp(3): it waits until then");
-	check(wc.status == IBV_WC_SUCCESS && wc.byte_len == 16 && wc.opcode == IBV_WC_RECV, "rdma_get_recv_comp(3): wc says what came");
+	check(wc.status == IBV_WC_SUCCESS && wc.byte_len == 16 && wc.opcode == IBV_WC_RECV, "rdma_get_recv_comp(3): wc contains the completion of the receive");
 	pthread_join(thread, NULL);
 	is(rdma_get_send_comp(both.server, &wc), 1, "rdma_get_send_comp(3): 1 when a request is done");
-	check(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND, "rdma_get_send_comp(3): wc says what was done");
+	check(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND, "rdma_get_send_comp(3): wc contains the completion of the send");
 }
 
 int main(int argc, char **argv)

@@ -33,7 +33,7 @@ static void names(struct rdma_event_channel *channel)
 	is_done(newer.resolve_addrinfo(id, "no number", NULL, &hints), "rdma_resolve_addrinfo(3): a name that isn't known: 0");
 	heard = hear(channel);
 	check(heard.came && heard.event.event == ADDRINFO_ERROR && heard.event.status,
-	      "rdma_resolve_addrinfo(3): a name that isn't known: ADDRINFO_ERROR, status says why");
+	      "rdma_resolve_addrinfo(3): a name that isn't known: ADDRINFO_ERROR, status contains the error");
 	MUST(rdma_destroy_id(id));
 }
 

@@ -187,8 +187,8 @@ static void whole_passive(void)
 	is(asked_of_us->retry_count, 6, "rdma_get_cm_event(3): CONNECT_REQUEST: retry_count is the peer's");
 	is(asked_of_us->rnr_retry_count, 5, "rdma_get_cm_event(3): CONNECT_REQUEST: rnr_retry_count is the peer's");
 	is(asked_of_us->flow_control, 1, "rdma_get_cm_event(3): CONNECT_REQUEST: flow_control is the peer's");
-	is(asked_of_us->qp_num, far.qpn, "rdma_connect(3): qp_num is that of the id's QP, whatever conn_param says");
-	is(asked_of_us->srq, 0, "rdma_connect(3): srq is that of the id's QP, whatever conn_param says");
+	is(asked_of_us->qp_num, far.qpn, "rdma_connect(3): qp_num is that of the id's QP, conn_param's is ignored");
+	is(asked_of_us->srq, 0, "rdma_connect(3): srq is that of the id's QP, conn_param's is ignored");
 	is(rdma_get_dst_port(id), far.src_port, "rdma_get_dst_port(3): of a request: the peer's port");
 	is(ntohs(rdma_get_src_port(id)), AT, "rdma_get_src_port(3): of a request: the listener's port");
 	check(rdma_get_peer_addr(id)->sa_family == AF_INET, "rdma_get_peer_addr(3): of a request: the peer's address");
@@ -246,7 +246,7 @@ static void silent_active(void)
 
 	check(attr.max_rd_atomic > 0 && attr.max_dest_rd_atomic > 0, "rdma_accept(3): conn_param NULL: the request's values are used");
 	heard = hear_answer();
-	is_event(&heard, RDMA_CM_EVENT_DISCONNECTED, 0, "rdma_destroy_id(3): the peer hears DISCONNECTED");
+	is_event(&heard, RDMA_CM_EVENT_DISCONNECTED, 0, "rdma_destroy_id(3): the peer receives DISCONNECTED");
 	forget(id);
 }
 
@@ -307,8 +307,8 @@ static void external_active(void)
 	heard = hear_answer();
 	is_event(&heard, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, "rdma_get_cm_event(3): CONNECT_RESPONSE on an id without a QP");
 	check(said(&heard, "fine", 4), "rdma_get_cm_event(3): CONNECT_RESPONSE has the peer's private data");
-	is(heard.event.param.conn.qp_num, 0x123456, "rdma_accept(3): qp_num without a QP is what conn_param says");
-	is(heard.event.param.conn.srq, 1, "rdma_accept(3): srq without a QP is what conn_param says");
+	is(heard.event.param.conn.qp_num, 0x123456, "rdma_accept(3): qp_num without a QP is conn_param's");
+	is(heard.event.param.conn.srq, 1, "rdma_accept(3): srq without a QP is conn_param's");
 	is_done(rdma_get_remote_ece(id, &ece), "rdma_get_remote_ece(3): on the active side: 0");
 	check(ece.vendor_id == PASSIVE_ECE.vendor_id && ece.options == PASSIVE_ECE.options,
 	      "rdma_set_local_ece(3): the passive side's options come to the active side");
@@ -331,8 +331,8 @@ static void external_passive(void)
 	struct ibv_ece ece = {0};
 	int mask = 0;
 
-	is(heard.event.param.conn.srq, 1, "rdma_connect(3): srq without a QP is what conn_param says");
-	check(heard.event.param.conn.qp_num != 0, "rdma_connect(3): qp_num without a QP is what conn_param says");
+	is(heard.event.param.conn.srq, 1, "rdma_connect(3): srq without a QP is conn_param's");
+	check(heard.event.param.conn.qp_num != 0, "rdma_connect(3): qp_num without a QP is conn_param's");
 	is_done(rdma_init_qp_attr(id, &attr, &mask), "rdma_init_qp_attr(3): of a request: 0");
 	check(attr.dest_qp_num == heard.event.param.conn.qp_num && (mask & IBV_QP_DEST_QPN),
 	      "rdma_init_qp_attr(3): the mask names what the structure has");
@@ -417,14 +417,14 @@ static void rejected_active(void)
 	param.qp_num++;
 	MUST(rdma_connect(id, &param));
 	heard = hear_answer();
-	is_event(&heard, RDMA_CM_EVENT_REJECTED, 28, "rdma_destroy_id(3): a request that nobody answered is rejected");
+	is_event(&heard, RDMA_CM_EVENT_REJECTED, 28, "rdma_destroy_id(3): an unanswered request is rejected");
 	MUST(rdma_destroy_id(id));
 
 	id = active(RDMA_PS_TCP, AT + 1);
 	param.qp_num++;
 	MUST(rdma_connect(id, &param));
 	heard = hear_answer();
-	is_event(&heard, RDMA_CM_EVENT_REJECTED, 8, "rdma_get_cm_event(3): REJECTED: nobody listens at the port");
+	is_event(&heard, RDMA_CM_EVENT_REJECTED, 8, "rdma_get_cm_event(3): REJECTED: no listener at the port");
 	MUST(rdma_destroy_id(id));
 }
 
@@ -464,7 +464,7 @@ static void broken_active(void)
 	MUST(move_to(id->qp, IBV_QPS_ERR));
 	heard = hear_answer();
 	check(heard.came && heard.event.event == RDMA_CM_EVENT_CONNECT_ERROR && heard.event.status,
-	      "rdma_get_cm_event(3): CONNECT_ERROR: the QP can't be led on, status says why");
+	      "rdma_get_cm_event(3): CONNECT_ERROR: the QP can't be modified, status contains the error");
 	is_refused(rdma_establish(id), EINVAL, "rdma_establish(3): an id with a QP: EINVAL");
 	forget(id);
 }
@@ -524,7 +524,7 @@ static void datagrams_active(void)
 	id = active(RDMA_PS_UDP, AT + 1);
 	MUST(rdma_connect(id, &param));
 	heard = hear_answer();
-	is_event(&heard, RDMA_CM_EVENT_UNREACHABLE, 1, "rdma_get_cm_event(3): UNREACHABLE: a service that nobody has, status of SIDR_REP");
+	is_event(&heard, RDMA_CM_EVENT_UNREACHABLE, 1, "rdma_get_cm_event(3): UNREACHABLE: a service without a listener, status of SIDR_REP");
 	MUST(rdma_destroy_id(id));
 	id = active(RDMA_PS_UDP, AT);
 	MUST(rdma_connect(id, &param));

@@ -47,7 +47,7 @@ static void values(const struct counter_caps *caps)
 
 	if (!check(counter != NULL, "ibv_create_comp_cntr(3): a pointer to the counter"))
 		return;
-	check(*(struct ibv_context **)counter == ctx, "ibv_create_comp_cntr(3): the counter tells its context");
+	check(*(struct ibv_context **)counter == ctx, "ibv_create_comp_cntr(3): the counter contains its context");
 	is(read_good(counter, &value), 0, "ibv_read_comp_cntr(3): 0 on success");
 	is((long)value, 0, "ibv_read_comp_cntr(3): a new counter is at 0");
 	is(read_bad(counter, &value), 0, "ibv_read_err_comp_cntr(3): 0 on success");
@@ -200,8 +200,8 @@ int main(int argc, char **argv)
 		return end();
 	}
 	is(result, 0, "ibv_query_comp_cntr_caps(3): 0 on success");
-	check(caps.max_counters > 0 && caps.max_value > 0, "ibv_query_comp_cntr_caps(3): the limits are told");
-	check(caps.operations & (OP_SEND | OP_RECV | OP_READ | OP_WRITE), "ibv_query_comp_cntr_caps(3): the operations are told");
+	check(caps.max_counters > 0 && caps.max_value > 0, "ibv_query_comp_cntr_caps(3): the limits are returned");
+	check(caps.operations & (OP_SEND | OP_RECV | OP_READ | OP_WRITE), "ibv_query_comp_cntr_caps(3): the operations are returned");
 	buffer = make_buffer(4096, ALL);
 	values(&caps);
 	too_many_counters(&caps);

@@ -34,7 +34,7 @@ static void creating(void)
 	check(channel && channel->fd >= 0 && channel->context == ctx, "ibv_create_comp_channel(3): a channel with a descriptor");
 	cq = MAKE(ibv_create_cq(ctx, 1, NULL, channel, 0));
 	more = MAKE(ibv_create_cq(ctx, 1, NULL, channel, 0));
-	check(cq->channel == channel, "ibv_create_cq(3): the CQ tells its channel");
+	check(cq->channel == channel, "ibv_create_cq(3): the CQ contains its channel");
 	is(ibv_destroy_comp_channel(channel), EBUSY, "ibv_destroy_comp_channel(3): a channel with CQs isn't destroyed: EBUSY");
 	MUST(ibv_destroy_cq(cq));
 	MUST(ibv_destroy_cq(more));
@@ -290,7 +290,7 @@ static void blocking(void)
 	MUST(ibv_req_notify_cq(heard.pair.cq_b, 0));
 	MUST(pthread_create(&thread, NULL, sender, &heard.pair));
 	is(ibv_get_cq_event(heard.channel, &cq, &context), 0, "ibv_get_cq_event(3): it waits for the next event");
-	check(cq == heard.pair.cq_b, "ibv_get_cq_event(3): and tells the CQ that got it");
+	check(cq == heard.pair.cq_b, "ibv_get_cq_event(3): and returns the CQ that got it");
 	MUST(pthread_join(thread, NULL));
 	if (cq)
 		ibv_ack_cq_events(cq, 1);

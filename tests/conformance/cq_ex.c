@@ -38,7 +38,7 @@ static void creating(void)
 
 	check(cq != NULL, "ibv_create_cq_ex(3): a pointer to the CQ");
 	check(cq->cqe >= 10 && cq->cq_context == &mark && cq->context == ctx,
-	      "ibv_create_cq_ex(3): the CQ tells its size and context");
+	      "ibv_create_cq_ex(3): the CQ contains its size and context");
 	is(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0, "ibv_create_cq_ex(3): the CQ is destroyed with ibv_destroy_cq");
 	attr.wc_flags = 1ull << 40;
 	check(ibv_create_cq_ex(ctx, &attr) == NULL, "ibv_create_cq_ex(3): an unknown wc_flag fails");
@@ -167,7 +167,7 @@ static void clocks(void)
 	check(cq != NULL, "ibv_create_cq_ex(3): time stamps where the device has a clock");
 	if (!cq)
 		return;
-	check(ex.hca_core_clock != 0, "ibv_query_device_ex(3): the clock's frequency is told with its mask");
+	check(ex.hca_core_clock != 0, "ibv_query_device_ex(3): the clock's frequency is returned with its mask");
 	qp = make_qp(IBV_QPT_RC, ibv_cq_ex_to_cq(cq));
 	bring(qp, IBV_QPS_INIT, &path, 0);
 	MUST(post_recv(qp, &buffer, 0, 8, 1));
@@ -187,7 +187,7 @@ static void clocks(void)
 	struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
 
 	is(ibv_query_rt_values_ex(ctx, &values), 0, "ibv_query_rt_values_ex(3): 0 on success");
-	check(values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK, "ibv_query_rt_values_ex(3): the mask tells what was read");
+	check(values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK, "ibv_query_rt_values_ex(3): the mask names what was read");
 	check(values.raw_clock.tv_sec || values.raw_clock.tv_nsec, "ibv_query_rt_values_ex(3): the clock");
 	MUST(ibv_destroy_qp(qp));
 	MUST(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));

@@ -44,15 +44,15 @@ static void device_attributes(void)
 	is(ibv_query_device(ctx, &caps), 0, "ibv_query_device(3): 0 on success");
 	check(memchr(caps.fw_ver, 0, sizeof caps.fw_ver) != NULL, "ibv_query_device(3): the firmware's version is a string");
 	check(caps.node_guid == ibv_get_device_guid(ctx->device), "ibv_query_device(3): the GUID is that of ibv_get_device_guid");
-	check(caps.max_mr_size >= 1 << 20, "ibv_query_device(3): max_mr_size is told");
+	check(caps.max_mr_size >= 1 << 20, "ibv_query_device(3): max_mr_size is returned");
 	check(caps.page_size_cap & 4096, "ibv_query_device(3): pages of 4096 bytes are supported");
-	check(caps.max_qp > 0 && caps.max_qp_wr > 0 && caps.max_sge > 0, "ibv_query_device(3): limits of QPs are told");
-	check(caps.max_sge_rd > 0, "ibv_query_device(3): the limit of s/g elements of a READ is told");
-	check(caps.max_cq > 0 && caps.max_cqe > 0, "ibv_query_device(3): limits of CQs are told");
-	check(caps.max_mr > 0 && caps.max_pd > 0, "ibv_query_device(3): limits of MRs and PDs are told");
-	check(caps.max_ah > 0, "ibv_query_device(3): the limit of AHs is told");
+	check(caps.max_qp > 0 && caps.max_qp_wr > 0 && caps.max_sge > 0, "ibv_query_device(3): limits of QPs are returned");
+	check(caps.max_sge_rd > 0, "ibv_query_device(3): the limit of s/g elements of a READ is returned");
+	check(caps.max_cq > 0 && caps.max_cqe > 0, "ibv_query_device(3): limits of CQs are returned");
+	check(caps.max_mr > 0 && caps.max_pd > 0, "ibv_query_device(3): limits of MRs and PDs are returned");
+	check(caps.max_ah > 0, "ibv_query_device(3): the limit of AHs is returned");
 	check(caps.max_qp_rd_atom > 0 && caps.max_qp_init_rd_atom > 0,
-	      "ibv_query_device(3): limits of outstanding READs and atomics are told");
+	      "ibv_query_device(3): limits of outstanding READs and atomics are returned");
 	check(caps.max_srq >= 0 && (caps.max_srq == 0) == (caps.max_srq_wr == 0),
 	      "ibv_query_device(3): limits of SRQs belong together");
 	check(caps.phys_port_cnt >= 1, "ibv_query_device(3): there is a port");
@@ -64,7 +64,7 @@ static void device_attributes(void)
 	check(!memcmp(&ex.orig_attr.node_guid, &caps.node_guid, sizeof caps.node_guid) &&
 		      ex.orig_attr.max_qp == caps.max_qp && ex.orig_attr.max_cqe == caps.max_cqe &&
 		      ex.orig_attr.device_cap_flags == caps.device_cap_flags,
-	      "ibv_query_device_ex(3): orig_attr is what ibv_query_device tells");
+	      "ibv_query_device_ex(3): orig_attr is what ibv_query_device returns");
 	is(ex.phys_port_cnt_ex, caps.phys_port_cnt, "ibv_query_device_ex(3): phys_port_cnt_ex counts the same ports");
 	is((uint32_t)ex.device_cap_flags_ex, caps.device_cap_flags,
 	   "ibv_query_device_ex(3): the extended flags begin with the others");
@@ -85,10 +85,10 @@ static void port_attributes(void)
 	      "ibv_query_port(3): the active MTU is at most the largest");
 	check(attr.gid_tbl_len > gid_index, "ibv_query_port(3): the GID table has our index");
 	check(attr.pkey_tbl_len >= 1, "ibv_query_port(3): the P_Key table has an entry");
-	check(attr.max_msg_sz >= 1 << 20, "ibv_query_port(3): the largest message is told");
+	check(attr.max_msg_sz >= 1 << 20, "ibv_query_port(3): the largest message is returned");
 	is(attr.lid, 0, "ibv_query_port(3): a RoCE port has no LID");
 	check(attr.flags & IBV_QPF_GRH_REQUIRED, "ibv_query_port(3): a RoCE port requires a GRH");
-	check(attr.active_width != 0 && attr.active_speed != 0, "ibv_query_port(3): width and speed are told");
+	check(attr.active_width != 0 && attr.active_speed != 0, "ibv_query_port(3): width and speed are returned");
 	is(attr.phys_state, 5, "ibv_query_port(3): an active port's physical state is LinkUp");
 	is(ibv_query_port(ctx, 0, &attr), EINVAL, "ibv_query_port(3): port 0: EINVAL");
 	is(ibv_query_port(ctx, (uint8_t)(caps.phys_port_cnt + 1), &attr), EINVAL,
@@ -179,7 +179,7 @@ static void gids(void)
 
 	memset(&entry, 0xff, sizeof entry);
 	is(ibv_query_gid_ex(ctx, PORT_NUM, gid_index, &entry, 0), 0, "ibv_query_gid_ex(3): 0 on success");
-	check(!memcmp(&entry.gid, &gid, sizeof gid), "ibv_query_gid_ex(3): the GID that ibv_query_gid tells");
+	check(!memcmp(&entry.gid, &gid, sizeof gid), "ibv_query_gid_ex(3): the GID that ibv_query_gid returns");
 	is(entry.gid_index, gid_index, "ibv_query_gid_ex(3): the index of the entry");
 	is(entry.port_num, PORT_NUM, "ibv_query_gid_ex(3): the port of the entry");
 	is(entry.gid_type, IBV_GID_TYPE_ROCE_V2, "ibv_query_gid_ex(3): the type of the entry");

@@ -132,7 +132,7 @@ static void acknowledging(void)
 	srq = srq_with_event();
 	MUST(!readable(ctx->async_fd, PATIENCE_MS));
 	MUST(ibv_destroy_srq(srq));
-	check(!readable(ctx->async_fd, QUIET_MS), "ibv_get_async_event(3): no event is told of an object that has been destroyed");
+	check(!readable(ctx->async_fd, QUIET_MS), "ibv_get_async_event(3): no event is reported for an object that has been destroyed");
 }
 
 static void *waiter(void *result)

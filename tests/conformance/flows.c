@@ -167,10 +167,10 @@ static void work_queues(void)
 	check(ibv_create_wq(ctx, &huge) == NULL, "ibv_create_wq(3): an unknown comp_mask fails");
 	huge = init;
 	huge.max_wr = UINT32_MAX;
-	is_null(ibv_create_wq(ctx, &huge), EINVAL, "ibv_create_wq(3): as many WRs as a number can say: EINVAL");
+	is_null(ibv_create_wq(ctx, &huge), EINVAL, "ibv_create_wq(3): UINT32_MAX WRs: EINVAL");
 	huge = init;
 	huge.max_sge = UINT32_MAX;
-	is_null(ibv_create_wq(ctx, &huge), EINVAL, "ibv_create_wq(3): as many s/g elements as a number can say: EINVAL");
+	is_null(ibv_create_wq(ctx, &huge), EINVAL, "ibv_create_wq(3): UINT32_MAX s/g elements: EINVAL");
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
 		struct ibv_wq_init_attr one = init;
 		struct ibv_wq *flagged;

@@ -18,7 +18,7 @@ int main(int argc, char **argv)
 	check(other != ctx, "ibv_import_device(3): a pointer to the context");
 	check(!strcmp(ibv_get_device_name(other->device), ibv_get_device_name(ctx->device)), "ibv_import_device(3): of the same device");
 	is(ibv_query_port(other, PORT_NUM, &port), 0, "ibv_import_device(3): the context can be used");
-	check(ibv_import_device(-1) == NULL, "ibv_import_device(3): what is no descriptor fails");
+	check(ibv_import_device(-1) == NULL, "ibv_import_device(3): a number that isn't a descriptor fails");
 	buffer = make_buffer(8192, ALL);
 	domain = ibv_import_pd(other, pd->handle);
 	if (check(domain != NULL, "ibv_import_pd(3): a pointer to the PD")) {

@@ -38,7 +38,7 @@ int main(int argc, char **argv)
 	}
 	is(result, 0, "ibv_attach_mcast(3): 0 on success");
 	is(ibv_attach_mcast(rc, &group, 0), EINVAL, "ibv_attach_mcast(3): a QP other than UD: EINVAL");
-	is(ibv_attach_mcast(one, &single, 0), EINVAL, "ibv_attach_mcast(3): a GID that is no group's: EINVAL");
+	is(ibv_attach_mcast(one, &single, 0), EINVAL, "ibv_attach_mcast(3): a GID that isn't a multicast GID: EINVAL");
 	is(ibv_attach_mcast(one, &group, 0), 0, "ibv_attach_mcast(3): a QP can be attached again");
 
 	attr = ah_attr();

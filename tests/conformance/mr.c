@@ -247,7 +247,7 @@ static void reregistering(void)
 		  "ibv_rereg_mr(3): what the new access permits is permitted");
 	is(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION, NULL, two.mem, SIZE / 2, ALL), 0,
 	   "ibv_rereg_mr(3): location and length can be changed");
-	check(mr->addr == two.mem && mr->length == SIZE / 2, "ibv_rereg_mr(3): the MR tells the new location and length");
+	check(mr->addr == two.mem && mr->length == SIZE / 2, "ibv_rereg_mr(3): the MR contains the new location and length");
 	fill(local.mem, 64, 7);
 	is_status(try(IBV_WR_RDMA_WRITE, (uintptr_t)two.mem, mr->rkey, 64), IBV_WC_SUCCESS,
 		  "ibv_rereg_mr(3): the new place can be written");
@@ -257,7 +257,7 @@ static void reregistering(void)
 	is_status(try(IBV_WR_RDMA_WRITE, (uintptr_t)two.mem + SIZE / 2, mr->rkey, 8), IBV_WC_REM_ACCESS_ERR,
 		  "ibv_rereg_mr(3): beyond the new length: REM_ACCESS_ERR");
 	is(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0), 0, "ibv_rereg_mr(3): the PD can be changed");
-	check(mr->pd == other, "ibv_rereg_mr(3): the MR tells the new PD");
+	check(mr->pd == other, "ibv_rereg_mr(3): the MR contains the new PD");
 	is_status(try(IBV_WR_RDMA_WRITE, (uintptr_t)two.mem, mr->rkey, 8), IBV_WC_REM_ACCESS_ERR,
 		  "ibv_rereg_mr(3): QPs of the old PD can't use it any more: REM_ACCESS_ERR");
 	is(ibv_dealloc_pd(other), EBUSY, "ibv_rereg_mr(3): the MR belongs to the new PD");
@@ -297,7 +297,7 @@ static void dma_buffers(void)
 	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, ALL);
 	int fd;
 
-	check(mr == NULL, "ibv_reg_dmabuf_mr(3): what is no dma-buf fails");
+	check(mr == NULL, "ibv_reg_dmabuf_mr(3): a number that isn't a descriptor fails");
 	fd = make_dmabuf(SIZE);
 	mr = fd < 0 ? NULL : ibv_reg_dmabuf_mr(pd, 4096, 4096, 0x10000, fd, ALL);
 	if (!mr) {

@@ -182,10 +182,10 @@ static void clocks(void)
 	struct ibv_values_ex values = {.comp_mask = 0};
 
 	if (ibv_query_rt_values_ex(ctx, &values)) {
-		skip("the device has no clock", "ibv_query_rt_values_ex(3): nothing asked, nothing told");
+		skip("the device has no clock", "ibv_query_rt_values_ex(3): for an empty mask nothing is read");
 		return;
 	}
-	is(values.comp_mask, 0, "ibv_query_rt_values_ex(3): nothing asked, nothing told");
+	is(values.comp_mask, 0, "ibv_query_rt_values_ex(3): for an empty mask nothing is read");
 	values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK | 1u << 20;
 	if (!ibv_query_rt_values_ex(ctx, &values))
 		is(values.comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK, 0, "ibv_query_rt_values_ex(3): the mask leaves out what isn't known");
@@ -213,7 +213,7 @@ static void in_order(void)
 		is(plain, told & 1, "ibv_query_qp_data_in_order(3): 0 asks for WHOLE_MSG of RETURN_CAPS, %s", operations[i].name);
 		check(!(told & ~3), "ibv_query_qp_data_in_order(3): RETURN_CAPS: WHOLE_MSG and ALIGNED_128_BYTES, %s", operations[i].name);
 		check(!(told & 1) || told & 2, "ibv_query_qp_data_in_order(3): what is in order as a whole is so in each block, %s", operations[i].name);
-		check((device & told) == told, "ibv_query_qp_data_in_order(3): DEVICE_ONLY tells at least as much, %s", operations[i].name);
+		check((device & told) == told, "ibv_query_qp_data_in_order(3): DEVICE_ONLY returns at least as much, %s", operations[i].name);
 	}
 	is(ibv_query_qp_data_in_order(qp, IBV_WR_BIND_MW, 0), 0, "ibv_query_qp_data_in_order(3): 0 for an operation that moves no data");
 	MUST(ibv_destroy_qp(qp));

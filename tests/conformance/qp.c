@@ -19,7 +19,7 @@ static void creating(void)
 			continue;
 		check(qp->qp_type == types[i] && qp->pd == pd && qp->send_cq == cq && qp->recv_cq == cq && !qp->srq &&
 			      qp->qp_context == &mark && qp->context == ctx,
-		      "ibv_create_qp(3): the %s QP tells what it was made of", name);
+		      "ibv_create_qp(3): the %s QP contains what it was made of", name);
 		is(qp->state, IBV_QPS_RESET, "ibv_create_qp(3): a new %s QP is in RESET", name);
 		check(qp->qp_num > 1 && qp->qp_num < 1 << 24, "ibv_create_qp(3): the number of the %s QP has 24 bits", name);
 		check(init.cap.max_send_wr >= asked.cap.max_send_wr && init.cap.max_recv_wr >= asked.cap.max_recv_wr &&
@@ -59,7 +59,7 @@ static void refusals(void)
 	qp = ibv_create_qp(pd, &init);
 	check(qp != NULL, "ibv_create_qp(3): with an SRQ max_recv_wr and max_recv_sge are ignored");
 	if (qp) {
-		check(qp->srq == srq, "ibv_create_qp(3): the QP tells its SRQ");
+		check(qp->srq == srq, "ibv_create_qp(3): the QP contains its SRQ");
 		is(ibv_destroy_srq(srq), EBUSY, "ibv_destroy_srq(3): an SRQ with a QP isn't destroyed: EBUSY");
 		MUST(ibv_destroy_qp(qp));
 	}

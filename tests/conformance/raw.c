@@ -186,7 +186,7 @@ static void segments(void)
 	wr.tso.mss = 0;
 	check(fails(qp, cq, &wr), "ibv_post_send(3): an mss of 0 fails");
 	if (ex.packet_pacing_caps.supported_qpts >> IBV_QPT_RAW_PACKET & 1)
-		is(ibv_modify_qp_rate_limit(qp, &limit), 0, "ibv_modify_qp_rate_limit(3): 0 for RAW_PACKET where the device says so");
+		is(ibv_modify_qp_rate_limit(qp, &limit), 0, "ibv_modify_qp_rate_limit(3): 0 for RAW_PACKET where the device supports it");
 	MUST(ibv_destroy_flow(flow));
 	MUST(ibv_destroy_qp(qp));
 }
@@ -275,7 +275,7 @@ static void work_queues(void)
 	check(ibv_post_wq_recv(wq[0], &recv, &bad) != 0 && bad == &recv, "ibv_post_wq_recv(3): in RESET requests are refused");
 	is(ibv_modify_wq(wq[0], &attr), 0, "ibv_modify_wq(3): RESET to RDY");
 	MUST(ibv_modify_wq(wq[1], &attr));
-	is(wq[0]->state, IBV_WQS_RDY, "ibv_modify_wq(3): the WQ tells its state");
+	is(wq[0]->state, IBV_WQS_RDY, "ibv_modify_wq(3): the WQ contains its state");
 	attr.attr_mask = IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE;
 	attr.curr_wq_state = IBV_WQS_RESET;
 	check(ibv_modify_wq(wq[0], &attr) > 0, "ibv_modify_wq(3): a current state that isn't the current one is refused");

@@ -50,9 +50,9 @@ static void queue_pairs(void)
 	is_null(ibv_create_qp(pd, &init), EOPNOTSUPP, "ibv_create_qp(3): DRIVER where the driver has no QPs of its own: EOPNOTSUPP");
 	init = qp_attr(IBV_QPT_RC, cq);
 	init.cap = (struct ibv_qp_cap){.max_send_wr = UINT32_MAX, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1};
-	is_null(ibv_create_qp(pd, &init), EINVAL, "ibv_create_qp(3): as many WRs as a number can say: EINVAL");
+	is_null(ibv_create_qp(pd, &init), EINVAL, "ibv_create_qp(3): UINT32_MAX WRs: EINVAL");
 	init.cap = (struct ibv_qp_cap){.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = UINT32_MAX, .max_recv_sge = 1};
-	is_null(ibv_create_qp(pd, &init), EINVAL, "ibv_create_qp(3): as many s/g elements as a number can say: EINVAL");
+	is_null(ibv_create_qp(pd, &init), EINVAL, "ibv_create_qp(3): UINT32_MAX s/g elements: EINVAL");
 	init.cap = (struct ibv_qp_cap){0};
 	qp = ibv_create_qp(pd, &init);
 	check(qp != NULL, "ibv_create_qp(3): capabilities of 0 are taken");
@@ -87,7 +87,7 @@ static void extended_queue_pairs(void)
 		errno = 0;
 		qp = ibv_create_qp_ex(ctx, &init);
 		if (flags[i].flag == IBV_QP_CREATE_PCI_WRITE_END_PADDING && ex.device_cap_flags_ex & IBV_DEVICE_PCI_WRITE_END_PADDING)
-			check(qp != NULL, "ibv_create_qp_ex(3): PCI_WRITE_END_PADDING, which the device tells");
+			check(qp != NULL, "ibv_create_qp_ex(3): PCI_WRITE_END_PADDING, which the device reports");
 		else
 			check(qp == NULL && (errno == EINVAL || errno == EOPNOTSUPP),
 			      "ibv_create_qp_ex(3): an RC QP has no %s: EINVAL or EOPNOTSUPP", flags[i].name);
@@ -103,7 +103,7 @@ static void shared_queues(void)
 					  .comp_mask = IBV_SRQ_INIT_ATTR_PD | 1u << 20,
 					  .pd = pd};
 
-	is_null(ibv_create_srq(pd, &init), EINVAL, "ibv_create_srq(3): as many WRs as a number can say: EINVAL");
+	is_null(ibv_create_srq(pd, &init), EINVAL, "ibv_create_srq(3): UINT32_MAX WRs: EINVAL");
 	check(ibv_create_srq_ex(ctx, &ex) == NULL, "ibv_create_srq_ex(3): an unknown comp_mask fails");
 	ex.comp_mask = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
 	ex.srq_type = IBV_SRQT_XRC;

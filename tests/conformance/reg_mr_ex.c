@@ -164,7 +164,7 @@ static void device_memory(void)
 
 	close(closed);
 	is_null(ibv_reg_dmabuf_mr(pd, 0, 64, 0, null, ALL), EINVAL, "ibv_reg_dmabuf_mr(3): a descriptor of no dma-buf: EINVAL");
-	is_null(ibv_reg_dmabuf_mr(pd, 0, 64, 0, closed, ALL), EBADF, "ibv_reg_dmabuf_mr(3): what is no descriptor: EBADF");
+	is_null(ibv_reg_dmabuf_mr(pd, 0, 64, 0, closed, ALL), EBADF, "ibv_reg_dmabuf_mr(3): a closed descriptor: EBADF");
 	if (fd < 0) {
 		skip("the device exports no memory", "ibv_dm_export_dmabuf_fd(3): a descriptor");
 		goto over;
@@ -196,7 +196,7 @@ static void device_memory(void)
 		if (mr)
 			MUST(ibv_dereg_mr(mr));
 		init.fd = closed;
-		is_null(reg_mr_ex(pd, &init), EBADF, "ibv_reg_mr_ex(3): what is no descriptor: EBADF");
+		is_null(reg_mr_ex(pd, &init), EBADF, "ibv_reg_mr_ex(3): a closed descriptor: EBADF");
 	}
 	is(close(fd), 0, "ibv_dm_export_dmabuf_fd(3): the descriptor is closed by the caller");
 over:

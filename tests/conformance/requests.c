@@ -73,7 +73,7 @@ static void lengths(void)
 	is_status(next(pair.cq_a), IBV_WC_SUCCESS, "ibv_post_send(3): a WRITE_WITH_IMM of no bytes completes");
 	is_status(poll_for(pair.cq_b, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_post_send(3): a WRITE_WITH_IMM of no bytes takes a receive request");
 	check(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.imm_data == htonl(0xabcd) && wc.byte_len == 0,
-	      "ibv_poll_cq(3): WITH_IMM is all that it tells");
+	      "ibv_poll_cq(3): of a WRITE_WITH_IMM of no bytes: imm_data, and byte_len is 0");
 	free_pair(&pair);
 
 	uint64_t *result = (uint64_t *)(buffer.mem + 64);
@@ -152,7 +152,7 @@ static void failed_completion(void)
 	MUST(post(pair.a, &wr));
 	check(poll_for(pair.cq_a, &wc, PATIENCE_MS) > 0, "ibv_poll_cq(3): a failed request has a status");
 	check(wc.wr_id == 0x1234567890 && wc.qp_num == pair.a->qp_num, "ibv_poll_cq(3): wr_id and qp_num are valid with a failure");
-	check(wc.vendor_err != 0xeeeeeeee, "ibv_poll_cq(3): vendor_err is told with a failure");
+	check(wc.vendor_err != 0xeeeeeeee, "ibv_poll_cq(3): vendor_err is set with a failure");
 	free_pair(&pair);
 }
 

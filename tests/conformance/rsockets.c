@@ -165,7 +165,7 @@ static void making(void)
 	is_refused(rsocket(PF_UNIX, SOCK_STREAM, 0), EOPNOTSUPP, "rsocket(7): rsocket: a domain that isn't supported: ENOTSUP");
 	at = address(here, 7999);
 	fd = rsocket(AF_INET, SOCK_STREAM, 0);
-	is_refused(rconnect(fd, (struct sockaddr *)&at, sizeof(struct sockaddr_in)), ECONNREFUSED, "rsocket(7): rconnect: nobody listens: ECONNREFUSED");
+	is_refused(rconnect(fd, (struct sockaddr *)&at, sizeof(struct sockaddr_in)), ECONNREFUSED, "rsocket(7): rconnect: no listener: ECONNREFUSED");
 	rclose(fd);
 }
 
@@ -231,7 +231,7 @@ static void streams(void)
 	struct pollfd mixed[2] = {{.fd = streams.passive, .events = POLLIN}, {.fd = pipes[0], .events = POLLIN}};
 
 	is(rpoll(mixed, 2, (int)PATIENCE_MS), 1, "rsocket(7): rpoll: descriptors of files, too");
-	check(!mixed[0].revents && (mixed[1].revents & POLLIN), "rsocket(7): rpoll: and says which");
+	check(!mixed[0].revents && (mixed[1].revents & POLLIN), "rsocket(7): rpoll: and revents shows which");
 	close(pipes[0]);
 	close(pipes[1]);
 	is_done(rshutdown(streams.active, SHUT_WR), "rsocket(7): rshutdown: SHUT_WR: 0");
@@ -313,7 +313,7 @@ static void placement(void)
 	check(offset >= 0, "rsocket(7): riomap: an offset of -1: rsockets selects one");
 	is_done(riounmap(streams.passive, memory, PART), "rsocket(7): riounmap: of an offset that was selected: 0");
 	errno = 0;
-	check(riomap(plain.active, memory, PART, PROT_WRITE, 0, 0) < 0, "rsocket(7): riomap: no mappings unless RDMA_IOMAPSIZE says so");
+	check(riomap(plain.active, memory, PART, PROT_WRITE, 0, 0) < 0, "rsocket(7): riomap: no mappings unless RDMA_IOMAPSIZE is set");
 	free_streams(&plain);
 	free_streams(&streams);
 	munmap(memory, PART);

@@ -27,7 +27,7 @@ static void creating(void)
 
 	check(srq != NULL, "ibv_create_srq(3): a pointer to the SRQ");
 	check(init.attr.max_wr >= 10 && init.attr.max_sge >= 2, "ibv_create_srq(3): the attributes are updated, to at least those requested");
-	check(srq->srq_context == &mark && srq->pd == pd && srq->context == ctx, "ibv_create_srq(3): the SRQ tells its context and PD");
+	check(srq->srq_context == &mark && srq->pd == pd && srq->context == ctx, "ibv_create_srq(3): the SRQ contains its context and PD");
 	is(ibv_query_srq(srq, &attr), 0, "ibv_query_srq(3): 0 on success");
 	if (!check(attr.max_wr == init.attr.max_wr && attr.max_sge == init.attr.max_sge,
 		   "ibv_query_srq(3): the attributes that ibv_create_srq returned"))

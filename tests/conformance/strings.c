@@ -65,23 +65,23 @@ int main(int argc, char **argv)
 		is(mult_to_ibv_rate(rates[i].mult), rates[i].rate, "mult_to_ibv_rate(3): 2.5 Gbit/s to %s Gbit/s",
 		   rates[i].name);
 	}
-	is(ibv_rate_to_mult(IBV_RATE_MAX), -1, "ibv_rate_to_mult(3): what is no rate has no multiplier");
-	is(ibv_rate_to_mbps(IBV_RATE_MAX), -1, "ibv_rate_to_mbps(3): what is no rate has no Mbit/s");
-	is(mult_to_ibv_rate(7), IBV_RATE_MAX, "mult_to_ibv_rate(3): a multiplier without a rate is no rate");
-	is(mbps_to_ibv_rate(1234), IBV_RATE_MAX, "mbps_to_ibv_rate(3): Mbit/s without a rate are no rate");
+	is(ibv_rate_to_mult(IBV_RATE_MAX), -1, "ibv_rate_to_mult(3): a value that isn't a rate has no multiplier");
+	is(ibv_rate_to_mbps(IBV_RATE_MAX), -1, "ibv_rate_to_mbps(3): a value that isn't a rate has no Mbit/s");
+	is(mult_to_ibv_rate(7), IBV_RATE_MAX, "mult_to_ibv_rate(3): a multiplier without a rate: IBV_RATE_MAX");
+	is(mbps_to_ibv_rate(1234), IBV_RATE_MAX, "mbps_to_ibv_rate(3): Mbit/s without a rate: IBV_RATE_MAX");
 
 	check(all_different(status_name, IBV_WC_SUCCESS, IBV_WC_GENERAL_ERR),
 	      "ibv_wc_status_str(3): every completion status has a name of its own");
-	check(ibv_wc_status_str(9999) != NULL, "ibv_wc_status_str(3): what is no status has a string too");
+	check(ibv_wc_status_str(9999) != NULL, "ibv_wc_status_str(3): a value that isn't a status has a string too");
 	check(all_different(event_name, IBV_EVENT_CQ_ERR, IBV_EVENT_GID_CHANGE),
 	      "ibv_event_type_str(3): every event type has a description of its own");
-	check(ibv_event_type_str(9999) != NULL, "ibv_event_type_str(3): what is no event type has a string too");
+	check(ibv_event_type_str(9999) != NULL, "ibv_event_type_str(3): a value that isn't an event type has a string too");
 	check(all_different(node_name, IBV_NODE_CA, IBV_NODE_USNIC),
 	      "ibv_node_type_str(3): every node type has a description of its own");
-	check(ibv_node_type_str(9999) != NULL, "ibv_node_type_str(3): what is no node type has a string too");
+	check(ibv_node_type_str(9999) != NULL, "ibv_node_type_str(3): a value that isn't a node type has a string too");
 	check(all_different(state_name, IBV_PORT_NOP, IBV_PORT_ACTIVE_DEFER),
 	      "ibv_port_state_str(3): every port state has a description of its own");
-	check(ibv_port_state_str(9999) != NULL, "ibv_port_state_str(3): what is no port state has a string too");
+	check(ibv_port_state_str(9999) != NULL, "ibv_port_state_str(3): a value that isn't a port state has a string too");
 
 	is(ibv_inc_rkey(0x12345600), 0x12345601, "ibv_inc_rkey(3): the eight low bits are counted up");
 	is(ibv_inc_rkey(0x123456ff), 0x12345600, "ibv_inc_rkey(3): the index, the other bits, stays when they wrap");

@@ -333,7 +333,7 @@ static void rendezvous(void)
 	told = next_told(PATIENCE_MS);
 	check(is_told(told, 0, IBV_WC_TM_RECV, 10, IBV_WC_TM_DATA_VALID) && told.byte_len == 5000, "ibv_post_srq_ops(3): and with DATA_VALID when the data are there");
 	check(filled(buffer.mem + TAGGED_AT, 5000, 6), "ibv_post_srq_ops(3): the adapter has read them");
-	is_status(poll_for(cq_a, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_post_srq_ops(3): the sender is told");
+	is_status(poll_for(cq_a, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_post_srq_ops(3): the sender is notified");
 	check(wc.byte_len == HEADER && fin->opcode == IBV_TMH_FIN && be64toh(fin->tag) == 5 && ntohl(fin->app_ctx) == 0x12345678,
 	      "ibv_post_srq_ops(3): by IBV_TMH_FIN with tag and app_ctx of the request");
 	give();
@@ -346,7 +346,7 @@ static void rendezvous(void)
 	next_told(PATIENCE_MS);
 	told = next_told(PATIENCE_MS);
 	is_status(told.status, IBV_WC_TM_RNDV_INCOMPLETE, "ibv_poll_cq(3): a rendezvous whose data can't be read: TM_RNDV_INCOMPLETE");
-	check(told.wr_id == 10, "ibv_poll_cq(3): and tells recv_wr_id");
+	check(told.wr_id == 10, "ibv_poll_cq(3): and wr_id is recv_wr_id");
 	connect_again();
 }
 

@@ -171,7 +171,7 @@ static void batches(struct pair *pair, struct ibv_qp_ex *qp)
 	ibv_wr_set_sge(qp, ours.mr->lkey, (uintptr_t)ours.mem, 8);
 	ibv_wr_send(qp);
 	ibv_wr_set_inline_data(qp, much, sizeof much);
-	check(ibv_wr_complete(qp) != 0, "ibv_wr_complete(3): a failure of one request, more inline data than the QP takes, is told");
+	check(ibv_wr_complete(qp) != 0, "ibv_wr_complete(3): a failure of one request, more inline data than the QP takes, is returned");
 	check(silent(pair->cq_a) && !theirs.mem[0], "ibv_wr_complete(3): and the entire posting is aborted");
 	ibv_wr_start(qp);
 	is(ibv_wr_complete(qp), 0, "ibv_wr_complete(3): an empty batch is nothing to do");
@@ -231,7 +231,7 @@ static void other_types(void)
 		free_pair(&pair);
 	if (!(ex.tso_caps.supported_qpts >> IBV_QPT_UD & 1)) {
 		qp = make_caller(&pair, IBV_QPT_UD, IBV_QP_EX_WITH_TSO);
-		check(qp == NULL, "ibv_wr_send_tso(3): a UD QP for it fails where the device says that it has none");
+		check(qp == NULL, "ibv_wr_send_tso(3): a UD QP for it fails where the device doesn't support it");
 		if (qp)
 			free_pair(&pair);
 	}

@@ -32,7 +32,7 @@ static void domains(void)
 		is(ibv_close_xrcd(first), 0, "ibv_close_xrcd(3): the last reference");
 	check(open_domain(fd, 0) == NULL, "ibv_close_xrcd(3): with the last reference the domain is destroyed");
 	is_null(open_domain(-1, O_CREAT | 1 << 29), EINVAL, "ibv_open_xrcd(3): an oflag that doesn't exist: EINVAL");
-	is_null(open_domain(fd + 1000, O_CREAT), EBADF, "ibv_open_xrcd(3): what is no descriptor fails");
+	is_null(open_domain(fd + 1000, O_CREAT), EBADF, "ibv_open_xrcd(3): a number that isn't a descriptor fails");
 
 	struct ibv_xrcd_init_attr attr = {.comp_mask = IBV_XRCD_INIT_ATTR_FD, .fd = fd, .oflags = O_CREAT};
 
