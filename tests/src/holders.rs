@@ -90,7 +90,7 @@ mod tests {
         let mut holder = world.first().start(&["python3", "-c", script], &[]);
         holder.wait_for_output("bound", Duration::from_secs(10));
         assert_eq!(world.first().holder_of("held"), Some(holder.id()));
-        assert_eq!(world.first().holder_of("nobody's"), None);
+        assert_eq!(world.first().holder_of("unbound"), None);
     }
 
     #[test]

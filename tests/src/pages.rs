@@ -69,7 +69,7 @@ pub fn facts() -> Vec<Fact> {
     let mut seen = BTreeSet::new();
     for fact in &facts {
         let new = seen.insert((fact.page, fact.function, fact.kind, fact.what));
-        assert!(new, "pages.tsv says twice: {} {}: {}", fact.page, fact.function, fact.what);
+        assert!(new, "pages.tsv contains a fact twice: {} {}: {}", fact.page, fact.function, fact.what);
     }
     facts
 }
@@ -80,7 +80,7 @@ fn fact(line: &'static str) -> Fact {
         panic!("pages.tsv: not six fields: {line}");
     };
     let kinds = ["return", "errno", "status", "flag", "limit", "rule"];
-    assert!(kinds.contains(&kind), "pages.tsv: {kind} is no kind of fact: {line}");
+    assert!(kinds.contains(&kind), "pages.tsv: {kind} isn't a kind of fact: {line}");
     let check = match place {
         "-" => Check::NotApplicable(name),
         file if file.contains('/') => Check::Elsewhere { file, name },

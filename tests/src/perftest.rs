@@ -299,5 +299,5 @@ fn bad_end(outcome: &Outcome) -> Option<String> {
         return Some(format!("dies of signal {signal}"));
     }
     let said = outcome.stderr.lines().map(str::trim).find(|line| !line.is_empty());
-    Some(format!("says: {}", said.unwrap_or("nothing")))
+    Some(format!("prints: {}", said.unwrap_or("nothing")))
 }

@@ -332,8 +332,8 @@ impl Rxe {
         let gone: Vec<_> = table.difference(&found).collect();
         assert!(
             new.is_empty() && gone.is_empty(),
-            "Linux {kernel} differs, and rxe-differs.tsv doesn't say so: {new:#?}\n\
-             it doesn't differ, and rxe-differs.tsv says so: {gone:#?}"
+            "Linux {kernel} differs, and rxe-differs.tsv doesn't list it: {new:#?}\n\
+             it doesn't differ, and rxe-differs.tsv lists it: {gone:#?}"
         );
     }
 }

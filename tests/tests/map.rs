@@ -91,5 +91,5 @@ fn every_program_is_run_by_somebody() {
         ends.iter().any(|end| sources.contains(end))
     };
     let idle: Vec<String> = programs("c").iter().map(name).filter(|name| !called(name)).collect();
-    assert!(idle.is_empty(), "nobody runs {idle:?}");
+    assert!(idle.is_empty(), "no suite runs {idle:?}");
 }

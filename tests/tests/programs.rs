@@ -24,11 +24,11 @@ fn run(fabric: Fabric, &[program, case, said]: &[&str; 3]) {
         let stderr = process.stderr();
         assert!(
             start.elapsed() < LIMIT && !stderr.lines().any(complains),
-            "never said \"{said}\":\n{stdout}\n{stderr}"
+            "never printed \"{said}\":\n{stdout}\n{stderr}"
         );
         assert!(
             !world.first().residents().is_empty() || process.stdout().contains(said),
-            "ended without saying \"{said}\":\n{stdout}"
+            "ended without printing \"{said}\":\n{stdout}"
         );
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -268,25 +268,25 @@ def dial(name):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect("\0" + name)
     return connection
-def say(connection, what):
-    # Who hesitates finds the connection closed.
+def ask(connection, what):
+    # The process may have closed the connection.
     try: connection.send(what)
     except ConnectionError: pass
 header = b"FRCE\x02\x09\x00\x00"
 for name in names:
     for question in [b"", b"\x02", b"\x00\x01", b"\x00" + b"\xff" * 119]:
-        say(dial(name), header + question)
+        ask(dial(name), header + question)
     connection = dial(name)
-    say(connection, header + b"\x00")
+    ask(connection, header + b"\x00")
     try:
         for _ in range(5000): connection.send(header + b"\x00", socket.MSG_DONTWAIT)
     except OSError: pass
     second = dial(name)
-    say(second, header + b"\x00")
+    ask(second, header + b"\x00")
     connection.close()
     third = dial(name)
-    say(third, header + b"\x00")
-    say(third, b"nonsense")
+    ask(third, header + b"\x00")
+    ask(third, b"nonsense")
 print(len(names), "asked", flush=True)
 "#;
 

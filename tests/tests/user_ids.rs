@@ -73,17 +73,17 @@ fn a_process_without_a_number_gives_other_users_without_a_number_no_sockets() {
 /// What runs a program as user 65534 of a namespace that maps 65,536 users, as containers do.
 const IN_CONTAINER: &str = "
 import os, ctypes, sys, signal
-asks, told = os.pipe(), os.pipe()
+asks, answers = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
     ctypes.CDLL(None).unshare(0x10000000)
-    os.write(asks[1], b'x'); os.read(told[0], 1)
+    os.write(asks[1], b'x'); os.read(answers[0], 1)
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
     os.execvp(sys.argv[1], sys.argv[1:])
 os.read(asks[0], 1)
 for kind in 'uid_map', 'gid_map':
     open(f'/proc/{child}/{kind}', 'w').write('0 100000 65536')
-os.write(told[1], b'x')
+os.write(answers[1], b'x')
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 ";
 

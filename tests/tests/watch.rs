@@ -349,7 +349,7 @@ fn counters_in_sys_are_those_of_the_processes_that_are_there() {
         let mut cat = world.first().start_ferroce(&[], &["cat", &path], &[]);
         cat.wait(LIMIT).expect_success().expect_quiet().stdout.trim().parse::<u64>().expect("a number")
     };
-    assert_eq!(counter("hw_counters/sent_pkts"), 0, "nobody is there");
+    assert_eq!(counter("hw_counters/sent_pkts"), 0, "no process uses the device");
     let sides = waiting_pair(&world, program, "unposted", Fabric::Any);
     assert_eq!(counter("counters/port_xmit_data"), 64 / 4);
     let begin = Instant::now();

@@ -82,7 +82,7 @@ static void expect_wake(int epoll, const char *which, int expected)
 	int got = epoll_wait(epoll, &event, 1, expected ? 5000 : 0);
 
 	if (got != expected || (got && event.events != EPOLLIN))
-		fail("%s: epoll says %d and not %d, events %#x", which, got, expected, event.events);
+		fail("%s: epoll_wait returned %d and not %d, events %#x", which, got, expected, event.events);
 }
 
 /* A descriptor of events is readable while one is unread, never writable, and takes every kind of waiting. */

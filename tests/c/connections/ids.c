@@ -179,7 +179,7 @@ static void both_sides_hear_what_the_other_says(void)
 	heard = &event->param.conn;
 	if (heard->private_data_len != 196 || memcmp(heard->private_data, "answer\0", 7) ||
 	    heard->responder_resources != 2 || heard->initiator_depth != 3 || heard->rnr_retry_count != 4)
-		fail("the answer isn't what was said");
+		fail("the answer isn't what was sent");
 	MUST(rdma_ack_cm_event(event));
 	event = expect(channel, RDMA_CM_EVENT_ESTABLISHED, 0);
 	if (event->id != server || event->param.conn.private_data_len)
@@ -350,7 +350,7 @@ static void a_group_that_was_left_is_not_joined(void)
 	fcntl(channel->fd, F_SETFL, O_NONBLOCK);
 	struct rdma_cm_event *event;
 	if (rdma_get_cm_event(channel, &event) == 0 || errno != EAGAIN)
-		fail("the group that was left is told of");
+		fail("an event came for the group that was left");
 	if (ibv_detach_mcast(id->qp, &gid, 0) == 0)
 		fail("the queue pair is attached to the group that was left");
 	rdma_destroy_qp(id);

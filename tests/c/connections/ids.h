@@ -19,7 +19,7 @@ UNUSED static struct sockaddr_storage address(const char *ip, uint16_t port)
 		v6->sin6_family = AF_INET6;
 		v6->sin6_port = htons(port);
 	} else {
-		fail("%s is no address", ip);
+		fail("%s isn't an address", ip);
 	}
 	return storage;
 }

@@ -118,14 +118,14 @@ static bool told(struct side *side, char word, int milliseconds)
 	if (recv(side->fd, &said, 1, 0) != 1)
 		fail("%s: the other side is gone, and the QP in state %d", side->doing, side->qp ? (int)qp_state(side->qp) : -1);
 	if (said != word)
-		fail("%s: the other side says '%c', not '%c'", side->doing, said, word);
+		fail("%s: the other side sent '%c', not '%c'", side->doing, said, word);
 	return true;
 }
 
 static void must_be_told(struct side *side, char word)
 {
 	if (!told(side, word, 20000))
-		fail("%s: the other side doesn't say '%c'", side->doing, word);
+		fail("%s: the other side doesn't send '%c'", side->doing, word);
 }
 
 /* The next message over the witness, from the requester's side and back. */

@@ -182,7 +182,7 @@ static void check_message(struct half *half, const struct ibv_wc *wc, bool in_dm
 		length -= 40;
 	}
 	if (length < sizeof head)
-		fail("seed %lu: a message of %u bytes, which nobody has sent", the_seed, length);
+		fail("seed %lu: a message of %u bytes, shorter than its head", the_seed, length);
 	memcpy(&head, memory, sizeof head);
 	if (head.length != length)
 		fail("seed %lu: a message of %u bytes instead of %u", the_seed, length, head.length);

@@ -72,7 +72,7 @@ static void progress(struct side *side)
 
 		if (id == DEAD) {
 			if (wcs[i].status != IBV_WC_RETRY_EXC_ERR)
-				fail("nobody answers, and the status is %s", ibv_wc_status_str(wcs[i].status));
+				fail("no answer came, and the status is %s", ibv_wc_status_str(wcs[i].status));
 			side->dead_done = true;
 			continue;
 		}
@@ -109,7 +109,7 @@ static void send_dead(struct side *side, struct side *other)
 		if (other)
 			progress(other);
 		if (now_ms() > end)
-			fail("nobody answers, and the request doesn't end");
+			fail("no answer came, and the request doesn't end");
 	}
 	if (side->messages == before)
 		fail("there was no traffic beside it");

@@ -22,7 +22,7 @@ static void *poll_in_vain(void *cq)
 
 	while (!ends)
 		if (ibv_poll_cq(cq, 1, &wc))
-			fail("a completion in a queue of nobody's");
+			fail("a completion in a queue that no queue pair uses");
 	return NULL;
 }
 

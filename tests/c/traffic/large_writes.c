@@ -175,7 +175,7 @@ int main(int argc, char **argv)
 		/* The other may still be writing. */
 		if (!exchange(fd, &word, &other, 1))
 			fail("the other side is gone");
-		printf("told to stop after %llu\n", (unsigned long long)written);
+		printf("asked to stop after %llu\n", (unsigned long long)written);
 	} else {
 		printf("ended with %s after %llu\n", ibv_wc_status_str(first_error), (unsigned long long)written);
 	}

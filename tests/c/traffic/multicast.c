@@ -241,7 +241,7 @@ static void read_group(const char *text)
 		group = (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff}};
 		memcpy(group.raw + 12, &ipv4, 4);
 	} else if (inet_pton(AF_INET6, text, group.raw) != 1) {
-		fail("%s is no address", text);
+		fail("%s isn't an address", text);
 	}
 }
 

@@ -285,7 +285,7 @@ impl Host {
         while !self.net_table("unix").contains(&name) {
             if server.has_ended() || start.elapsed() > limit {
                 let outcome = server.wait(Duration::ZERO);
-                panic!("nobody had port {port} within {:?}:\n{outcome}", start.elapsed());
+                panic!("no process had port {port} within {:?}:\n{outcome}", start.elapsed());
             }
             thread::sleep(Duration::from_millis(5));
         }

@@ -51,7 +51,7 @@ fn stop_well(mut two: Two) {
     }
     for process in two.both() {
         let outcome = process.wait(LIMIT);
-        expect_ended(&outcome, "told to stop after");
+        expect_ended(&outcome, "asked to stop after");
         outcome.expect_quiet();
     }
 }
@@ -128,7 +128,7 @@ fn killed_leader(fabric: Fabric) {
     expect_progress(&mut joined);
     let start = Instant::now();
     while world.first().leader().is_none() {
-        assert!(start.elapsed() < LIMIT, "nobody leads");
+        assert!(start.elapsed() < LIMIT, "no process leads");
         std::thread::sleep(Duration::from_millis(20));
     }
     stop_well(joined);

@@ -337,7 +337,7 @@ fn a_stopped_holder_keeps_the_port_and_says_whose_it_is() {
     let refused = start(world.first(), SECOND, Fabric::Udp, "ibv_rc_pingpong -g 1 -p 19002").wait(LIMIT);
     assert!(!refused.success(), "{refused}");
     assert!(refused.stderr.contains("is taken by a process of user 12345"), "{refused}");
-    eventually("the guest says who has the port", || {
+    eventually("the guest names the user of the port", || {
         server.stderr().contains("is held by user 12345, none of whose processes answers")
     });
     holder.signal(libc::SIGCONT);

@@ -46,7 +46,7 @@ fn connect_at_wildcard<T>(world: &World, [server, client]: [&str; 2], between: i
 
 /// Names at which requests for port 7174 of the host's address could be looked for before its wildcard.
 const PORT_TRAPS: &str = "
-numbers = ['ferroce-%s-port-0106-7174' % who for who in ('2', '2-u12345', '1', '1-u12345', '1-u23456')]
+numbers = ['ferroce-%s-port-0106-7174' % user for user in ('2', '2-u12345', '1', '1-u12345', '1-u23456')]
 addresses = ['10.77.0.1', '10.77.0.1!', '127.0.0.1', '::', '::!', '::1', '::ffff:10.77.0.1']
 names = [n + '-' + a for n in numbers for a in addresses] + numbers";
 
