@@ -93,7 +93,7 @@ pub enum ShmPayload<'a> {
     },
 }
 
-#[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+#[expect(clippy::len_without_is_empty, reason = "no caller needs is_empty")]
 impl ShmPayload<'_> {
     /// Bytes of the payload.
     #[must_use]

@@ -348,7 +348,7 @@ mod tests {
             let mut told = GidTable::from_bytes(&table.to_bytes(), 2).unwrap();
             assert_eq!(told, table);
             assert_eq!(told.update(&eth0), []);
-            assert_ne!(GidTable::new(&eth0), table, "whoever wasn't told has another");
+            assert_ne!(GidTable::new(&eth0), table, "a new table has no holes");
         }
     }
 

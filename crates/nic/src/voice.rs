@@ -147,7 +147,7 @@ mod tests {
             drop(untold);
         });
         exiting(std::ptr::null_mut());
-        told.try_recv().expect("it was told before the wait was over");
+        told.try_recv().expect("the other thread reports before the wait ends");
         telling.join().expect("it ends");
     }
 

@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn an_end_that_is_shut_alone_leaves_the_other() {
         let (mut a, mut b) = (Ends::default(), Ends::default());
-        let told = a.shut(false, true).expect("the peer is told");
+        let told = a.shut(false, true).expect("a message for the peer");
         b.received(told);
         assert_eq!((told, a.is_readable(), b.is_writable()), (Control::Shutdown, true, true));
         assert!(!a.is_writable() && !b.is_readable() && !a.is_over() && !b.is_over());
-        let told = b.shut(false, true).expect("the peer is told");
+        let told = b.shut(false, true).expect("a message for the peer");
         assert_eq!(told, Control::Disconnect);
         a.received(told);
         assert!(a.is_over());

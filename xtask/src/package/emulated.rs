@@ -25,7 +25,7 @@ const SKIPPED: [(&str, &[&str]); 3] = [
     ("it has no process_vm_readv", &["peer_memory::", "peer_view::", "regions_that_were_used_once"]),
     ("programs of this machine can't start the test again", &["the_environment_turns_the_taps_on"]),
     (
-        "it doesn't say that a signal of a fault is waiting",
+        "it doesn't report a pending signal of a fault",
         &[
             "a_signal_that_comes_to_a_thread_of_the_adapters",
             "a_thread_of_the_adapters_is_open",

@@ -204,7 +204,7 @@ fn who_sees_the_last_byte_sees_all() {
                 // SAFETY: memory that is shared through atomics.
                 assert_eq!(unsafe { copy(to, source.as_ptr() as u64, len) }, Ok(()));
                 while seen.load(Ordering::Acquire) != round {
-                    assert!(Instant::now() < end, "nobody sees the last byte");
+                    assert!(Instant::now() < end, "the reader doesn't see the last byte");
                     std::hint::spin_loop();
                 }
             }

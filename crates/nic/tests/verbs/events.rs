@@ -28,7 +28,7 @@ fn next(context: &Context, limit: Duration) -> Option<AsyncEvent> {
     if unsafe { libc::poll(&raw mut poll, 1, limit.as_millis() as libc::c_int) } != 1 {
         return None;
     }
-    Some(context.async_events().take().expect("the descriptor says that there is one"))
+    Some(context.async_events().take().expect("an event, since the descriptor is readable"))
 }
 
 /// All events that come, in order: as many as expected, and no more for a while.

@@ -25,7 +25,7 @@ fn comes_first() -> bool {
     let last = std::ptr::from_ref(&b.memory[LEN - 1]);
     // SAFETY: a byte of `b.memory`, which the adapter may be writing to through the kernel.
     while unsafe { last.read_volatile() } != 7 {
-        assert!(start.elapsed() < 20 * SLEEP, "nobody goes on with the message");
+        assert!(start.elapsed() < 20 * SLEEP, "the message doesn't go on");
         std::thread::sleep(Duration::from_millis(1));
     }
     let first = !sleeper.is_finished();
@@ -38,6 +38,6 @@ fn a_message_goes_on_when_its_sender_stops_polling() {
     in_namespace("idle::a_message_goes_on_when_its_sender_stops_polling", || {
         // No message would come first if the background thread slept on. A busy machine may hold up one or two, not most.
         let first = (0..ROUNDS).filter(|_| comes_first()).count();
-        assert!(first > ROUNDS / 2, "the background thread sleeps while nobody polls: {first} of {ROUNDS}");
+        assert!(first > ROUNDS / 2, "the background thread sleeps on: {first} of {ROUNDS}");
     });
 }

@@ -119,7 +119,7 @@ fn delivery() {
     assert_eq!(memberships(GROUP), 1);
     sides[2].qp.detach_mcast(mgid(3)).unwrap();
     assert_eq!(memberships(GROUP), 0);
-    send(&mut sides[3], &ah, QKEY, b"for nobody");
+    send(&mut sides[3], &ah, QKEY, b"no members");
     assert_eq!(sides[3].wait().wr_id, 99);
     sides.iter().for_each(expect_nothing);
 

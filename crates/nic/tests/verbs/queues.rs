@@ -97,7 +97,7 @@ fn an_event_stands_for_the_moderated_count() {
         complete(&side, 3..4);
         assert!(take_event(&channel), "round {round}: no event for four");
         complete(&side, 4..9);
-        assert!(!take_event(&channel), "round {round}: an event that nobody asked for");
+        assert!(!take_event(&channel), "round {round}: an event without a request");
         cq.poll(64, |_| ()).unwrap();
     }
     // What is there when the event is asked for counts.
@@ -198,11 +198,11 @@ fn an_event_that_arming_alone_has_raised_lapses_and_none_is_lost() {
                     }
                 }
             }
-            assert!(events <= arms, "{steps:?} at {at}: an event that nobody asked for");
-            assert!(awaited == 0 || unread(), "{steps:?} at {at}: a completion that wakes nobody");
+            assert!(events <= arms, "{steps:?} at {at}: an event without a request");
+            assert!(awaited == 0 || unread(), "{steps:?} at {at}: a completion without an event");
         }
         if steps.windows(3).next_back() == Some(&[0, 1, 3]) && arms == 1 {
-            assert!(!unread(), "{steps:?}: an event of which nothing is left to tell");
+            assert!(!unread(), "{steps:?}: an event for an empty queue");
         }
         // As new: empty, unarmed, no event.
         cq.request_notify(false);
@@ -275,7 +275,7 @@ fn an_overrun_stops_the_queue_pair_and_says_so() {
     assert_eq!(events, [AsyncEvent::CqError(7), AsyncEvent::QpFatal(a.qp.user_handle())]);
     assert_eq!((a.qp.query().unwrap().state, b.qp.query().unwrap().state), (QpState::Err, QpState::Rts));
     complete(&a, 9..12);
-    assert!(a.context.async_events().take().is_none(), "both are said once");
+    assert!(a.context.async_events().take().is_none(), "both events come once");
     let mut ids = Vec::new();
     assert_eq!(a.cq.poll(64, |wc| ids.push(wc.wr_id)).unwrap(), 8);
     assert_eq!(ids, (0..8).collect::<Vec<_>>());

@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn only_the_thread_in_the_region_uses_the_value_and_leaves() {
         let region = Arc::new(Region::new());
-        assert_eq!((region.with(|_| ()), region.leave()), (None, false), "nobody is in it");
+        assert_eq!((region.with(|_| ()), region.leave()), (None, false), "no thread is in it");
         region.enter();
         region.with(|value| value.push(7));
         let other = region.clone();
         let refused = std::thread::spawn(move || (other.with(|_| ()), other.leave()));
-        assert_eq!(refused.join().unwrap(), (None, false), "somebody else is in it");
+        assert_eq!(refused.join().unwrap(), (None, false), "another thread is in it");
         assert_eq!(region.with(|value| value.clone()), Some(vec![7]));
         assert!(region.leave());
         assert_eq!((region.with(|_| ()), region.leave()), (None, false), "it has been left");

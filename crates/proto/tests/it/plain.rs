@@ -128,7 +128,7 @@ fn post_fetch(side: &mut Side, now: Instant, wr: SendWr<u32>, short: bool) {
             (Operation::CompareSwap, None, Some(atomic(va, rkey, swap, compare)))
         }
         SendOp::FetchAdd { va, rkey, add } => (Operation::FetchAdd, None, Some(atomic(va, rkey, add, 0))),
-        _ => unreachable!("it is no fetch"),
+        _ => unreachable!("it isn't a fetch"),
     };
     let bth = Bth::new(Opcode { service: Service::Rc, operation }, side.qp.params().dest_qpn, psn);
     let headers = Headers::new(Bth { ack_request: true, ..bth });

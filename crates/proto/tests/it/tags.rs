@@ -109,7 +109,7 @@ fn every_message_goes_where_its_tag_says_whatever_the_network_does() {
             assert_eq!(p.b.host.bytes(THERE + 10_000, 50_000), p.a.host.bytes(BASE, 50_000));
             assert_eq!(p.a.host.recv_statuses(), [(50, Success)], "the FIN");
             assert_eq!(p.a.host.bytes(FINS, 16), header(TagOperation::Fin, 0x6a));
-            assert!(p.b.host.sends.is_empty(), "the adapter's own requests are nobody's business");
+            assert!(p.b.host.sends.is_empty(), "the adapter's own requests have no completions");
         }
     }
 }

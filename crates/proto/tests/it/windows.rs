@@ -117,7 +117,7 @@ fn a_window_is_open_when_the_peer_hears_of_it_and_closed_when_it_gives_it_back()
             p.a.post(wr(2 * round + 1, SendOp::Send, BASE, 16));
             key = next;
             while p.b.host.recvs.len() as u64 <= round {
-                assert!(p.step(), "seed {seed}: the peer never hears of the window");
+                assert!(p.step(), "seed {seed}: the message about the window doesn't come");
             }
             p.b.host.fill(BASE, 3000, round as u8);
             p.b.post(wr(2 * round, SendOp::Write { va: THERE, rkey: key }, BASE, 3000));
