@@ -16,7 +16,8 @@ pub fn abort(fixture: &impl Fixture) {
     assert_eq!(pool.free(), 0);
     a.qp.abort();
     let mut done = a.cq.next(None).unwrap().unwrap();
-    assert_eq!(done.result().map_err(|fault| fault.status()).is_ok(), has_come);
+    // It may also come between the two calls.
+    assert!(done.result().is_ok() || !has_come);
     let mut buffer = done.take().buffer().unwrap();
     buffer.iter_mut().for_each(|byte| *byte = 5);
     assert!(!a.cq.wait(Some(Duration::from_millis(100))).unwrap());
