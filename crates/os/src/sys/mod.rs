@@ -104,7 +104,7 @@ pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
     check(unsafe { libc::syscall(libc::SYS_write, fd, buffer.as_ptr(), buffer.len()) })
 }
 
-/// As [`write`] to a pipe or socket, without a wait for room, whether the descriptor has O_NONBLOCK or not.
+/// As [`write()`] to a pipe or socket, without a wait for room, whether the descriptor has O_NONBLOCK or not.
 ///
 /// # Errors
 /// That of `pwritev2(2)`: EAGAIN without room; EOPNOTSUPP, ESPIPE or ENOSYS where the kernel can't write to this file without a wait.
