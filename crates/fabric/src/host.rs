@@ -77,6 +77,10 @@ impl Env for QpSurroundings {
         self.window
     }
 
+    fn payload_of(bytes: &[u8]) -> Length {
+        Length(bytes.len() as u32)
+    }
+
     fn select_srq(&mut self, _: u32) -> SrqPlace {
         SrqPlace::Nowhere
     }

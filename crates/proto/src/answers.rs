@@ -6,7 +6,7 @@
 use crate::state::{Answer, Owed, Read, Refusal};
 use crate::{Asked, Cause, Env, PayloadSource, Qp, SrqPlace, TransmitError, psn};
 use ferroce_types::{Instant, QpState, RemoteError};
-use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
+use ferroce_wire::{Aeth, Headers, NakCode, Operation, Reth, Syndrome};
 
 impl<A: Clone> Qp<A> {
     /// Sends what is owed until `budget` bytes of payload or the fabric ends it; `true` for the budget.
@@ -133,7 +133,11 @@ impl<A: Clone> Qp<A> {
         let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
         headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn() });
         let is_sent = match reason {
-            0 => env.transmit(&headers, PayloadSource::None, None).is_ok(),
+            0 => {
+                let is_gap = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
+                (!is_gap || self.send_report(&headers, env))
+                    && env.transmit(&headers, PayloadSource::None, None).is_ok()
+            }
             _ => self.send_nak(&headers, reason, env),
         };
         if is_sent {

@@ -1,14 +1,10 @@
 //! The completer of RC and XRC: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
 
 use crate::rnr::rnr_delay;
-use crate::state::charge;
+use crate::state::{GapReport, charge};
 use crate::{Cause, Data, Env, Payload, Qp, SendOp, psn};
-use core::time::Duration;
 use ferroce_types::{Instant, WcStatus};
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
-
-/// Sequence NAKs within this time count as one retry, where there is no local ACK timer that counts.
-const NAKS_COUNTED: Duration = Duration::from_millis(10);
 
 /// How a request ends that is refused for good.
 const fn refusal(code: NakCode) -> Option<WcStatus> {
@@ -65,6 +61,11 @@ impl<A: Clone> Qp<A> {
                     self.not_ready(now, timer, told, env);
                 }
             }
+            (Operation::Acknowledge, Some(Syndrome::Nak(NakCode::PsnSequenceError))) => {
+                if self.acknowledge_before(now, number, env) {
+                    self.sequence_error(now, GapReport::read(payload).as_ref(), env);
+                }
+            }
             (Operation::Acknowledge, Some(Syndrome::Nak(code))) => {
                 let Some(told) = self.told(number, payload) else { return };
                 self.handle_nak(now, number, (code, told), env);
@@ -116,7 +117,11 @@ impl<A: Clone> Qp<A> {
 
     /// `una` has moved: timers, window, and the cursor if it lags behind.
     pub(crate) fn moved(&mut self, now: Instant, bytes: u64) {
+        let recovers = self.req.recovery.is_some();
         self.req.progress(now, bytes, &self.params);
+        if recovers {
+            self.recount();
+        }
         if self.req.next < self.req.una {
             let back = self.req.went_back;
             self.go_back(now);
@@ -150,7 +155,7 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Was the oldest unacknowledged packet sent again less than `halves` half round trips ago?
-    fn went_back_within(&self, now: Instant, halves: u32) -> bool {
+    pub(crate) fn went_back_within(&self, now: Instant, halves: u32) -> bool {
         self.req.went_back.is_some_and(|(una, at)| {
             una == self.req.una && now.since(at) < self.req.window.rtt() * halves / 2
         })
@@ -163,12 +168,6 @@ impl<A: Clone> Qp<A> {
         (code, told): (NakCode, u16),
         env: &mut E,
     ) {
-        if code == NakCode::PsnSequenceError {
-            if self.acknowledge_before(now, number, env) {
-                self.sequence_error(now, env);
-            }
-            return;
-        }
         let Some(status) = refusal(code) else {
             self.counters.malformed += 1;
             return;
@@ -194,28 +193,6 @@ impl<A: Clone> Qp<A> {
         {
             self.req.error = Some((number, cause));
         }
-    }
-
-    /// The responder misses the oldest unacknowledged packet. The local ACK timer, which only progress restarts, counts the retries
-    /// (without a timer, one NAK per [`NAKS_COUNTED`] does). If each NAK counted, some packets of any PSN from a forged peer
-    /// address could end the connection, and so could a receiver whose socket is full for some round trips.
-    fn sequence_error<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
-        self.counters.seq_naks += 1;
-        if self.went_back_within(now, 1) {
-            // It was sent before the repetition can have arrived.
-            return;
-        }
-        let uncounted = self.req.nak_counted.is_none_or(|at| now.since(at) >= NAKS_COUNTED);
-        if self.params.timeout & 31 == 0 && uncounted {
-            if self.req.retries == 0 {
-                self.fail_front(Cause::SequenceErrors, env);
-                return;
-            }
-            self.req.retries -= 1;
-            self.req.nak_counted = Some(now);
-        }
-        self.req.window.lost(now, self.mtu());
-        self.go_back(now);
     }
 
     /// The responder has no receive for the oldest unacknowledged packet.

@@ -1,6 +1,6 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{DelegateError, Failure, QpEvent, SendWr, SrqPlace, TagInfo, Taken, Telling};
+use crate::{DelegateError, Failure, KeptPacket, QpEvent, SendWr, SrqPlace, TagInfo, Taken, Telling};
 use ferroce_types::{
     AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, WcStatus,
 };
@@ -200,6 +200,24 @@ pub trait Env {
     ) -> Result<(), DelegateError> {
         Err(DelegateError::Gone)
     }
+
+    /// Keeps a packet until those before it have come, by its number. False: it is dropped, because the peer isn't known to understand the
+    /// report of what is kept, or because too much is kept already. At most a thousand packets of a QP are kept at once
+    /// ([`crate::KeptPackets`]).
+    fn keep(&mut self, _number: u64, _headers: &Headers, _payload: &Self::Payload<'_>) -> bool {
+        false
+    }
+
+    /// Gives the kept packet with this number back.
+    fn take_kept(&mut self, _number: u64) -> Option<KeptPacket> {
+        None
+    }
+
+    /// Drops all packets that are kept.
+    fn forget_kept(&mut self) {}
+
+    /// The payload of a packet that was kept.
+    fn payload_of(bytes: &[u8]) -> Self::Payload<'_>;
 
     /// Takes the next receive work request from the RQ or SRQ. It is gone from there: the transport completes it, or
     /// (UC) keeps it for the next message.

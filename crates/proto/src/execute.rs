@@ -109,7 +109,7 @@ impl<A: Clone> Qp<A> {
     }
 
     /// The length of a packet, if it is one that its place in the message allows (IBTA 9.7.4.1).
-    fn packet_len(&self, opcode: Opcode, payload: &impl Payload) -> Result<u64, Refusal> {
+    pub(crate) fn packet_len(&self, opcode: Opcode, payload: &impl Payload) -> Result<u64, Refusal> {
         let len = payload.len() as u64;
         let mtu = u64::from(self.mtu());
         let right = match (begins(opcode), ends(opcode)) {

@@ -16,6 +16,8 @@ mod env;
 mod execute;
 mod failure;
 mod fetch;
+mod kept;
+mod kept_packets;
 mod middles;
 mod one_sided;
 mod pace;
@@ -24,6 +26,7 @@ mod psn;
 mod qp;
 mod rate;
 mod reasons;
+mod repeat;
 mod requester;
 mod responder;
 mod retransmit;
@@ -43,6 +46,7 @@ pub use env::{
 };
 pub use failure::{Asked, Cause, Failure, Refusing, Telling};
 pub use fetch::{FetchAnswer, FetchOp};
+pub use kept_packets::KeptPackets;
 pub use middles::{MiddlePlace, Middles};
 pub use pace::{Pace, Portion};
 pub use plain::PlainSend;
@@ -54,6 +58,6 @@ pub use sendq::Wqe;
 pub use state::Qp;
 pub use tags::MAX_RENDEZVOUS_REQUEST;
 pub use types::{
-    Data, DataRef, DelegateError, Executed, MAX_MESSAGE, PostError, QpEvent, QpParams, SendOp, SendRequest,
-    SendWr, SrqPlace, TagInfo, Taken, UdTarget,
+    Data, DataRef, DelegateError, Executed, KeptPacket, MAX_MESSAGE, PostError, QpEvent, QpParams, SendOp,
+    SendRequest, SendWr, SrqPlace, TagInfo, Taken, UdTarget,
 };

@@ -60,7 +60,11 @@ impl<A: Clone> Qp<A> {
             QpState::Rtr => self.resp.established,
             _ => false,
         };
-        if !receives || bth.psn != self.resp.expected_psn() || self.is_delegating() {
+        if !receives
+            || bth.psn != self.resp.expected_psn()
+            || self.is_delegating()
+            || !self.resp.kept.numbers.is_empty()
+        {
             return None;
         }
         match (bth.opcode.operation, self.resp.message) {

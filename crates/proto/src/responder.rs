@@ -16,10 +16,23 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
     ) {
         self.note_established(env);
+        self.take_request(headers, payload, env);
+        if !self.resp.kept.numbers.is_empty() {
+            self.take_kept(env);
+        }
+    }
+
+    /// Takes a request packet, which may be one that was kept.
+    pub(crate) fn take_request<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) {
         let next = self.next_request();
         let number = psn::extend(next, headers.bth.psn);
         if number > next {
-            self.note_gap(number, headers.bth.ack_request);
+            self.note_gap(number, headers, payload, env);
             return;
         }
         if number < next {
@@ -48,6 +61,7 @@ impl<A: Clone> Qp<A> {
     /// The expected request is done.
     pub(crate) fn accept(&mut self, psns: u32, acknowledge: bool) {
         self.resp.gap = None;
+        self.resp.waits_for_receive = false;
         self.resp.expected += u64::from(psns);
         self.answers.withdraw_nak();
         if acknowledge {
@@ -58,17 +72,31 @@ impl<A: Clone> Qp<A> {
     /// The expected request has found no receive.
     pub(crate) fn not_ready_for<E: Env<Address = A>>(&mut self, number: u64, env: &mut E) {
         self.counters.rnr_naks_sent += 1;
+        // After a pause the requester sends everything from here on again.
+        self.forget_kept(env);
         self.resp.gap = Some(number);
+        self.resp.waits_for_receive = true;
         let reason = self.remark(Cause::NoReceive { first: self.resp.msn() == 0 }, env);
         self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number, reason);
     }
 
     /// A packet beyond the expected one: one sequence NAK until the gap is filled (IBTA 9.7.5). When packets that
     /// were already seen beyond the gap come again and ask for an ACK, that NAK, or what it asked for, was lost: the
-    /// NAK is repeated, where the specification would have the requester run into its timeout.
-    fn note_gap(&mut self, number: u64, ack_request: bool) {
+    /// NAK is repeated, where the specification would have the requester run into its timeout. Where packets are kept, the NAK with its
+    /// report is also repeated when a packet shows another gap or asks for an ACK.
+    fn note_gap<E: Env<Address = A>>(
+        &mut self,
+        number: u64,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) {
         self.counters.out_of_order += 1;
+        let ack_request = headers.bth.ack_request;
+        let shows_another = self.keep(number, headers, payload, env);
+        let reports = shows_another || ack_request && !self.resp.kept.numbers.is_empty();
         match &mut self.resp.gap {
+            Some(_) if reports => {}
             Some(highest) if number > *highest => {
                 *highest = number;
                 return;
@@ -76,6 +104,7 @@ impl<A: Clone> Qp<A> {
             Some(_) if !ack_request => return,
             gap => *gap = Some(number),
         }
+        self.resp.waits_for_receive = false;
         self.owe_sequence_nak();
     }
 

@@ -59,6 +59,8 @@ impl<A: Clone> Qp<A> {
         let first = self.sq.front().map_or(self.req.una, |wqe| wqe.first);
         let req = &mut self.req;
         req.went_back = Some((req.una, now));
+        req.again_until = req.max;
+        req.recovery = None;
         req.next = req.una;
         req.cursor = head;
         req.packet = if head < req.started { (req.una - first) as u32 } else { 0 };
@@ -66,6 +68,21 @@ impl<A: Clone> Qp<A> {
         req.since_ack_request = 0;
         req.sample = None;
         req.probe_due = false;
+    }
+
+    /// Sends everything from this PSN on again, when its turn comes. It was sent before.
+    pub(crate) fn go_back_to(&mut self, psn: u64) {
+        let numbers = self.sq.head()..=self.req.cursor;
+        let holds =
+            |number: &u64| self.sq.get(*number).is_some_and(|wqe| (wqe.first..wqe.end()).contains(&psn));
+        if let Some(number) = numbers.rev().find(holds)
+            && let Some(wqe) = self.sq.get(number)
+        {
+            let req = &mut self.req;
+            (req.next, req.cursor, req.packet) = (psn, number, (psn - wqe.first) as u32);
+            req.since_ack_request = 0;
+            req.sample = None;
+        }
     }
 
     /// Runs the RNR timer, the local ACK timer and the probe timer.

@@ -2,7 +2,7 @@
 
 use crate::RateLimit;
 use ferroce_types::{Access, BindMw, Placement, QpState, RecvWqe, Sge, SgeList, one_sge};
-use ferroce_wire::NakCode;
+use ferroce_wire::{Headers, NakCode};
 use smallvec::SmallVec;
 
 /// Bytes of the longest message: 2^31 (IBTA 9.7).
@@ -369,4 +369,13 @@ pub struct TagInfo {
     pub tag: u64,
     /// The sender's own number.
     pub app_ctx: u32,
+}
+
+/// A packet that waits for those before it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptPacket {
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload.
+    pub payload: Box<[u8]>,
 }

@@ -2,7 +2,8 @@
 //!
 //! Slow start to the first cut, then a sixteenth, or one MTU, more per window acknowledged. A congestion notification halves the window. A
 //! loss cuts it to what the path has carried in a round trip without queues, and to its half at most: where no queue has grown the
-//! loss wasn't congestion, and cuts nothing. Either cuts once per round trip. `cargo xtask bench fabric` shows what these
+//! loss wasn't congestion, and cuts nothing. Either cuts once per round trip. Of a peer that reports what it misses, a thirty-second of the window
+//! may be lost in a round trip without a cut. `cargo xtask bench fabric` shows what these
 //! rules do in a data center (decision 104). Only the sender has to know. A lossless fabric has no window. Services that
 //! acknowledge nothing have a [pace](crate::Pace) instead.
 
@@ -17,6 +18,8 @@ const MAXIMUM: u32 = 64 << 20;
 const STEP: u32 = 16;
 /// A round trip that is longer by no more than this part of the shortest wasn't delayed by a queue.
 const CLEAR: u64 = 8;
+/// The part of what the path carries in a round trip that may be lost without congestion.
+const FEW: u32 = 32;
 /// Samples after which older ones count no more than once.
 const SAMPLES: u8 = 8;
 /// The round trip taken for granted before the first measurement: that of a local network.
@@ -44,6 +47,9 @@ pub(crate) struct Window {
     is_clear: bool,
     /// When it was last cut.
     cut: Option<Instant>,
+    /// Bytes that were reported lost since then, for a round trip.
+    lost: u64,
+    lost_since: Instant,
 }
 
 impl Window {
@@ -59,6 +65,8 @@ impl Window {
             samples: 0,
             is_clear: false,
             cut: None,
+            lost: 0,
+            lost_since: Instant(0),
         }
     }
 
@@ -80,6 +88,11 @@ impl Window {
     /// An answer later than this is probably none. Before the first measurement nothing is known.
     pub(crate) const fn patience(&self) -> Duration {
         Duration::from_nanos(self.srtt * 2 + self.deviation * 4)
+    }
+
+    /// A packet that left so long ago, and hasn't come, was lost: what left after it has come (`is_overtaken`), or the answer would be here.
+    pub(crate) fn is_overdue(&self, age: Duration, is_overtaken: bool) -> bool {
+        is_overtaken && age >= self.rtt() / 2 || age >= self.patience().max(self.rtt())
     }
 
     /// A round trip was measured (RFC 6298's smoothing), in which the path has carried `in_flight` bytes.
@@ -127,9 +140,25 @@ impl Window {
     /// Something was lost. Queues that overflow have delayed packets before: then the path has carried less than what was in flight.
     pub(crate) fn lost(&mut self, now: Instant, mtu: u32) {
         let [latest, before] = self.carried;
-        if self.cut_to(latest.max(before).clamp(self.size / 2, self.size), now, mtu) {
+        let carried = u64::from(latest.max(before)).saturating_sub(self.lost) as u32;
+        if self.cut_to(carried.clamp(self.size / 2, self.size), now, mtu) {
             // What was carried before counts after one more loss only: a burst may have been too much for a queue.
             (self.samples, self.carried) = (0, [0, latest]);
+        }
+    }
+
+    /// The peer has reported that so many bytes were lost. Few of many, where no queue delays packets, aren't a sign of congestion: the window
+    /// gets smaller by what was lost, and grows as before.
+    pub(crate) fn lost_bytes(&mut self, now: Instant, bytes: u64, mtu: u32) {
+        if now.since(self.lost_since) >= self.rtt() {
+            (self.lost, self.lost_since) = (0, now);
+        }
+        self.lost += bytes;
+        let [latest, before] = self.carried;
+        if self.is_clear && self.lost <= u64::from(latest.max(before) / FEW) {
+            self.size = self.size.saturating_sub(bytes as u32).max(mtu);
+        } else {
+            self.lost(now, mtu);
         }
     }
 
@@ -196,6 +225,29 @@ mod tests {
         // Never to less than half.
         let (before, after) = lose_with([400, 500, 900], 200_000);
         assert_eq!(after, before / 2);
+    }
+
+    #[test]
+    fn few_reported_losses_cost_their_bytes_and_more_cut_the_window() {
+        let mut w = Window::new();
+        w.sample(Duration::from_micros(100), 320_000);
+        while w.size() < 300_000 {
+            w.acknowledged(10_000, 1 << 20, 1024);
+        }
+        let size = w.size();
+        // A thirty-second of what was carried, within a round trip.
+        for (at, lost) in [(0, 4000), (50, 6000), (99, 0), (200, 9000), (250, 1000)] {
+            w.lost_bytes(Instant(1_000_000 + at * 1000), lost, 1024);
+        }
+        assert_eq!(w.size(), size - 20_000);
+        w.lost_bytes(Instant(1_260_000), 100_000, 1024);
+        assert_eq!(w.size(), 320_000 - 110_000);
+        // A queue delays packets.
+        let mut w = Window::new();
+        w.sample(Duration::from_micros(100), 20_000);
+        w.sample(Duration::from_micros(200), 32_768);
+        w.lost_bytes(Instant(1), 100, 1024);
+        assert_eq!(w.size(), 20_000 - 100);
     }
 
     #[test]

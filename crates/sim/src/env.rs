@@ -164,6 +164,10 @@ impl Env for QpEnv<'_> {
         WINDOW
     }
 
+    fn payload_of(bytes: &[u8]) -> Self::Payload<'_> {
+        bytes
+    }
+
     fn select_srq(&mut self, _srqn: u32) -> SrqPlace {
         SrqPlace::Nowhere
     }

@@ -80,6 +80,7 @@ impl<A: Clone> Qp<A> {
         self.state = QpState::Err;
         self.flush_send_queue(env);
         self.resp.delegated.end_run();
+        self.forget_kept(env);
         if let Some(held) = self.resp.take_held() {
             self.complete_held(self.recv_completion(held.wr_id, WcStatus::WrFlushErr), env);
         }

@@ -150,9 +150,11 @@ impl<A: Clone> Qp<A> {
                 self.reason = 0;
                 self.told_posted_after = false;
                 self.req = Requester::at(0, self.sq.head(), &self.params);
+                self.forget_kept(env);
                 self.begin_responder(Responder::default());
             }
             QpState::Rtr if before != QpState::Rtr => {
+                self.forget_kept(env);
                 self.begin_responder(Responder::at(self.params.rq_psn));
             }
             QpState::Rts if matches!(before, QpState::Rtr | QpState::Init | QpState::Reset) => {
@@ -274,7 +276,7 @@ impl<A: Clone> Qp<A> {
     }
 
     fn has_unsent(&self) -> bool {
-        self.req.cursor < self.sq.tail()
+        self.req.cursor < self.sq.tail() || self.req.has_missing()
     }
 
     /// Takes a packet whose destination QPN is this QP's. The caller has checked its integrity and, unless it is a datagram, its

@@ -1,6 +1,6 @@
 //! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
 
-use crate::state::{MAX_OUTSTANDING, Sample, charge};
+use crate::state::{Sample, charge};
 use crate::{Cause, Env, Qp, SendOp, TransmitError};
 use ferroce_types::{Instant, QpState, WcStatus};
 
@@ -30,6 +30,9 @@ impl<A: Clone> Qp<A> {
         let mtu = self.mtu();
         let window =
             if self.params.lossless { u64::MAX } else { u64::from(self.req.window.size().min(env.window())) };
+        if let Some(more) = self.send_missing(now, env, budget, window) {
+            return more;
+        }
         while self.admit(env) {
             if *budget == 0 {
                 return true;
@@ -50,7 +53,7 @@ impl<A: Clone> Qp<A> {
             let cost = charge(wqe, packet, packet + psns, mtu);
             let full = self.req.in_flight + cost > window && self.req.in_flight > 0;
             if full
-                || self.req.next + u64::from(psns) - self.req.una > MAX_OUTSTANDING
+                || self.req.next + u64::from(psns) - self.req.una > self.req.most_outstanding()
                     && self.req.next > self.req.una
             {
                 return false;
@@ -74,7 +77,10 @@ impl<A: Clone> Qp<A> {
             self.req.since_ack_request = if ends || due { 0 } else { self.req.since_ack_request + cost };
             // The first packets after a loss show too little of what the path carries.
             let is_filled = self.req.in_flight + cost >= window / 2;
-            self.advance(now, psns, cost, ends || due && is_filled);
+            // Reports come in bursts, and so does what they let go: on average the window is in flight. What is lost of it is known.
+            let in_flight =
+                if self.req.reports > 0 && is_filled { window } else { self.req.in_flight + cost };
+            self.advance(now, psns, cost, (ends || due && is_filled).then_some(in_flight));
         }
         false
     }
@@ -118,7 +124,8 @@ impl<A: Clone> Qp<A> {
                     wqe.first = first;
                 }
             }
-            return !reads || self.req.reads_out() < limit;
+            // The peer doesn't keep what it answers with data.
+            return !reads || self.req.recovery.is_none() && self.req.reads_out() < limit;
         }
     }
 
@@ -198,20 +205,19 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Moves the cursor over a packet that has left.
-    fn advance(&mut self, now: Instant, psns: u32, cost: u64, samples: bool) {
+    /// Moves the cursor over a packet that has left. `sample`: the packet may measure the round trip with so many bytes in flight.
+    fn advance(&mut self, now: Instant, psns: u32, cost: u64, sample: Option<u64>) {
         let Some(wqe) = self.sq.get(self.req.cursor) else { return };
         let (reads, packets, one_sided) = (wqe.wants_data(), wqe.packets, wqe.may_be_executed());
         let req = &mut self.req;
         self.counters.requests_sent += 1;
         if req.next < req.max {
             self.counters.retransmissions += 1;
-        } else if samples && req.sample.is_none() && !self.params.lossless {
-            req.sample = Some(Sample {
-                psn: req.next + u64::from(psns) - 1,
-                at: now,
-                in_flight: req.in_flight + cost,
-            });
+        } else if let Some(in_flight) = sample
+            && req.sample.is_none()
+            && !self.params.lossless
+        {
+            req.sample = Some(Sample { psn: req.next + u64::from(psns) - 1, at: now, in_flight });
         }
         if req.cursor == req.started {
             req.started += 1;

@@ -2,17 +2,23 @@
 
 mod answers;
 mod delegated;
+mod kept;
 mod message;
+mod recovery;
 mod refusal;
+mod report;
 mod requester;
 mod responder;
 mod tagged;
 
 pub(crate) use answers::{Answer, Answers, Owed, Range, Read};
 pub(crate) use delegated::{Delegated, DelegatedRequest};
+pub(crate) use kept::{KeptNumbers, MOST_KEPT, PsnSet};
 pub(crate) use message::{Message, begins, ends};
+pub(crate) use recovery::{LastRepeat, LostPacket, Recovery};
 pub(crate) use refusal::Refusal;
-pub(crate) use requester::{MAX_OUTSTANDING, Requester, SMALLEST_CHARGE, Sample, charge};
+pub(crate) use report::GapReport;
+pub(crate) use requester::{Requester, SMALLEST_CHARGE, Sample, charge};
 pub(crate) use responder::Responder;
 pub(crate) use tagged::Tagged;
 

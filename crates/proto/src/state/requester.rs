@@ -1,5 +1,6 @@
 //! What a requester remembers, and what packets cost of the window.
 
+use super::{LastRepeat, MOST_KEPT, Recovery};
 use crate::rate::Throttle;
 use crate::sendq::Wqe;
 use crate::window::Window;
@@ -8,7 +9,7 @@ use ferroce_types::Instant;
 use std::collections::VecDeque;
 
 /// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
-pub(crate) const MAX_OUTSTANDING: u64 = 1 << 22;
+const MAX_OUTSTANDING: u64 = 1 << 22;
 /// What a small packet costs of a receiver's socket buffer.
 pub(crate) const SMALLEST_CHARGE: u64 = 512;
 
@@ -66,6 +67,12 @@ pub(crate) struct Requester {
     pub(crate) nak_counted: Option<Instant>,
     /// Where and when it last went back.
     pub(crate) went_back: Option<(u64, Instant)>,
+    /// PSNs before this one have left again since then, or are about to.
+    pub(crate) again_until: u64,
+    /// The peer sends reports of what it keeps beyond a gap, and one was among so many of its last sequence NAKs.
+    pub(crate) reports: u8,
+    /// What it misses and what it keeps, while it misses something.
+    pub(crate) recovery: Option<Box<Recovery>>,
     /// A work request that failed here or was refused; it is reported when all before it have ended.
     pub(crate) error: Option<(u64, Cause)>,
     /// The round trip that is being measured.
@@ -119,6 +126,9 @@ impl Requester {
             probe_due: false,
             nak_counted: None,
             went_back: None,
+            again_until: first,
+            reports: 0,
+            recovery: None,
             error: None,
             sample: None,
             draining: false,
@@ -159,6 +169,7 @@ impl Requester {
             && self.max - self.una < MAX_OUTSTANDING
             && !self.is_waiting()
             && !self.probe_due
+            && self.recovery.is_none()
             && self.error.is_none()
             && !self.draining
     }
@@ -210,6 +221,22 @@ impl Requester {
         self.reads.partition_point(|end| *end <= self.next)
     }
 
+    /// When a packet left again because the requester went back to it or to one before it.
+    pub(crate) fn again_since(&self, psn: u64) -> Option<LastRepeat> {
+        let (_, at) = self.went_back.filter(|_| psn < self.again_until)?;
+        Some(LastRepeat { at, next: u64::MAX })
+    }
+
+    /// PSNs that may be outstanding: while something is missing, no more than the peer keeps.
+    pub(crate) fn most_outstanding(&self) -> u64 {
+        if self.recovery.is_some() { MOST_KEPT } else { MAX_OUTSTANDING }
+    }
+
+    /// The peer misses packets that haven't left again.
+    pub(crate) fn has_missing(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|recovery| recovery.due().is_some())
+    }
+
     /// Work requests before `head` are gone.
     pub(crate) fn forget_before(&mut self, head: u64) {
         self.started = self.started.max(head);
@@ -232,6 +259,7 @@ impl Requester {
         self.reads.clear();
         self.unfinished_reads = 0;
         self.in_flight = 0;
+        self.recovery = None;
         self.rnr_until = None;
         self.not_ready_since = None;
         self.ack_deadline = None;
@@ -284,6 +312,12 @@ impl Requester {
         self.error = Some((self.cursor, cause));
     }
 
+    /// The peer has so many bytes more, of those that were in flight.
+    pub(crate) fn grow_window(&mut self, bytes: u64, in_flight: u64, mtu: u32) {
+        let [bytes, in_flight] = [bytes, in_flight].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        self.window.acknowledged(bytes, in_flight, mtu);
+    }
+
     /// The acknowledged part of the queue has grown: `una` has been moved by the caller.
     pub(crate) fn progress(&mut self, now: Instant, bytes: u64, params: &QpParams) {
         self.answered = true;
@@ -300,12 +334,18 @@ impl Requester {
             && psn < self.una
         {
             self.sample = None;
-            self.window.sample(now.since(at), in_flight);
+            // While something is missing, an acknowledgement comes late: a report ends the measurement.
+            if self.recovery.is_none() {
+                self.window.sample(now.since(at), in_flight);
+            }
         }
+        // What the peer had kept counted when it was reported.
+        let una = self.una;
+        let kept = self.recovery.as_mut().map_or(0, |recovery| recovery.acknowledge(una));
+        self.recovery.take_if(|recovery| recovery.is_over());
         if !params.lossless {
-            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            let in_flight = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
-            self.window.acknowledged(bytes, in_flight, params.path_mtu);
+            let new = bytes.saturating_sub(u64::from(kept) * u64::from(params.path_mtu));
+            self.grow_window(new, self.in_flight, params.path_mtu);
         }
         self.in_flight = self.in_flight.saturating_sub(bytes);
         if self.next <= self.una {

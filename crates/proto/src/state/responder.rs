@@ -1,6 +1,6 @@
 //! What a responder remembers.
 
-use super::{Delegated, Message, Tagged};
+use super::{Delegated, KeptNumbers, Message, Tagged};
 use crate::{Counters, psn};
 use ferroce_types::RecvWqe;
 
@@ -28,6 +28,10 @@ pub(crate) struct Responder {
     pub(crate) ended_run: Option<u32>,
     /// A NAK for the expected PSN has been sent: the highest PSN that has been seen beyond the gap since.
     pub(crate) gap: Option<u64>,
+    /// That NAK asked for time: the expected request has come, and found no receive.
+    pub(crate) waits_for_receive: bool,
+    /// What has come beyond the gap.
+    pub(crate) kept: KeptNumbers,
     /// [`QpEvent::CommunicationEstablished`] was raised.
     pub(crate) established: bool,
     /// Packets from before the first PSN, while none has been executed.

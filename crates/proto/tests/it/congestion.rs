@@ -11,10 +11,17 @@ const THERE: u64 = BASE + (2 << 20);
 const TOTAL: u64 = 64 << 20;
 
 /// Moves 64 MiB in messages of 1 MiB and returns the share of the link that carried them, in percent.
-fn utilisation(op: SendOp, link: Link, delay: Duration, window: u32, mtu: u32) -> (u64, Pair) {
+fn utilisation(
+    op: SendOp,
+    link: Link,
+    delay: Duration,
+    (window, kept): (u32, usize),
+    mtu: u32,
+) -> (u64, Pair) {
     let faults = Faults { link: Some(link), delay, ..CLEAN };
     let mut p = Pair::with(Service::Rc, params(mtu), params(mtu), 7).seeded(1, faults);
     p.a.host.window = window;
+    p.keep(kept);
     let start = p.now;
     for i in 0..TOTAL >> 20 {
         p.a.post(wr(i, op, BASE, 1 << 20));
@@ -28,9 +35,11 @@ fn utilisation(op: SendOp, link: Link, delay: Duration, window: u32, mtu: u32) -
 #[test]
 fn transfers_use_most_of_a_link_whatever_its_queue() {
     let mut table = String::new();
-    for (name, op) in
-        [("write", SendOp::Write { va: THERE, rkey: ALL }), ("read", SendOp::Read { va: THERE, rkey: ALL })]
-    {
+    for (name, op, kept) in [
+        ("write", SendOp::Write { va: THERE, rkey: ALL }, 0),
+        ("kept", SendOp::Write { va: THERE, rkey: ALL }, 2048),
+        ("read", SendOp::Read { va: THERE, rkey: ALL }, 0),
+    ] {
         for (rate, queue, delay, window) in [
             (1_000_000_000, 1 << 20, 20, 1 << 20),
             (1_000_000_000, 200_000, 20, 100_000),
@@ -40,7 +49,7 @@ fn transfers_use_most_of_a_link_whatever_its_queue() {
             (10_000_000, 20_000, 100, 1 << 20),
         ] {
             let link = Link { bytes_per_second: rate, queue, marks_from: u64::MAX };
-            let (percent, p) = utilisation(op, link, Duration::from_micros(delay), window, 1024);
+            let (percent, p) = utilisation(op, link, Duration::from_micros(delay), (window, kept), 1024);
             let (a, b) = (p.a.qp.counters(), p.b.qp.counters());
             writeln!(
                 table,
@@ -64,7 +73,7 @@ fn marks_spare_a_link_from_losses_and_cost_no_throughput() {
     for op in [SendOp::Write { va: THERE, rkey: ALL }, SendOp::Read { va: THERE, rkey: ALL }] {
         let run = |marks_from| {
             let link = Link { bytes_per_second: 1_000_000_000, queue: 300_000, marks_from };
-            utilisation(op, link, Duration::from_micros(20), 1 << 20, 1024)
+            utilisation(op, link, Duration::from_micros(20), (1 << 20, 0), 1024)
         };
         let ((plain, without), (percent, with)) = (run(u64::MAX), run(100_000));
         assert!(without.overflows > 100, "{op:?}: {}", without.overflows);

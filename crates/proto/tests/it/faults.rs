@@ -165,8 +165,13 @@ fn every_seed_ends_well() {
             Faults { loss: 40, duplicate: 40, reorder: 60, delay: Duration::from_micros(20), link: None };
         let mtu = [256, 1024, 4096][seed as usize % 3];
         let start = 0xff_ff00 + seed as u32;
-        let p = Pair::with(Service::Rc, params(mtu), params(mtu), start).seeded(seed, faults);
-        run(p, Kind::Mixed, 60, 5000);
+        for (kind, kept) in [(Kind::Mixed, 0), (Kind::Mixed, 1024), (Kind::Send, 1024), (Kind::WriteImm, 10)]
+        {
+            let mut p = Pair::with(Service::Rc, params(mtu), params(mtu), start).seeded(seed, faults);
+            p.keep(kept);
+            let p = run(p, kind, 60, 5000);
+            assert!(p.a.host.kept.is_empty() && p.b.host.kept.is_empty());
+        }
     }
 }
 

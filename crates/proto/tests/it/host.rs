@@ -1,8 +1,8 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Buffer, Cause, DelegateError, Env, Failure, NoReceive, PayloadSource, PlaceError, QpEvent, SendWr,
-    SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
+    Buffer, Cause, DelegateError, Env, Failure, KeptPacket, KeptPackets, NoReceive, PayloadSource,
+    PlaceError, QpEvent, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
 };
 use ferroce_types::{
     Access, AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge,
@@ -117,6 +117,9 @@ pub struct Host {
     pub failures: Vec<(Cause, Option<u64>, Option<u64>, u32)>,
     /// How NAKs carry the numbers of reasons.
     pub telling: Telling,
+    /// Packets beyond a gap, and how many of them may be kept.
+    pub kept: KeptPackets,
+    pub kept_room: usize,
 }
 
 impl Host {
@@ -158,6 +161,8 @@ impl Host {
             plain: 0,
             failures: Vec::new(),
             telling: Telling::Never,
+            kept: KeptPackets::default(),
+            kept_room: 0,
         }
     }
 
@@ -315,6 +320,22 @@ impl Env for Host {
 
     fn window(&self) -> u32 {
         self.window
+    }
+
+    fn keep(&mut self, number: u64, headers: &Headers, payload: &Self::Payload<'_>) -> bool {
+        self.kept.len() < self.kept_room && self.kept.keep(number, headers, payload)
+    }
+
+    fn take_kept(&mut self, number: u64) -> Option<KeptPacket> {
+        self.kept.take(number)
+    }
+
+    fn forget_kept(&mut self) {
+        self.kept = KeptPackets::default();
+    }
+
+    fn payload_of(bytes: &[u8]) -> Self::Payload<'_> {
+        bytes
     }
 
     fn select_srq(&mut self, srqn: u32) -> SrqPlace {

@@ -43,6 +43,10 @@ impl Env for Counter {
     type Payload<'p> = Length;
     type Address = ();
 
+    fn payload_of(bytes: &[u8]) -> Self::Payload<'_> {
+        Length(bytes.len() as u32)
+    }
+
     fn transmit(
         &mut self,
         headers: &Headers,

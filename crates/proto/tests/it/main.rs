@@ -24,6 +24,7 @@ mod rate;
 mod repetition;
 mod retries;
 mod sans_io;
+mod selective;
 mod shared;
 mod states;
 mod tags;

@@ -166,6 +166,7 @@ proptest! {
         reads in 1..6u8,
         window in prop::sample::select(vec![2000u32, 20_000, 1 << 20]),
         late_receives in any::<bool>(),
+        kept in prop::sample::select(vec![0usize, 0, 3, 1024]),
     ) {
         // What follows a READ may overtake it at the responder unless it is fenced (IBTA 10.8.3.3): the model has one
         // order only.
@@ -177,6 +178,7 @@ proptest! {
         let side = QpParams { max_rd_atomic: reads, max_dest_rd_atomic: reads, min_rnr_timer: 5, ..params(mtu) };
         let mut p = Pair::with(Service::Rc, side, side, start).seeded(seed, faults);
         p.a.host.window = window;
+        p.keep(kept);
         p.a.host.fill(BASE + (2 << 20), 60 * 9000, 1);
         let source = |i: usize| -> Vec<u8> { (0..9000).map(|n| pattern(1, slot(i) as usize + n)).collect() };
         let mut model = Model { memory: vec![0; AREA as usize], results: Vec::new(), received: Vec::new() };
@@ -222,6 +224,7 @@ proptest! {
             }
         }
         prop_assert!(p.a.host.events.is_empty() && p.b.host.events.is_empty());
+        prop_assert!(p.b.host.kept.is_empty());
         prop_assert_eq!(p.a.qp.next_timeout(), None);
     }
 }

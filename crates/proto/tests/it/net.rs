@@ -3,7 +3,8 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Data, Env as _, FetchAnswer, FetchOp, MiddlePlace, PlainSend, Qp, QpParams, SendOp, SendWr, UdTarget,
+    Data, Env as _, FetchAnswer, FetchOp, MiddlePlace, PlainSend, Qp, QpParams, SendOp, SendWr, Telling,
+    UdTarget,
 };
 use ferroce_types::{Access, AtomicOp, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service};
@@ -162,6 +163,14 @@ impl Pair {
         self.rng = Rng(seed);
         self.faults = faults;
         self
+    }
+
+    /// Both sides keep so many packets beyond a gap, and report them.
+    pub fn keep(&mut self, packets: usize) {
+        for host in [&mut self.a.host, &mut self.b.host] {
+            host.kept_room = packets;
+            host.telling = if packets > 0 { Telling::BeforeNak } else { Telling::Never };
+        }
     }
 
     fn put_on_wire(&mut self, to_b: bool, frame: Frame) {

@@ -198,6 +198,10 @@ impl Env for QpEnv<'_> {
         }
     }
 
+    fn payload_of(bytes: &[u8]) -> RxPayload<'_> {
+        RxPayload::of_packet(bytes)
+    }
+
     fn select_srq(&mut self, srqn: u32) -> SrqPlace {
         self.locate_srq(srqn)
     }

@@ -1,0 +1,81 @@
+//! The responder of RC beyond a gap: it keeps SENDs and WRITEs until what is missing has come, and executes them in their order then.
+//!
+//! Nothing of a kept packet counts before its turn: no memory, no receive, no key, no error. [`Env::keep`] decides whether the peer is one that
+//! understands the report of what is kept, and how much memory that may take.
+
+use crate::state::{GapReport, MOST_KEPT, PsnSet};
+use crate::{Env, Payload, PayloadSource, Qp, Telling};
+use ferroce_types::QpState;
+use ferroce_wire::{Headers, Service};
+
+impl<A: Clone> Qp<A> {
+    /// Keeps a packet beyond the expected one, if it can be. Returns whether it shows that something else is missing too.
+    pub(crate) fn keep<E: Env<Address = A>>(
+        &mut self,
+        number: u64,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> bool {
+        let (opcode, resp) = (headers.bth.opcode, &self.resp);
+        // The first request shows that both sides agree on PSNs, and on how a message is cut into packets.
+        let may = self.service == Service::Rc
+            && !self.params.lossless
+            && !resp.waits_for_receive
+            && resp.expected > resp.first
+            && number - resp.expected <= MOST_KEPT
+            && (opcode.is_send() || opcode.is_write())
+            && self.packet_len(opcode, payload).is_ok();
+        self.resp.kept.cause = payload.len();
+        let kept = &mut self.resp.kept;
+        if !may || kept.numbers.contains(number) || !env.keep(number, headers, payload) {
+            return false;
+        }
+        let before = if kept.numbers.is_empty() { self.resp.expected } else { kept.top };
+        kept.numbers.insert(number);
+        kept.top = before.max(number);
+        kept.reports = true;
+        number > before + 1
+    }
+
+    /// Executes the kept packets whose turn it is.
+    pub(crate) fn take_kept<E: Env<Address = A>>(&mut self, env: &mut E) {
+        let mut is_taken = false;
+        while self.resp.kept.numbers.remove(self.resp.expected) {
+            let Some(packet) = env.take_kept(self.resp.expected) else { break };
+            is_taken = true;
+            self.take_request(&packet.headers, &E::payload_of(&packet.payload), env);
+        }
+        if self.resp.gap.is_some() {
+            return;
+        }
+        if self.resp.kept.top < self.resp.expected {
+            // A READ has taken the PSNs of what is left: no correct peer does that.
+            self.forget_kept(env);
+        }
+        if !self.resp.kept.numbers.is_empty() {
+            // The requester learns what is missing by now, and what isn't.
+            self.resp.gap = Some(self.resp.kept.top);
+            self.send_sequence_nak();
+        } else if is_taken && self.state != QpState::Err {
+            self.answers.owe_ack();
+        }
+    }
+
+    /// Sends the report that comes before a sequence NAK with these headers, if the peer understands one. False: not now.
+    pub(crate) fn send_report<E: Env<Address = A>>(&self, nak: &Headers, env: &mut E) -> bool {
+        if !self.resp.kept.reports || env.telling() != Telling::BeforeNak {
+            return true;
+        }
+        let report = GapReport::of(&self.resp.kept, self.resp.expected);
+        env.transmit(nak, PayloadSource::Bytes(report.bytes()), None).is_ok()
+    }
+
+    /// Forgets what is kept: the peer sends it again.
+    pub(crate) fn forget_kept<E: Env<Address = A>>(&mut self, env: &mut E) {
+        if !self.resp.kept.numbers.is_empty() {
+            self.resp.kept.numbers = PsnSet::default();
+            env.forget_kept();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a responder keeps beyond a gap, as a packet before its sequence NAK carries it.
+
+use super::{KeptNumbers, MOST_KEPT};
+use crate::Payload;
+
+const WORD: usize = 8;
+const MOST_BYTES: usize = MOST_KEPT as usize / 8;
+
+/// One bit for each PSN after the missing one, the next PSN first: it has come, and is kept. 64 of them are little-endian bytes.
+/// No reason for a NAK is as long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GapReport {
+    bytes: [u8; MOST_BYTES],
+    len: usize,
+}
+
+impl GapReport {
+    /// Of the packets after `missing`, in no more bytes than the packet had for which it is made, but one word at least.
+    pub(crate) fn of(kept: &KeptNumbers, missing: u64) -> Self {
+        let ahead = if kept.numbers.is_empty() { 1 } else { kept.top.saturating_sub(missing) };
+        let words = (ahead as usize).div_ceil(64).min(kept.cause / WORD).clamp(1, MOST_BYTES / WORD);
+        let mut report = Self { bytes: [0; MOST_BYTES], len: words * WORD };
+        for (bytes, first) in report.bytes.chunks_mut(WORD).take(words).zip((missing + 1..).step_by(64)) {
+            bytes.copy_from_slice(&kept.numbers.word(first).to_le_bytes());
+        }
+        report
+    }
+
+    /// The payload of an acknowledgement, if it is a report.
+    pub(crate) fn read(payload: &impl Payload) -> Option<Self> {
+        let len = payload.len();
+        if !(WORD..=MOST_BYTES).contains(&len) || !len.is_multiple_of(WORD) {
+            return None;
+        }
+        let mut report = Self { bytes: [0; MOST_BYTES], len };
+        payload.copy(&mut report.bytes[..len]).ok()?;
+        Some(report)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The packets after `missing` that are kept, in order.
+    pub(crate) fn numbers(&self, missing: u64) -> impl Iterator<Item = u64> {
+        let has = |&bit: &u64| self.bytes[bit as usize / 8] >> (bit % 8) & 1 == 1;
+        (0..8 * self.len as u64).filter(has).map(move |bit| missing + 1 + bit)
+    }
+
+    /// Nothing is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes().iter().all(|byte| *byte == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_contains_what_is_kept_in_no_more_bytes_than_its_cause() {
+        let missing = (1 << 24) + 1000;
+        let all = [1, 2, 64, 65, 127, 200, 900, 1000, MOST_KEPT].map(|ahead| missing + ahead);
+        let mut kept = KeptNumbers { top: missing + MOST_KEPT, cause: 4096, ..KeptNumbers::default() };
+        assert!(all.iter().all(|&number| kept.numbers.insert(number)));
+        let report = GapReport::read(&GapReport::of(&kept, missing).bytes()).unwrap();
+        assert!(report.numbers(missing).eq(all) && report.bytes().len() == MOST_BYTES);
+        for (cause, len) in [(0, 8), (15, 8), (16, 16), (100, 96), (128, 128), (4096, MOST_BYTES)] {
+            kept.cause = cause;
+            let report = GapReport::of(&kept, missing);
+            assert_eq!(report.bytes().len(), len);
+            assert!(report.numbers(missing).eq(all.into_iter().filter(|at| at - missing <= 8 * len as u64)));
+        }
+        let nothing = GapReport::of(&KeptNumbers::default(), missing);
+        assert!(nothing.is_empty() && nothing.bytes().len() == 8);
+    }
+
+    #[test]
+    fn payloads_of_other_lengths_are_not_reports() {
+        for len in 0..400 {
+            let is_report = (8..=MOST_BYTES).contains(&len) && len % 8 == 0;
+            assert_eq!(GapReport::read(&&vec![0; len][..]).is_some(), is_report, "{len}");
+        }
+    }
+}
