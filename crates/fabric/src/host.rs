@@ -1,28 +1,55 @@
 //! What surrounds a queue pair of a simulated host: no memory, and packets that wait to leave.
 
 use ferroce_proto::{
-    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SrqPlace, TransmitError,
+    Buffer, Env, KeptPacket, KeptPackets, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SrqPlace,
+    Telling, TransmitError,
 };
 use ferroce_types::{
     AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, WcStatus,
 };
 use ferroce_wire::Headers;
 
-/// A payload without bytes.
+/// A payload: that of a message is a length, and all of its bytes are 0.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Length(pub(crate) u32);
+pub(crate) enum SimPayload<'a> {
+    Length(u32),
+    Bytes(&'a [u8]),
+}
 
-impl Payload for Length {
+impl Payload for SimPayload<'_> {
     fn len(&self) -> usize {
-        self.0 as usize
+        match self {
+            Self::Length(len) => *len as usize,
+            Self::Bytes(bytes) => bytes.len(),
+        }
     }
 
-    fn copy(&self, _: &mut [u8]) -> Result<(), PlaceError> {
-        Err(PlaceError)
+    fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError> {
+        match self {
+            Self::Length(_) => to.fill(0),
+            Self::Bytes(bytes) => to.copy_from_slice(bytes),
+        }
+        Ok(())
     }
 
     fn copy_first(&self, _: &mut [u8]) -> Result<(), PlaceError> {
         Err(PlaceError)
+    }
+}
+
+/// What leaves as a payload.
+#[derive(Clone, Debug)]
+pub(crate) enum SimContent {
+    Length(u32),
+    Bytes(Box<[u8]>),
+}
+
+impl SimContent {
+    pub(crate) fn payload(&self) -> SimPayload<'_> {
+        match self {
+            Self::Length(len) => SimPayload::Length(*len),
+            Self::Bytes(bytes) => SimPayload::Bytes(bytes),
+        }
     }
 }
 
@@ -37,15 +64,18 @@ pub(crate) struct QpSurroundings {
     pub(crate) room: u64,
     /// It has asked for more.
     pub(crate) is_blocked: bool,
-    /// Packets, and the bytes of their payloads.
-    pub(crate) out: Vec<(Headers, u32)>,
+    /// Packets.
+    pub(crate) out: Vec<(Headers, SimContent)>,
+    /// It keeps packets beyond a gap, and reports them.
+    pub(crate) keeps: bool,
+    pub(crate) kept: KeptPackets,
     /// Bytes that the peer has written.
     pub(crate) written: u64,
     pub(crate) ended: Vec<WcStatus>,
 }
 
 impl Env for QpSurroundings {
-    type Payload<'p> = Length;
+    type Payload<'p> = SimPayload<'p>;
     type Address = ();
 
     fn transmit(
@@ -54,18 +84,20 @@ impl Env for QpSurroundings {
         source: PayloadSource<'_>,
         _: Option<&()>,
     ) -> Result<(), TransmitError> {
-        let len = match source {
-            PayloadSource::None => 0,
-            PayloadSource::Bytes(bytes) => bytes.len() as u32,
-            PayloadSource::Local { len, .. } | PayloadSource::Remote { len, .. } => len,
+        let content = match source {
+            PayloadSource::None => SimContent::Length(0),
+            PayloadSource::Bytes(bytes) => SimContent::Bytes(bytes.into()),
+            PayloadSource::Local { len, .. } | PayloadSource::Remote { len, .. } => SimContent::Length(len),
         };
         // An answer always has room, as in the product.
-        if len > 0 && self.room < u64::from(len) {
-            self.is_blocked = true;
-            return Err(TransmitError::Blocked);
+        if let SimContent::Length(len @ 1..) = content {
+            if self.room < u64::from(len) {
+                self.is_blocked = true;
+                return Err(TransmitError::Blocked);
+            }
+            self.room -= u64::from(len);
         }
-        self.room = self.room.saturating_sub(u64::from(len));
-        self.out.push((*headers, len));
+        self.out.push((*headers, content));
         Ok(())
     }
 
@@ -77,8 +109,24 @@ impl Env for QpSurroundings {
         self.window
     }
 
-    fn payload_of(bytes: &[u8]) -> Length {
-        Length(bytes.len() as u32)
+    fn keep(&mut self, number: u64, headers: &Headers, payload: &SimPayload<'_>) -> bool {
+        self.keeps && self.kept.keep(number, headers, payload)
+    }
+
+    fn take_kept(&mut self, number: u64) -> Option<KeptPacket> {
+        self.kept.take(number)
+    }
+
+    fn forget_kept(&mut self) {
+        self.kept = KeptPackets::default();
+    }
+
+    fn payload_of(bytes: &[u8]) -> SimPayload<'_> {
+        SimPayload::Bytes(bytes)
+    }
+
+    fn telling(&self) -> Telling {
+        if self.keeps { Telling::BeforeNak } else { Telling::Never }
     }
 
     fn select_srq(&mut self, _: u32) -> SrqPlace {
@@ -95,7 +143,14 @@ impl Env for QpSurroundings {
 
     fn flush_recv_queue(&mut self) {}
 
-    fn place(&mut self, _: Buffer, _: &[Sge], _: u64, _: &Length, _: usize) -> Result<(), PlaceError> {
+    fn place(
+        &mut self,
+        _: Buffer,
+        _: &[Sge],
+        _: u64,
+        _: &SimPayload<'_>,
+        _: usize,
+    ) -> Result<(), PlaceError> {
         Err(PlaceError)
     }
 
@@ -111,10 +166,10 @@ impl Env for QpSurroundings {
         Ok(())
     }
 
-    fn write_remote(&mut self, _: u32, va: u64, payload: &Length) -> Result<(), RemoteError> {
+    fn write_remote(&mut self, _: u32, va: u64, payload: &SimPayload<'_>) -> Result<(), RemoteError> {
         // The address of the first byte is 0, and nothing is executed twice.
         debug_assert_eq!(va, self.written);
-        self.written += u64::from(payload.0);
+        self.written += payload.len() as u64;
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! Links and switches: each link has a queue, a rate and a delay.
 
+use crate::host::SimContent;
+use ferroce_proto::Payload as _;
 use ferroce_wire::Headers;
 
 /// What a packet has on the wire beside headers and payload of RoCEv2: preamble, Ethernet, IPv4, UDP, and the gap after it.
@@ -66,7 +68,7 @@ impl LinkSizes {
 #[derive(Clone, Debug)]
 pub(crate) struct FabricPacket {
     pub(crate) headers: Headers,
-    pub(crate) payload: u32,
+    pub(crate) content: SimContent,
     pub(crate) to: u32,
     /// Which of several ways it takes: that of all packets of its flow.
     pub(crate) way: u32,
@@ -77,7 +79,7 @@ pub(crate) struct FabricPacket {
 
 impl FabricPacket {
     pub(crate) fn bytes(&self) -> u64 {
-        self.headers.packet_len(self.payload as usize) as u64 + AROUND
+        self.headers.packet_len(self.content.payload().len()) as u64 + AROUND
     }
 }
 
@@ -208,7 +210,14 @@ mod tests {
 
     fn packet(to: u32, way: u32) -> FabricPacket {
         let headers = Headers::new(Bth::new(Opcode::CNP, 0, 0));
-        FabricPacket { headers, payload: 1000, to, way, is_markable: true, is_marked: false }
+        FabricPacket {
+            headers,
+            content: SimContent::Length(1000),
+            to,
+            way,
+            is_markable: true,
+            is_marked: false,
+        }
     }
 
     fn way(network: &mut FabricLinks, mut packet: FabricPacket) -> (Vec<NetworkNode>, u64) {

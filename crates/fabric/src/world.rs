@@ -1,10 +1,10 @@
 //! Hosts with queue pairs on a network, in virtual time.
 
-use crate::host::{Length, Notifications, QpSurroundings};
+use crate::host::{Notifications, QpSurroundings, SimContent};
 use crate::network::{FabricLinks, FabricPacket, Forwarded, LinkSizes, NetworkNode, Shape};
 use crate::outcome::{RunOutcome, Totals};
 use crate::traffic::{Chances, Traffic};
-use ferroce_proto::{DataRef, Qp, QpParams, SendOp, SendRequest};
+use ferroce_proto::{DataRef, KeptPackets, Qp, QpParams, SendOp, SendRequest};
 use ferroce_types::{Access, Instant, QpState, Sge, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::cmp::Reverse;
@@ -14,8 +14,10 @@ use std::fmt;
 /// How much a queue pair has in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Law {
-    /// The product's: a window that answers to loss and to congestion notifications.
+    /// The product's towards any peer: a window that answers to loss and to congestion notifications.
     Window,
+    /// The same between two hosts with the product: packets beyond a gap are kept, and only what is lost is sent again.
+    Selective,
     /// Plain go-back-N: whatever the queue has, as adapters do on a network that is made lossless.
     Unlimited,
 }
@@ -47,6 +49,7 @@ struct FlowEnd {
     host: u32,
     peer: u32,
     written: u64,
+    kept: KeptPackets,
     notifications: Notifications,
     /// When its timer's event comes.
     timer: u64,
@@ -128,7 +131,8 @@ impl World {
             hosts: (0..shape.hosts()).map(|_| FabricHost::default()).collect(),
             surroundings: QpSurroundings {
                 window: sizes.socket,
-                is_ecn_capable: law == Law::Window,
+                is_ecn_capable: law != Law::Unlimited,
+                keeps: law == Law::Selective,
                 ..QpSurroundings::default()
             },
             totals: Totals::default(),
@@ -216,6 +220,7 @@ impl World {
             host,
             peer,
             written: 0,
+            kept: KeptPackets::default(),
             notifications: Notifications::default(),
             timer: u64::MAX,
             is_ready: false,
@@ -247,12 +252,14 @@ impl World {
         let end = &mut self.ends[number as usize];
         if packet.is_marked && end.notifications.is_due(now) {
             let headers = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, number ^ 1, 0) });
-            self.surroundings.out.push((headers, CNP_BYTES));
+            self.surroundings.out.push((headers, SimContent::Length(CNP_BYTES)));
         }
         self.surroundings.written = end.written;
-        end.qp.handle_packet(now, &packet.headers, Length(packet.payload), &mut self.surroundings);
+        std::mem::swap(&mut self.surroundings.kept, &mut end.kept);
+        end.qp.handle_packet(now, &packet.headers, packet.content.payload(), &mut self.surroundings);
         end.qp.flush_acks(&mut self.surroundings);
         end.written = self.surroundings.written;
+        std::mem::swap(&mut self.surroundings.kept, &mut end.kept);
         self.settle(number);
         number
     }
@@ -319,11 +326,11 @@ impl World {
     fn let_go(&mut self, number: u32) {
         let FlowEnd { host, peer, .. } = self.ends[number as usize];
         let mut out = std::mem::take(&mut self.surroundings.out);
-        for (headers, payload) in out.drain(..) {
+        for (headers, content) in out.drain(..) {
             self.totals.packets += 1;
-            let is_markable = self.law == Law::Window && headers.bth.opcode.has_payload();
+            let is_markable = self.law != Law::Unlimited && headers.bth.opcode.has_payload();
             let way = (number / 2).wrapping_mul(0x9e37_79b9) >> 16;
-            let packet = FabricPacket { headers, payload, to: peer, way, is_markable, is_marked: false };
+            let packet = FabricPacket { headers, content, to: peer, way, is_markable, is_marked: false };
             self.forward(NetworkNode::Host(host), packet);
         }
         self.surroundings.out = out;
