@@ -3,6 +3,7 @@
 use super::attr::QpAttr;
 use super::burst::Burst;
 use super::fabric::Listing;
+use super::kept::KeptOfQp;
 use super::modify::HELD_UP;
 use super::observers::Observers;
 use super::unacked_pace::UnackedPace;
@@ -119,6 +120,7 @@ impl Qp {
                     listing: Listing::No,
                     owes: false,
                     xrc_target: XrcTarget::default(),
+                    kept: KeptOfQp::default(),
                     unacked_pace: UnackedPace::default(),
                     unread: Unread::default(),
                     held: Received::default(),

@@ -11,6 +11,7 @@ pub mod ece;
 mod env;
 mod fabric;
 mod fetch;
+mod kept;
 mod look;
 mod modify;
 mod multicast;
@@ -58,6 +59,7 @@ use ferroce_proto::{Counters, SendWr};
 use ferroce_queues::{CompCntr, Cq, RecvQueue, Srq, Unacked};
 use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
+use kept::KeptOfQp;
 use observers::Observers;
 pub(crate) use observers::Traced;
 use std::sync::Arc;
@@ -85,6 +87,8 @@ struct Inner {
     unread: Unread,
     /// Receive completions that wait for their ACK to leave.
     held: Received,
+    /// Packets that wait for those before them.
+    kept: KeptOfQp,
     /// Options agreed with the peer.
     ece: Option<u32>,
 }

@@ -71,7 +71,9 @@ impl Qp {
             work.falling_back.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
-        let Inner { flushed, proto, path, listing, owes, xrc_target, unacked_pace, unread, held, .. } = inner;
+        let Inner {
+            flushed, proto, path, listing, owes, xrc_target, unacked_pace, unread, held, kept, ..
+        } = inner;
         let mut env = QpEnv {
             qp: self,
             path: path.as_ref(),
@@ -84,6 +86,7 @@ impl Qp {
             unacked_pace,
             unread,
             held,
+            kept,
             ecn,
         };
         if self.is_broken() {

@@ -9,6 +9,7 @@ pub(in crate::qp) use failed::{operation_of_request, state_of};
 pub(crate) use incoming::Origin;
 pub(crate) use middles::is_middle;
 
+use super::kept::KeptOfQp;
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::received::Received;
 use super::unacked_pace::UnackedPace;
@@ -25,8 +26,8 @@ use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_netdev::LinkLayer;
 use ferroce_netdev::{Grh, grh_of};
 use ferroce_proto::{
-    Buffer, DelegateError, Env, Failure, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SendOp,
-    SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,
+    Buffer, DelegateError, Env, Failure, KeptPacket, NoReceive, Payload, PayloadSource, PlaceError, QpEvent,
+    SendOp, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,
 };
 use ferroce_queues::{CountedOp, WcTags};
 use ferroce_types::{
@@ -56,6 +57,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) unread: &'a mut Unread,
     /// Receive completions that wait for their ACK to leave.
     pub(super) held: &'a mut Received,
+    /// Packets that wait for those before them.
+    pub(super) kept: &'a mut KeptOfQp,
     /// Packets with data are sent as ECN-capable.
     pub(super) ecn: bool,
 }
@@ -196,6 +199,23 @@ impl Env for QpEnv<'_> {
             Some(Path::Udp { socket, .. }) => socket.window(),
             _ => u32::MAX,
         }
+    }
+
+    fn keep(&mut self, number: u64, headers: &Headers, payload: &RxPayload<'_>) -> bool {
+        // An adapter doesn't understand what is kept, and sends all of it again.
+        let is_told = self.meta.is_some_and(|meta| meta.of_no_adapter);
+        if is_told {
+            self.note_whom_to_tell();
+        }
+        is_told && self.kept.keep(number, headers, payload)
+    }
+
+    fn take_kept(&mut self, number: u64) -> Option<KeptPacket> {
+        self.kept.take(number)
+    }
+
+    fn forget_kept(&mut self) {
+        self.kept.forget();
     }
 
     fn payload_of(bytes: &[u8]) -> RxPayload<'_> {
