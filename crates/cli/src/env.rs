@@ -19,7 +19,7 @@ pub enum Format {
 }
 
 /// Prints the variables that `ferroce run` would set. `name` is the subcommand's, for errors.
-pub fn print(name: &str, format: Format, options: &run::Options<'_>) -> ExitCode {
+pub fn print(name: &str, format: Format, options: &run::RunOptions<'_>) -> ExitCode {
     // Only its environment counts.
     let mut holder = Command::new("true");
     let text = run::set_environment(&mut holder, options).and_then(|_| write(format, &holder));

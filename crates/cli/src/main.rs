@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
     match arguments.command {
         Command::Run { capture, fault, checking, surroundings, print_env, command } => {
-            let options = run::Options {
+            let options = run::RunOptions {
                 capture: capture.as_deref(),
                 fault: fault.as_deref(),
                 surroundings: &surroundings,
@@ -76,15 +76,15 @@ fn main() -> ExitCode {
                 (_, true) => env::Format::Json,
                 _ => env::Format::Shell,
             };
-            env::print("env", format, &run::Options::with(&surroundings))
+            env::print("env", format, &run::RunOptions::with(&surroundings))
         }
         Command::Devices { json, .. } => devices::devices(json),
         Command::Sysfs { directory, .. } => sysfs::sysfs(&directory),
         Command::Explain { word } => explain::explain(word.as_deref()),
         Command::Ps { json, regions, pids } => {
-            watch::ps::ps(&watch::ps::Options { json, regions, pids: &pids })
+            watch::ps::ps(&watch::ps::PsOptions { json, regions, pids: &pids })
         }
-        Command::Stats { json, qp, device } => watch::stats::stats(&watch::stats::Options {
+        Command::Stats { json, qp, device } => watch::stats::stats(&watch::stats::StatsOptions {
             json,
             pairs: qp,
             device: device.as_deref(),
@@ -92,10 +92,10 @@ fn main() -> ExitCode {
         }),
         Command::Trace { pid, file, follow, json, qp, op, errors, acks, count } => {
             let what = match (&file, pid) {
-                (Some(file), _) => trace::Traced::Capture(file),
-                (None, pid) => trace::Traced::Process(pid.unwrap_or_default()),
+                (Some(file), _) => trace::TraceInput::Capture(file),
+                (None, pid) => trace::TraceInput::Process(pid.unwrap_or_default()),
             };
-            trace::trace(&trace::Options {
+            trace::trace(&trace::TraceOptions {
                 what,
                 count: count.unwrap_or(u64::MAX),
                 follow,
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
         }
         Command::View { file, output, count } => view::view(&file, output.as_deref(), count),
         Command::Top { json, once, interval, count, sort, processes } => {
-            watch::top::top(&watch::top::Options { json, once, interval, count, sort, processes })
+            watch::top::top(&watch::top::TopOptions { json, once, interval, count, sort, processes })
         }
         Command::Completions { shell } => pages::completions(arguments::command(), shell),
         Command::Man { directory } => pages::man(arguments::command(), &directory),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The reading of a file, which is shown on standard error if that is a terminal and nothing has been printed for a second.
-pub struct Reading {
+pub struct ProgressLine {
     total: u64,
     read: u64,
     target: fn() -> ProgressDrawTarget,
@@ -19,7 +19,7 @@ pub struct Reading {
     bar: Option<ProgressBar>,
 }
 
-impl Reading {
+impl ProgressLine {
     /// Nothing of `total` bytes has been read. With 0 nothing is shown: it isn't known when the work is done.
     pub fn of(total: u64) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.erase();
     }
@@ -77,13 +77,13 @@ mod tests {
 
     #[test]
     fn work_is_shown_after_a_second_of_silence_and_makes_way_for_lines() {
-        let mut reading = Reading::of(4 << 20);
+        let mut reading = ProgressLine::of(4 << 20);
         reading.target = || ProgressDrawTarget::term_like(Box::new(TERMINAL.clone()));
         reading.prints_beside = true;
         reading.advance(1 << 20);
         assert_eq!(TERMINAL.contents(), "");
 
-        let in_silence = |reading: &mut Reading| reading.silent_since -= SILENCE;
+        let in_silence = |reading: &mut ProgressLine| reading.silent_since -= SILENCE;
         in_silence(&mut reading);
         reading.advance(1 << 20);
         assert!(TERMINAL.contents().contains("50 % of 4.00 MiB"), "{}", TERMINAL.contents());
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn work_without_an_end_is_silent() {
-        let mut reading = Reading::of(0);
+        let mut reading = ProgressLine::of(0);
         reading.silent_since -= SILENCE;
         reading.advance(1);
         assert!(reading.bar.is_none());

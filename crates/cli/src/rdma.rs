@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::devices::guid_text;
 use crate::install;
-use crate::watch::stats::{Options, stats};
+use crate::watch::stats::{StatsOptions, stats};
 
 /// The name under which this command is this one.
 pub const NAME: &str = "rdma";
@@ -23,7 +23,7 @@ const SUBNET_PREFIX: &str = "fe80:0000:0000:0000";
 /// What is asked of us.
 #[derive(PartialEq, Eq, Debug)]
 struct Question {
-    object: Object,
+    object: RdmaObject,
     /// `DEV` or `DEV/PORT`.
     which: Option<String>,
     json: bool,
@@ -31,7 +31,7 @@ struct Question {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Object {
+enum RdmaObject {
     Device,
     Link,
     /// What devices have counted, or each queue pair.
@@ -74,8 +74,8 @@ fn parse(arguments: &[OsString]) -> Option<Question> {
     let mut words = words.into_iter();
     let object = match words.next()? {
         "" => return None,
-        word if "link".starts_with(word) => Object::Link,
-        word if "dev".starts_with(word) => Object::Device,
+        word if "link".starts_with(word) => RdmaObject::Link,
+        word if "dev".starts_with(word) => RdmaObject::Device,
         // One letter is `system`.
         word if word.len() > 1 && "statistic".starts_with(word) => {
             let mut words = words.peekable();
@@ -86,7 +86,7 @@ fn parse(arguments: &[OsString]) -> Option<Question> {
                 (Some(show), Some("link"), which) if is_show(show) => which.map(str::to_owned),
                 _ => return None,
             };
-            let object = Object::Statistic { pairs };
+            let object = RdmaObject::Statistic { pairs };
             return words.next().is_none().then_some(Question { object, which, json, pretty });
         }
         _ => return None,
@@ -105,9 +105,9 @@ fn is_show(word: &str) -> bool {
 }
 
 fn answer(question: &Question) -> ExitCode {
-    if let Object::Statistic { pairs } = question.object {
+    if let RdmaObject::Statistic { pairs } = question.object {
         let device = question.which.as_deref().map(|which| which.split('/').next().unwrap_or(which));
-        return stats(&Options { json: question.json, pairs, device, table: false });
+        return stats(&StatsOptions { json: question.json, pairs, device, table: false });
     }
     let devices = match discover() {
         Ok(devices) => devices,
@@ -151,12 +151,12 @@ fn states(device: &DeviceInfo) -> (&'static str, &'static str) {
     }
 }
 
-fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
+fn to_json(object: RdmaObject, index: usize, device: &DeviceInfo) -> Value {
     let guid = guid_text(device.node_guid);
     let (state, physical_state) = states(device);
     let port = device.port();
     match object {
-        Object::Link if port.link_layer.is_infiniband() => json!({
+        RdmaObject::Link if port.link_layer.is_infiniband() => json!({
             "ifindex": index,
             "ifname": device.name,
             "port": 1,
@@ -167,7 +167,7 @@ fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
             "state": state,
             "physical_state": physical_state,
         }),
-        Object::Link => json!({
+        RdmaObject::Link => json!({
             "ifindex": index,
             "ifname": device.name,
             "port": 1,
@@ -176,7 +176,7 @@ fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
             "netdev": device.netdev.name,
             "netdev_index": device.netdev.ifindex,
         }),
-        Object::Device | Object::Statistic { .. } => json!({
+        RdmaObject::Device | RdmaObject::Statistic { .. } => json!({
             "ifindex": index,
             "ifname": device.name,
             "node_type": "ca",
@@ -187,22 +187,22 @@ fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
     }
 }
 
-fn line(object: Object, index: usize, device: &DeviceInfo) -> String {
+fn line(object: RdmaObject, index: usize, device: &DeviceInfo) -> String {
     let (name, guid, netdev) = (&device.name, guid_text(device.node_guid), &device.netdev.name);
     let (state, physical_state) = states(device);
     let port = device.port();
     match object {
-        Object::Link if port.link_layer.is_infiniband() => {
+        RdmaObject::Link if port.link_layer.is_infiniband() => {
             let (lid, sm_lid) = (port.lid(), port.sm_lid());
             format!(
                 "link {name}/1 subnet_prefix {SUBNET_PREFIX} lid {lid} sm_lid {sm_lid} lmc 0 state {state} \
                  physical_state {physical_state} "
             )
         }
-        Object::Link => {
+        RdmaObject::Link => {
             format!("link {name}/1 state {state} physical_state {physical_state} netdev {netdev} ")
         }
-        Object::Device | Object::Statistic { .. } => {
+        RdmaObject::Device | RdmaObject::Statistic { .. } => {
             let version = env!("CARGO_PKG_VERSION");
             format!("{index}: {name}: node_type ca fw {version} node_guid {guid} sys_image_guid {guid} ")
         }
@@ -253,22 +253,22 @@ mod tests {
     #[test]
     fn options_stand_anywhere_and_words_may_be_short() {
         let link = |which: Option<&str>, json, pretty| {
-            Some(Question { object: Object::Link, which: which.map(str::to_owned), json, pretty })
+            Some(Question { object: RdmaObject::Link, which: which.map(str::to_owned), json, pretty })
         };
         assert_eq!(asked("link show -j"), link(None, true, false));
         assert_eq!(asked("-j link"), link(None, true, false));
         assert_eq!(asked("-jp l s mlx5_0/1"), link(Some("mlx5_0/1"), true, true));
         assert_eq!(asked("link show mlx5_0/1"), link(Some("mlx5_0/1"), false, false));
-        assert_eq!(asked("--json dev list").map(|q| (q.object, q.json)), Some((Object::Device, true)));
+        assert_eq!(asked("--json dev list").map(|q| (q.object, q.json)), Some((RdmaObject::Device, true)));
     }
 
     #[test]
     fn statistics_are_those_of_devices_or_of_queue_pairs() {
         let of = |line| asked(line).map(|question| (question.object, question.which));
-        let devices = Object::Statistic { pairs: false };
+        let devices = RdmaObject::Statistic { pairs: false };
         assert_eq!(of("statistic"), Some((devices, None)));
         assert_eq!(of("stat show link mlx5_0/1"), Some((devices, Some("mlx5_0/1".into()))));
-        assert_eq!(of("statistic qp show"), Some((Object::Statistic { pairs: true }, None)));
+        assert_eq!(of("statistic qp show"), Some((RdmaObject::Statistic { pairs: true }, None)));
         assert_eq!(of("statistic qp bind"), None);
     }
 

@@ -24,7 +24,7 @@ const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// What was asked for.
-pub struct Options<'a> {
+pub struct RunOptions<'a> {
     /// `--capture`
     pub capture: Option<&'a Path>,
     /// `--fault`
@@ -37,7 +37,7 @@ pub struct Options<'a> {
     pub command: &'a [OsString],
 }
 
-impl<'a> Options<'a> {
+impl<'a> RunOptions<'a> {
     /// Only surroundings.
     pub fn with(surroundings: &'a Surroundings) -> Self {
         Self { capture: None, fault: None, surroundings, checking: &Checking::NONE, command: &[] }
@@ -45,7 +45,7 @@ impl<'a> Options<'a> {
 }
 
 /// Replaces this process with the command; returns only when that fails.
-pub fn run(options: &Options<'_>) -> ExitCode {
+pub fn run(options: &RunOptions<'_>) -> ExitCode {
     match prepare(options) {
         Ok(mut command) => {
             let error = command.exec();
@@ -64,7 +64,7 @@ pub fn run(options: &Options<'_>) -> ExitCode {
     }
 }
 
-fn prepare(options: &Options<'_>) -> Result<Command, String> {
+fn prepare(options: &RunOptions<'_>) -> Result<Command, String> {
     let (program, arguments) = options.command.split_first().ok_or("there is no command to run")?;
     let mut command = Command::new(program);
     command.args(arguments);
@@ -74,7 +74,7 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     let cannot_load = elf.as_ref().is_some_and(|elf| elf.foreign || elf.is_musl);
     let preload = !options.surroundings.no_preload && !cannot_load;
     let surroundings = Surroundings { no_preload: !preload, ..options.surroundings.clone() };
-    let libraries = set_environment(&mut command, &Options { surroundings: &surroundings, ..*options })?;
+    let libraries = set_environment(&mut command, &RunOptions { surroundings: &surroundings, ..*options })?;
     for line in doctor::no_device().iter().flat_map(|lines| lines.lines()) {
         eprintln!("ferroce run: {line}");
     }
@@ -94,7 +94,7 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
 ///
 /// # Errors
 /// A variable that the user has set is invalid, the libraries are missing, or the loader can't handle their path.
-pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<PathBuf, String> {
+pub fn set_environment(command: &mut Command, options: &RunOptions<'_>) -> Result<PathBuf, String> {
     let surroundings = options.surroundings;
     let link_layer = surroundings.link_layer.map(|link_layer| link_layer.to_string());
     let by_option = [

@@ -4,19 +4,19 @@
 
 use std::fs;
 
-use super::Finding;
+use super::Diagnosis;
 
 /// What a copy gave: nothing, or its errno.
 type Outcome = Result<(), i32>;
 
 /// Tries both copies.
-pub fn check(findings: &mut Vec<Finding>) {
+pub fn check(findings: &mut Vec<Diagnosis>) {
     findings.push(own_process(copy_from(std::process::id() as i32, &TARGET)));
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let yama = yama.and_then(|text| text.trim().parse::<u32>().ok());
     match from_a_child() {
         Some((plain, allowed)) => findings.push(between_processes(plain, allowed, yama)),
-        None => findings.push(Finding::warning(
+        None => findings.push(Diagnosis::warning(
             "copies-untried",
             "Copies between processes could not be tried: no process can be made.",
         )),
@@ -25,10 +25,10 @@ pub fn check(findings: &mut Vec<Finding>) {
 
 static TARGET: [u8; 32] = *b"ferroce doctor reads these bytes";
 
-fn own_process(outcome: Outcome) -> Finding {
+fn own_process(outcome: Outcome) -> Diagnosis {
     match outcome {
-        Ok(()) => Finding::ok("copies-own", "The kernel copies a process's own memory for it (process_vm_readv)."),
-        Err(errno) => Finding::warning("copies-own", format!(
+        Ok(()) => Diagnosis::ok("copies-own", "The kernel copies a process's own memory for it (process_vm_readv)."),
+        Err(errno) => Diagnosis::warning("copies-own", format!(
             "The kernel refuses process_vm_readv ({}): the copies that are the kernel's go another way, which \
              is slower.",
             std::io::Error::from_raw_os_error(errno)
@@ -38,21 +38,21 @@ fn own_process(outcome: Outcome) -> Finding {
 }
 
 /// `plain`: as it is; `allowed`: after the target has allowed it with PR_SET_PTRACER.
-fn between_processes(plain: Outcome, allowed: Outcome, yama: Option<u32>) -> Finding {
+fn between_processes(plain: Outcome, allowed: Outcome, yama: Option<u32>) -> Diagnosis {
     let scope = yama.map_or(String::new(), |scope| format!(" (Yama's ptrace_scope is {scope})"));
     match (plain, allowed) {
-        (Ok(()), _) => Finding::ok(
+        (Ok(()), _) => Diagnosis::ok(
             "copies-between",
             format!("Processes of this user may copy from each other's memory{scope}."),
         ),
-        (Err(_), Ok(())) => Finding::ok(
+        (Err(_), Ok(())) => Diagnosis::ok(
             "copies-between",
             format!(
                 "Processes of this user may copy from each other's memory where the owner allows it, as Ferroce does{scope}."
             ),
         ),
         (Err(_), Err(errno)) => {
-            let finding = Finding::warning(
+            let finding = Diagnosis::warning(
                 "copies-between",
                 format!(
                     "Processes of this user may not copy from each other's memory ({}){scope}: everything works, large \
@@ -132,7 +132,7 @@ fn in_child() -> Option<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::Severity;
     use super::*;
 
     #[test]
@@ -150,11 +150,11 @@ mod tests {
 
     #[test]
     fn refused_copies_are_notes_with_the_fix_that_fits() {
-        assert_eq!(own_process(Err(libc::ENOSYS)).level, Level::Warning);
+        assert_eq!(own_process(Err(libc::ENOSYS)).level, Severity::Warning);
         let lifted = between_processes(Err(libc::EPERM), Ok(()), Some(1));
-        assert!(lifted.level == Level::Ok && lifted.message.contains("ptrace_scope is 1"));
+        assert!(lifted.level == Severity::Ok && lifted.message.contains("ptrace_scope is 1"));
         let strict = between_processes(Err(libc::EPERM), Err(libc::EPERM), Some(2));
-        assert!(strict.level == Level::Warning && strict.fix.unwrap().contains("ptrace_scope=1"));
+        assert!(strict.level == Severity::Warning && strict.fix.unwrap().contains("ptrace_scope=1"));
         let seccomp = between_processes(Err(libc::EPERM), Err(libc::EPERM), None);
         assert!(seccomp.fix.unwrap().contains("seccomp"));
     }

@@ -11,13 +11,13 @@ use ferroce_nic::sys;
 use crate::install;
 
 use super::port::ROCE_PORT;
-use super::{Finding, user_name};
+use super::{Diagnosis, user_name};
 
 /// Looks at kernel devices, packet filters and other Ferroce processes.
-pub fn check(findings: &mut Vec<Finding>) {
+pub fn check(findings: &mut Vec<Diagnosis>) {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
     if shows_own_devices() {
-        findings.push(Finding::ok(
+        findings.push(Diagnosis::ok(
             "kernel-devices",
             "The kernel's RDMA devices are hidden here: this is an environment of `ferroce run`.",
         ));
@@ -33,7 +33,7 @@ pub fn check(findings: &mut Vec<Finding>) {
 const MANY_SLOTS: usize = 64;
 
 /// Processes of other users that hold more slots than a program needs, and sockets at which no process listens.
-fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
+fn squatted(foreign_holders: &ForeignHolders) -> Option<Diagnosis> {
     let many = foreign_holders.listening.iter().filter(|(_, slots)| **slots >= MANY_SLOTS);
     let foreign_holders = &ForeignHolders {
         listening: many.map(|(holder, slots)| (*holder, *slots)).collect(),
@@ -61,8 +61,8 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
     );
     match slots {
         0 => None,
-        _ if slots + MANY_SLOTS < 4094 => Some(Finding::warning("names-held", says)),
-        _ => Some(Finding::error(
+        _ if slots + MANY_SLOTS < 4094 => Some(Diagnosis::warning("names-held", says)),
+        _ => Some(Diagnosis::error(
             "names-held",
             format!("{says} There is none left: devices can't be opened (ENOSPC)."),
             "end that user's process (as root, `ferroce doctor` sees every process), or use a network namespace of your own",
@@ -95,10 +95,10 @@ fn rdma_devices(class: &Path) -> Vec<(String, String)> {
     devices
 }
 
-fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Vec<Finding>) {
+fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Vec<Diagnosis>) {
     if has_module(modules, "rdma_rxe") {
         findings.push(
-            Finding::warning("rdma-rxe", 
+            Diagnosis::warning("rdma-rxe", 
                 "The kernel's soft-RoCE (rdma_rxe) is loaded: while it has a device, it takes UDP port 4791 of the \
                  host's network namespace for itself.",
             )
@@ -106,12 +106,12 @@ fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Ve
         );
     }
     if devices.is_empty() {
-        findings.push(Finding::ok("kernel-devices", "There is no kernel RDMA device to get in the way."));
+        findings.push(Diagnosis::ok("kernel-devices", "There is no kernel RDMA device to get in the way."));
         return;
     }
     let list: Vec<_> = devices.iter().map(|(name, driver)| format!("{name} ({driver})")).collect();
     findings.push(
-        Finding::warning("kernel-devices", format!(
+        Diagnosis::warning("kernel-devices", format!(
             "The kernel has RDMA devices: {}. Under `ferroce run` programs don't see them. A RoCE adapter keeps \
              packets for UDP port 4791 from reaching Ferroce on its own interface.",
             list.join(", ")
@@ -120,7 +120,7 @@ fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Ve
     );
 }
 
-fn packet_filter(modules: &str) -> Option<Finding> {
+fn packet_filter(modules: &str) -> Option<Diagnosis> {
     let filters: Vec<_> = ["nf_tables", "ip_tables", "ip6_tables"]
         .into_iter()
         .filter(|name| has_module(modules, name))
@@ -129,7 +129,7 @@ fn packet_filter(modules: &str) -> Option<Finding> {
         return None;
     }
     Some(
-        Finding::warning("packet-filter", format!(
+        Diagnosis::warning("packet-filter", format!(
             "A packet filter may be at work ({}); what it does with packets from other hosts can't be seen without \
              root.",
             filters.join(", ")
@@ -142,12 +142,12 @@ fn has_module(modules: &str, name: &str) -> bool {
     modules.lines().any(|line| line.split_whitespace().next() == Some(name))
 }
 
-fn others(listings: &[ListedSlots], own_uid: u32, findings: &mut Vec<Finding>) {
+fn others(listings: &[ListedSlots], own_uid: u32, findings: &mut Vec<Diagnosis>) {
     let users: BTreeSet<u32> =
         listings.iter().map(|listing| listing.uid).filter(|&uid| uid != own_uid).collect();
     for uid in users {
         findings.push(
-            Finding::warning("other-users", format!(
+            Diagnosis::warning("other-users", format!(
                 "{} runs programs with Ferroce in this network namespace: your programs and theirs exchange \
                  packets, and share memory only if both set FERROCE_TRUST. UDP port {ROCE_PORT} of an address belongs to the user who opened it first; \
                  that user's processes forward the packets of the other user.",
@@ -161,7 +161,7 @@ fn others(listings: &[ListedSlots], own_uid: u32, findings: &mut Vec<Finding>) {
     if versions.len() > 1 {
         let list: Vec<_> = versions.iter().map(u32::to_string).collect();
         findings.push(
-            Finding::warning("other-versions", format!(
+            Diagnosis::warning("other-versions", format!(
                 "You run Ferroce builds of different kinds here (process protocols {}): they can share neither the \
                  port nor memory.",
                 list.join(" and ")
@@ -194,7 +194,7 @@ mod tests {
         kernel_devices(&[], "tun 61440 2 - Live 0x0\n", &mut findings);
         assert_eq!(
             findings,
-            [Finding::ok("kernel-devices", "There is no kernel RDMA device to get in the way.")]
+            [Diagnosis::ok("kernel-devices", "There is no kernel RDMA device to get in the way.")]
         );
         findings.clear();
         let devices = [("rxe0".to_owned(), "virtual".to_owned())];

@@ -2,7 +2,7 @@
 
 use ferroce_nic::net::DeviceInfo;
 
-use super::Finding;
+use super::Diagnosis;
 
 /// Sockets of the group that shares port 4791, per address of a device.
 const SOCKETS_PER_ADDRESS: u64 = 64;
@@ -12,7 +12,7 @@ const OTHER_FDS: u64 = 192;
 const USUAL_RMEM: u64 = 212_992;
 
 /// Looks at the limits.
-pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Diagnosis>) {
     let mut addresses: Vec<_> = devices
         .iter()
         .flat_map(|device| device.gid_table().iter().map(|(_, e)| (e.ip, e.scope_id)).collect::<Vec<_>>())
@@ -33,15 +33,15 @@ fn soft_limit_of_files() -> u64 {
     limit.rlim_cur
 }
 
-fn open_files(addresses: u64, limit: u64) -> Finding {
+fn open_files(addresses: u64, limit: u64) -> Diagnosis {
     let needed = addresses * SOCKETS_PER_ADDRESS + OTHER_FDS;
     if limit >= needed {
-        return Finding::ok(
+        return Diagnosis::ok(
             "open-files",
             format!("Open files are limited to {limit}; up to {needed} may be needed."),
         );
     }
-    Finding::error(
+    Diagnosis::error(
         "open-files",
         format!(
             "Open files are limited to {limit}, but a program that uses all {addresses} addresses of the devices needs \
@@ -51,13 +51,13 @@ fn open_files(addresses: u64, limit: u64) -> Finding {
     )
 }
 
-fn receive_buffer(rmem_max: &str) -> Option<Finding> {
+fn receive_buffer(rmem_max: &str) -> Option<Diagnosis> {
     let bytes: u64 = rmem_max.trim().parse().ok()?;
     if bytes >= USUAL_RMEM {
         return None;
     }
     Some(
-        Finding::warning("receive-buffer", format!(
+        Diagnosis::warning("receive-buffer", format!(
             "Socket receive buffers are limited to {bytes} bytes: fast senders on other hosts will lose packets and \
              send again."
         ))
@@ -67,14 +67,14 @@ fn receive_buffer(rmem_max: &str) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::Severity;
     use super::*;
 
     #[test]
     fn too_few_open_files_would_stop_a_program() {
-        assert_eq!(open_files(3, 1024).level, Level::Ok);
+        assert_eq!(open_files(3, 1024).level, Severity::Ok);
         let finding = open_files(20, 1024);
-        assert_eq!(finding.level, Level::Error);
+        assert_eq!(finding.level, Severity::Error);
         assert!(finding.message.contains("needs 1472") && finding.fix.unwrap().contains("ulimit -n 2048"));
     }
 

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Level {
+pub enum Severity {
     /// As it should be.
     Ok,
     /// Something is slower, or can't be known from here.
@@ -27,7 +27,7 @@ pub enum Level {
     Error,
 }
 
-impl Level {
+impl Severity {
     /// As it is printed, and in JSON.
     const fn name(self) -> &'static str {
         match self {
@@ -40,25 +40,25 @@ impl Level {
 
 /// One sentence about this host, and the fix if there is one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
-    level: Level,
+pub struct Diagnosis {
+    level: Severity,
     /// What was looked at. It stays the same in later versions.
     code: &'static str,
     message: String,
     fix: Option<String>,
 }
 
-impl Finding {
+impl Diagnosis {
     fn ok(code: &'static str, message: impl Into<String>) -> Self {
-        Self { level: Level::Ok, code, message: message.into(), fix: None }
+        Self { level: Severity::Ok, code, message: message.into(), fix: None }
     }
 
     fn warning(code: &'static str, message: impl Into<String>) -> Self {
-        Self { level: Level::Warning, code, message: message.into(), fix: None }
+        Self { level: Severity::Warning, code, message: message.into(), fix: None }
     }
 
     fn error(code: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { level: Level::Error, code, message: message.into(), fix: Some(fix.into()) }
+        Self { level: Severity::Error, code, message: message.into(), fix: Some(fix.into()) }
     }
 
     fn with_fix(self, fix: impl Into<String>) -> Self {
@@ -83,7 +83,7 @@ pub fn doctor(peer: Option<&str>, program: Option<&Path>, json: bool) -> ExitCod
     let text = if json { format!("{:#}\n", to_json(&findings)) } else { report(&findings) };
     // Without colours where it isn't a terminal, or NO_COLOR is set.
     anstream::print!("{text}");
-    let fails = findings.iter().any(|finding| finding.level == Level::Error);
+    let fails = findings.iter().any(|finding| finding.level == Severity::Error);
     if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -93,26 +93,26 @@ pub fn no_device() -> Option<String> {
     if !usable::check(&mut findings).is_empty() {
         return None;
     }
-    let errors = findings.into_iter().filter(|finding| finding.level == Level::Error);
-    let line = |Finding { message, fix, .. }: Finding| match fix {
+    let errors = findings.into_iter().filter(|finding| finding.level == Severity::Error);
+    let line = |Diagnosis { message, fix, .. }: Diagnosis| match fix {
         Some(fix) => format!("{message} Fix: {fix}"),
         None => message,
     };
     Some(errors.map(line).collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
 }
 
-fn to_json(findings: &[Finding]) -> Value {
-    let finding = |Finding { level, code, message, fix }: &Finding| json!({ "level": level.name(), "code": code, "message": message, "fix": fix });
+fn to_json(findings: &[Diagnosis]) -> Value {
+    let finding = |Diagnosis { level, code, message, fix }: &Diagnosis| json!({ "level": level.name(), "code": code, "message": message, "fix": fix });
     findings.iter().map(finding).collect()
 }
 
-fn report(findings: &[Finding]) -> String {
+fn report(findings: &[Diagnosis]) -> String {
     let mut text = String::new();
-    for Finding { level, code, message, fix } in findings {
+    for Diagnosis { level, code, message, fix } in findings {
         let colour = match level {
-            Level::Ok => AnsiColor::Green,
-            Level::Warning => AnsiColor::Yellow,
-            Level::Error => AnsiColor::Red,
+            Severity::Ok => AnsiColor::Green,
+            Severity::Warning => AnsiColor::Yellow,
+            Severity::Error => AnsiColor::Red,
         };
         let style = colour.on_default();
         text.push_str(&format!("{style}{}{style:#}[{code}]: {message}\n", level.name()));
@@ -120,7 +120,7 @@ fn report(findings: &[Finding]) -> String {
             text.push_str(&format!("  fix: {fix}\n"));
         }
     }
-    let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
+    let errors = findings.iter().filter(|finding| finding.level == Severity::Error).count();
     text.push('\n');
     text.push_str(&match errors {
         0 => "Nothing found that would stop a verbs program here.\n".to_owned(),
@@ -153,22 +153,22 @@ mod tests {
 
     #[test]
     fn report_counts_what_would_stop_a_program() {
-        let plain = |findings: &[Finding]| anstream::adapter::strip_str(&report(findings)).to_string();
-        let fine = plain(&[Finding::ok("sky", "All is well."), Finding::warning("sky", "It rains.")]);
+        let plain = |findings: &[Diagnosis]| anstream::adapter::strip_str(&report(findings)).to_string();
+        let fine = plain(&[Diagnosis::ok("sky", "All is well."), Diagnosis::warning("sky", "It rains.")]);
         assert_eq!(
             fine,
             "ok[sky]: All is well.\nwarning[sky]: It rains.\n\nNothing found that would stop a verbs program here.\n"
         );
-        let network = Finding::error("network", "No network.", "plug it in");
-        let bad = plain(&[network, Finding::error("power", "No power.", "switch it on")]);
+        let network = Diagnosis::error("network", "No network.", "plug it in");
+        let bad = plain(&[network, Diagnosis::error("power", "No power.", "switch it on")]);
         assert!(bad.starts_with("error[network]: No network.\n  fix: plug it in\n"), "{bad}");
         assert!(bad.ends_with("\n2 errors: a program that depends on them fails here.\n"), "{bad}");
     }
 
     #[test]
     fn findings_are_there_as_json_too() {
-        let power = Finding::error("power", "No power.", "switch it on");
-        let json = to_json(&[Finding::ok("sky", "All is well."), power]);
+        let power = Diagnosis::error("power", "No power.", "switch it on");
+        let json = to_json(&[Diagnosis::ok("sky", "All is well."), power]);
         assert_eq!(json[0], json!({ "level": "ok", "code": "sky", "message": "All is well.", "fix": null }));
         assert_eq!((&json[1]["level"], &json[1]["fix"]), (&"error".into(), &"switch it on".into()));
     }

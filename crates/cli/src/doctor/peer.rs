@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ferroce_nic::net::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, is_neighbour_known, route_to};
 use ferroce_nic::sys;
 
-use super::Finding;
+use super::Diagnosis;
 use super::port::{ROCE_PORT, address};
 
 /// How long an answer from the network is waited for.
@@ -21,11 +21,11 @@ const IP_AND_UDP: u32 = 48;
 const UNKNOWN_OPCODE: u8 = 0xc0;
 
 /// Looks at the way to `peer`.
-pub fn check(peer: &str, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+pub fn check(peer: &str, devices: &[DeviceInfo], findings: &mut Vec<Diagnosis>) {
     let addresses = match resolve(peer) {
         Ok(addresses) => addresses,
         Err(error) => {
-            findings.push(Finding::error(
+            findings.push(Diagnosis::error(
                 "peer-name",
                 format!("{peer} is not a name or address that can be resolved here: {error}."),
                 "check the spelling, /etc/hosts and the name server",
@@ -40,7 +40,7 @@ pub fn check(peer: &str, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
         ways.push(found);
     }
     // A host with a way over IPv4 and none over IPv6 (or the reverse) is reachable.
-    let stops = |found: &Vec<Finding>| found.iter().any(|finding| finding.level == super::Level::Error);
+    let stops = |found: &Vec<Diagnosis>| found.iter().any(|finding| finding.level == super::Severity::Error);
     if ways.iter().any(|found| !stops(found)) {
         ways.retain(|found| !stops(found));
     }
@@ -73,9 +73,9 @@ fn resolve(peer: &str) -> io::Result<Vec<(IpAddr, u32)>> {
     Ok(found)
 }
 
-fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], findings: &mut Vec<Diagnosis>) {
     if matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()) && scope == 0 {
-        findings.push(Finding::error(
+        findings.push(Diagnosis::error(
             "peer-scope",
             format!("{ip} is link-local: it means nothing without its interface."),
             format!("`ferroce doctor {ip}%INTERFACE`"),
@@ -85,7 +85,7 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
     let route = match route_to(ip, scope) {
         Ok(Some(route)) => route,
         Ok(None) => {
-            findings.push(Finding::error(
+            findings.push(Diagnosis::error(
                 "peer-route",
                 format!("There is no route to {}.", named(peer, ip)),
                 "add one (`ip route`), or bring up the interface that leads there",
@@ -93,7 +93,7 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
             return;
         }
         Err(error) => {
-            findings.push(Finding::warning(
+            findings.push(Diagnosis::warning(
                 "peer-route",
                 format!("The way to {} can't be looked up: {error}.", named(peer, ip)),
             ));
@@ -101,7 +101,7 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
         }
     };
     if let Some(finding) = judge_route(peer, ip, &route, devices) {
-        let ends_here = finding.level == super::Level::Error || route.kind == RouteKind::Local;
+        let ends_here = finding.level == super::Severity::Error || route.kind == RouteKind::Local;
         findings.push(finding);
         if ends_here {
             return;
@@ -116,17 +116,17 @@ fn named(peer: &str, ip: IpAddr) -> String {
     if is_address { peer.to_owned() } else { format!("{peer} ({ip})") }
 }
 
-fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) -> Option<Finding> {
+fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) -> Option<Diagnosis> {
     match route.kind {
         RouteKind::Local => {
-            return Some(Finding::ok(
+            return Some(Diagnosis::ok(
                 "peer-route",
                 format!("{} is this host: no network is needed.", named(peer, ip)),
             ));
         }
         RouteKind::Unicast => {}
         RouteKind::Other(_) => {
-            return Some(Finding::error(
+            return Some(Diagnosis::error(
                 "peer-route",
                 format!("{ip} is not the address of one host (broadcast or multicast)."),
                 "name one host",
@@ -135,7 +135,7 @@ fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) ->
     }
     let device = devices.iter().find(|device| Some(device.netdev.ifindex) == route.ifindex);
     let Some(device) = device else {
-        return Some(Finding::error(
+        return Some(Diagnosis::error(
             "peer-device",
             format!("The way to {} leaves by an interface that is not a device here.", named(peer, ip)),
             "name that interface in FERROCE_DEVICES (`ip route get` shows it)",
@@ -143,27 +143,27 @@ fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) ->
     };
     let source = route.source.map_or(String::new(), |source| format!(" from {source}"));
     let gateway = route.gateway.map_or(String::new(), |gateway| format!(" by way of {gateway}"));
-    Some(Finding::ok(
+    Some(Diagnosis::ok(
         "peer-route",
         format!("{} is reached through {}{source}{gateway}.", named(peer, ip), device.name),
     ))
 }
 
 /// Sends datagrams as long as the largest packet, and looks what the network answers.
-fn probe(peer: &str, ip: IpAddr, scope: u32, route: &Route, devices: &[DeviceInfo]) -> Finding {
+fn probe(peer: &str, ip: IpAddr, scope: u32, route: &Route, devices: &[DeviceInfo]) -> Diagnosis {
     let device = devices.iter().find(|device| Some(device.netdev.ifindex) == route.ifindex);
     let interface_mtu = device.map_or(1500, |device| device.netdev.mtu);
     match send_probe(ip, scope, interface_mtu) {
         Ok((answer, mtu)) => {
             let answer = match answer {
-                Answer::Silence if !is_neighbour_there(route.gateway.unwrap_or(ip), device) => {
-                    Answer::NoNeighbour(route.gateway.unwrap_or(ip))
+                ProbeAnswer::Silence if !is_neighbour_there(route.gateway.unwrap_or(ip), device) => {
+                    ProbeAnswer::NoNeighbour(route.gateway.unwrap_or(ip))
                 }
                 answer => answer,
             };
             judge_probe(peer, &answer, route.mtu.map_or(mtu, |of_route| of_route.min(mtu)), interface_mtu)
         }
-        Err(error) => Finding::error(
+        Err(error) => Diagnosis::error(
             "peer-send",
             format!("A datagram to UDP port {ROCE_PORT} of {} can't be sent: {error}.", named(peer, ip)),
             "look at the packet filter of this host (output of UDP port 4791)",
@@ -190,7 +190,7 @@ fn is_neighbour_there(ip: IpAddr, device: Option<&DeviceInfo>) -> bool {
 
 /// What came back.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Answer {
+enum ProbeAnswer {
     Silence,
     /// The host, or the gateway to it, has not answered the kernel's question for its hardware address.
     NoNeighbour(IpAddr),
@@ -199,7 +199,7 @@ enum Answer {
 }
 
 /// The answer, and the MTU of the path as far as it is known afterwards.
-fn send_probe(ip: IpAddr, scope: u32, interface_mtu: u32) -> io::Result<(Answer, u32)> {
+fn send_probe(ip: IpAddr, scope: u32, interface_mtu: u32) -> io::Result<(ProbeAnswer, u32)> {
     let any = if ip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     set_dont_fragment(&socket, ip.is_ipv4())?;
@@ -208,16 +208,16 @@ fn send_probe(ip: IpAddr, scope: u32, interface_mtu: u32) -> io::Result<(Answer,
     let longest = (active_mtu(interface_mtu) + 80).min(interface_mtu).saturating_sub(IP_AND_UDP);
     let mut packet = vec![0u8; longest as usize];
     packet[0] = UNKNOWN_OPCODE;
-    let mut answer = Answer::Silence;
+    let mut answer = ProbeAnswer::Silence;
     let deadline = Instant::now() + PATIENCE;
     let mut next = Instant::now();
-    while Instant::now() < deadline && answer == Answer::Silence {
+    while Instant::now() < deadline && answer == ProbeAnswer::Silence {
         // The first may be lost to address resolution, or be the one that finds out the path's MTU.
         if Instant::now() >= next {
             answer = classify(socket.send(&packet).map(|_| ()))?;
             next += PATIENCE / 3;
         }
-        if answer == Answer::Silence {
+        if answer == ProbeAnswer::Silence {
             std::thread::sleep(Duration::from_millis(10));
             answer = classify(socket.recv(&mut [0; 64]).map(|_| ()))?;
         }
@@ -225,12 +225,12 @@ fn send_probe(ip: IpAddr, scope: u32, interface_mtu: u32) -> io::Result<(Answer,
     Ok((answer, path_mtu(&socket, ip.is_ipv4()).unwrap_or(interface_mtu)))
 }
 
-fn classify(result: io::Result<()>) -> io::Result<Answer> {
-    let Err(error) = result else { return Ok(Answer::Silence) };
+fn classify(result: io::Result<()>) -> io::Result<ProbeAnswer> {
+    let Err(error) = result else { return Ok(ProbeAnswer::Silence) };
     match error.raw_os_error() {
         // Too long for the path: the kernel has noted the path's MTU.
-        Some(libc::EAGAIN | libc::EINTR | libc::EMSGSIZE) => Ok(Answer::Silence),
-        Some(libc::ECONNREFUSED) => Ok(Answer::NobodyListens),
+        Some(libc::EAGAIN | libc::EINTR | libc::EMSGSIZE) => Ok(ProbeAnswer::Silence),
+        Some(libc::ECONNREFUSED) => Ok(ProbeAnswer::NobodyListens),
         Some(
             libc::EHOSTUNREACH
             | libc::ENETUNREACH
@@ -238,15 +238,15 @@ fn classify(result: io::Result<()>) -> io::Result<Answer> {
             | libc::EPROTO
             | libc::ENOPROTOOPT
             | libc::EACCES,
-        ) => Ok(Answer::Unreachable(error.to_string())),
+        ) => Ok(ProbeAnswer::Unreachable(error.to_string())),
         _ => Err(error),
     }
 }
 
-fn judge_probe(peer: &str, answer: &Answer, path_mtu: u32, interface_mtu: u32) -> Finding {
+fn judge_probe(peer: &str, answer: &ProbeAnswer, path_mtu: u32, interface_mtu: u32) -> Diagnosis {
     let usable = active_mtu(path_mtu);
     if usable < active_mtu(interface_mtu) {
-        return Finding::error(
+        return Diagnosis::error(
             "path-mtu",
             format!(
                 "The path to {peer} carries packets of {path_mtu} bytes only, the interface {interface_mtu}: full \
@@ -258,21 +258,21 @@ fn judge_probe(peer: &str, answer: &Answer, path_mtu: u32, interface_mtu: u32) -
         );
     }
     match answer {
-        Answer::NobodyListens => Finding::ok("peer-port", format!(
+        ProbeAnswer::NobodyListens => Diagnosis::ok("peer-port", format!(
             "{peer} answers that nothing listens on UDP port {ROCE_PORT} at the moment: the way is open, and no \
              verbs program runs there yet."
         )),
-        Answer::Silence => Finding::warning("peer-port", format!(
+        ProbeAnswer::Silence => Diagnosis::warning("peer-port", format!(
             "{peer} does not turn packets for UDP port {ROCE_PORT} back: either a verbs program or an adapter \
              listens there, or a packet filter drops them."
         ))
         .with_fix("if programs get no answer, run `ferroce doctor` there, and let UDP port 4791 in"),
-        Answer::NoNeighbour(neighbour) => Finding::error(
+        ProbeAnswer::NoNeighbour(neighbour) => Diagnosis::error(
             "peer-unreachable",
             format!("{peer} can't be reached: no neighbour answers for {neighbour}."),
             "check that the host is up and has this address, and the cable or virtual network between",
         ),
-        Answer::Unreachable(error) => Finding::error("peer-unreachable", 
+        ProbeAnswer::Unreachable(error) => Diagnosis::error("peer-unreachable", 
             format!("{peer} can't be reached: {error}."),
             "check that the host is up, its address, and packet filters on the way",
         ),
@@ -298,7 +298,7 @@ fn path_mtu(socket: &UdpSocket, is_ipv4: bool) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::Severity;
     use super::*;
 
     fn route(kind: RouteKind) -> Route {
@@ -309,7 +309,7 @@ mod tests {
     fn own_addresses_need_no_network() {
         let ip = "127.0.0.1".parse().unwrap();
         let finding = judge_route("here", ip, &route(RouteKind::Local), &[]).unwrap();
-        assert_eq!(finding.level, Level::Ok);
+        assert_eq!(finding.level, Severity::Ok);
         assert_eq!(resolve("127.0.0.1").unwrap(), [(ip, 0)]);
         assert_eq!(resolve("::1").unwrap(), [("::1".parse().unwrap(), 0)]);
     }
@@ -318,35 +318,35 @@ mod tests {
     fn way_through_no_device_would_stop_a_program() {
         let ip = "10.0.0.9".parse().unwrap();
         let finding = judge_route("there", ip, &route(RouteKind::Unicast), &[]).unwrap();
-        assert!(finding.level == Level::Error && finding.fix.unwrap().contains("FERROCE_DEVICES"));
+        assert!(finding.level == Severity::Error && finding.fix.unwrap().contains("FERROCE_DEVICES"));
         let finding = judge_route("all", ip, &route(RouteKind::Other(libc::RTN_BROADCAST)), &[]).unwrap();
-        assert_eq!(finding.level, Level::Error);
+        assert_eq!(finding.level, Severity::Error);
     }
 
     #[test]
     fn narrow_path_would_stop_a_program() {
-        let finding = judge_probe("there", &Answer::Silence, 1400, 9000);
-        assert!(finding.level == Level::Error && finding.fix.unwrap().contains("-m 1024"));
+        let finding = judge_probe("there", &ProbeAnswer::Silence, 1400, 9000);
+        assert!(finding.level == Severity::Error && finding.fix.unwrap().contains("-m 1024"));
         // 1400 and 1500 both carry packets of path MTU 1024.
-        assert_eq!(judge_probe("there", &Answer::NobodyListens, 1400, 1500).level, Level::Ok);
+        assert_eq!(judge_probe("there", &ProbeAnswer::NobodyListens, 1400, 1500).level, Severity::Ok);
     }
 
     #[test]
     fn silence_is_not_taken_for_an_answer() {
-        let finding = judge_probe("there", &Answer::Silence, 1500, 1500);
-        assert!(finding.level == Level::Warning && finding.message.contains("packet filter drops them"));
-        let absent = judge_probe("there", &Answer::NoNeighbour("10.0.0.9".parse().unwrap()), 1500, 1500);
+        let finding = judge_probe("there", &ProbeAnswer::Silence, 1500, 1500);
+        assert!(finding.level == Severity::Warning && finding.message.contains("packet filter drops them"));
+        let absent = judge_probe("there", &ProbeAnswer::NoNeighbour("10.0.0.9".parse().unwrap()), 1500, 1500);
         assert!(
-            absent.level == Level::Error && absent.message.ends_with("no neighbour answers for 10.0.0.9.")
+            absent.level == Severity::Error && absent.message.ends_with("no neighbour answers for 10.0.0.9.")
         );
-        let gone = Answer::Unreachable("No route to host".into());
-        assert_eq!(judge_probe("there", &gone, 1500, 1500).level, Level::Error);
+        let gone = ProbeAnswer::Unreachable("No route to host".into());
+        assert_eq!(judge_probe("there", &gone, 1500, 1500).level, Severity::Error);
     }
 
     #[test]
     fn unused_port_of_this_host_is_turned_back() {
         // No process listens at this address of the loopback network.
         let (answer, _) = send_probe("127.47.91.3".parse().unwrap(), 0, 1500).unwrap();
-        assert_eq!(answer, Answer::NobodyListens);
+        assert_eq!(answer, ProbeAnswer::NobodyListens);
     }
 }

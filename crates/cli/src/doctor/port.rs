@@ -9,7 +9,7 @@ use ferroce_nic::host::listings;
 use ferroce_nic::net::{DeviceInfo, interfaces};
 use ferroce_nic::sys;
 
-use super::{Finding, user_name};
+use super::{Diagnosis, user_name};
 
 /// The port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
@@ -18,14 +18,14 @@ const SELF_TEST_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A socket as /proc/net/udp and udp6 show it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Socket {
+struct SocketEntry {
     ip: IpAddr,
     uid: u32,
     inode: u64,
 }
 
 /// Looks at the port on each address of each device.
-pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Diagnosis>) {
     let sockets = open_sockets(ROCE_PORT);
     let users: BTreeSet<u32> = listings().iter().map(|listing| listing.uid).collect();
     let mut seen = BTreeSet::new();
@@ -39,14 +39,14 @@ pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
 }
 
 /// `users`: the users with Ferroce processes here.
-fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], users: &BTreeSet<u32>) -> Finding {
-    let holders: Vec<&Socket> = sockets.iter().filter(|socket| conflicts(socket.ip, ip)).collect();
+fn check_address(ip: IpAddr, scope_id: u32, sockets: &[SocketEntry], users: &BTreeSet<u32>) -> Diagnosis {
+    let holders: Vec<&SocketEntry> = sockets.iter().filter(|socket| conflicts(socket.ip, ip)).collect();
     // Binding would disturb a group of sockets that is at work, and proves nothing more.
     if let Some(first) = holders.first()
         && users.contains(&first.uid)
         && holders.iter().all(|socket| (socket.uid, socket.ip) == (first.uid, ip))
     {
-        return Finding::ok(
+        return Diagnosis::ok(
             "port",
             if first.uid == sys::user_id() {
                 format!(
@@ -62,19 +62,19 @@ fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], users: &BTreeSet
     }
     match bind(ip, scope_id) {
         Ok(socket) => self_test(&socket, ip, scope_id),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Finding::error(
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Diagnosis::error(
             "port-taken",
             format!("UDP port {ROCE_PORT} on {ip} is taken{}.", holder_text(holders.first().copied())),
             "end that process, or use another interface (FERROCE_DEVICES) or network namespace",
         ),
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Finding::warning(
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Diagnosis::warning(
             "address-tentative",
             format!(
                 "The address {ip} can't be used just now: it has gone, or the kernel still looks for another host that \
                  has it (`ip address` shows it as tentative)."
             ),
         ),
-        Err(error) => Finding::error(
+        Err(error) => Diagnosis::error(
             "port",
             format!("UDP port {ROCE_PORT} on {ip} cannot be used: {error}."),
             "allow UDP sockets in the sandbox or seccomp profile that this runs in",
@@ -95,17 +95,17 @@ pub fn address(ip: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
 }
 
 /// Sends a datagram from another port of the address to `receiver`, which is bound to it.
-fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Finding {
+fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Diagnosis {
     let blocked = |how: String| {
         let says = format!("UDP port {ROCE_PORT} on {ip} is free, but a datagram sent to it here {how}");
         if !loopback_is_up() {
-            return Finding::error(
+            return Diagnosis::error(
                 "loopback-down",
                 format!("{says}: lo is down, and packets between programs of one host take it."),
                 "`ip link set lo up`",
             );
         }
-        Finding::error(
+        Diagnosis::error(
             "port-blocked",
             format!("{says}."),
             format!(
@@ -129,9 +129,10 @@ fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Finding {
         Err(io::ErrorKind::TimedOut.into())
     };
     match attempt() {
-        Ok(()) => {
-            Finding::ok("port", format!("UDP port {ROCE_PORT} on {ip} is free, and datagrams to it arrive."))
-        }
+        Ok(()) => Diagnosis::ok(
+            "port",
+            format!("UDP port {ROCE_PORT} on {ip} is free, and datagrams to it arrive."),
+        ),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             blocked("does not arrive".into())
         }
@@ -156,7 +157,7 @@ fn conflicts(bound: IpAddr, wanted: IpAddr) -> bool {
     }
 }
 
-fn holder_text(holder: Option<&Socket>) -> String {
+fn holder_text(holder: Option<&SocketEntry>) -> String {
     let Some(socket) = holder else {
         return " by something that is not visible here (another user or PID namespace, or the kernel)"
             .into();
@@ -193,9 +194,9 @@ pub fn process_with(inode: u64) -> Option<(u32, String)> {
 
 /// The sockets on `port` in this network namespace. The kernel gives its tables piece by piece, and leaves a socket out where
 /// another one ends between two pieces: a socket that stays is in one of several readings.
-fn open_sockets(port: u16) -> Vec<Socket> {
+fn open_sockets(port: u16) -> Vec<SocketEntry> {
     const READINGS: usize = 4;
-    let mut found: Vec<Socket> = Vec::new();
+    let mut found: Vec<SocketEntry> = Vec::new();
     for path in ["/proc/net/udp", "/proc/net/udp6"].repeat(READINGS) {
         for socket in sockets_on_port(&std::fs::read_to_string(path).unwrap_or_default(), port) {
             if !found.contains(&socket) {
@@ -207,14 +208,14 @@ fn open_sockets(port: u16) -> Vec<Socket> {
 }
 
 /// The sockets on `port` in the text of /proc/net/udp or udp6.
-fn sockets_on_port(table: &str, port: u16) -> Vec<Socket> {
+fn sockets_on_port(table: &str, port: u16) -> Vec<SocketEntry> {
     let socket = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (ip, local_port) = fields.get(1)?.split_once(':')?;
         if u16::from_str_radix(local_port, 16).ok()? != port {
             return None;
         }
-        Some(Socket {
+        Some(SocketEntry {
             ip: parse_ip(ip)?,
             uid: fields.get(7)?.parse().ok()?,
             inode: fields.get(9)?.parse().ok()?,
@@ -239,7 +240,7 @@ fn parse_ip(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::Severity;
     use super::*;
 
     const UDP: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
@@ -259,10 +260,13 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn sockets_on_the_port_are_read_with_owner_and_inode() {
-        assert_eq!(sockets_on_port(UDP, 4791), [Socket { ip: ip("127.0.0.1"), uid: 1000, inode: 4711 }]);
+        assert_eq!(sockets_on_port(UDP, 4791), [SocketEntry { ip: ip("127.0.0.1"), uid: 1000, inode: 4711 }]);
         assert_eq!(
             sockets_on_port(UDP6, 4791),
-            [Socket { ip: ip("::"), uid: 0, inode: 99 }, Socket { ip: ip("fe80::1"), uid: 33, inode: 98 },]
+            [
+                SocketEntry { ip: ip("::"), uid: 0, inode: 99 },
+                SocketEntry { ip: ip("fe80::1"), uid: 33, inode: 98 },
+            ]
         );
         assert_eq!(sockets_on_port("", 4791), []);
     }
@@ -293,16 +297,16 @@ mod tests {
             return ferroce_tests::record_skip("127.47.91.1:4791 can't be bound here");
         };
         let finding = check_address(here, 0, &open_sockets(ROCE_PORT), &BTreeSet::new());
-        assert_eq!(finding.level, Level::Error);
+        assert_eq!(finding.level, Severity::Error);
         assert!(finding.message.contains(&format!("by process {}", std::process::id())), "{finding:?}");
     }
 
     #[test]
     fn port_of_another_users_ferroce_is_in_nobodys_way() {
         let address = ip("127.47.91.3");
-        let socket = |ip| Socket { ip, uid: 4_000_000, inode: 7 };
+        let socket = |ip| SocketEntry { ip, uid: 4_000_000, inode: 7 };
         let finding = check_address(address, 0, &[socket(address)], &BTreeSet::from([4_000_000]));
-        assert_eq!(finding.level, Level::Ok, "{finding:?}");
+        assert_eq!(finding.level, Severity::Ok, "{finding:?}");
         assert!(finding.message.contains("which pass your packets on"), "{finding:?}");
     }
 
@@ -311,7 +315,7 @@ mod tests {
         let finding = check_address(ip("127.47.91.2"), 0, &[], &BTreeSet::new());
         assert_eq!(
             finding,
-            Finding::ok("port", "UDP port 4791 on 127.47.91.2 is free, and datagrams to it arrive.")
+            Diagnosis::ok("port", "UDP port 4791 on 127.47.91.2 is free, and datagrams to it arrive.")
         );
     }
 }

@@ -4,23 +4,23 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::Finding;
+use super::Diagnosis;
 use crate::obstacles::{Obstacle, obstacles};
 use crate::{elf, install, output};
 
 /// Asks the loader what it would load. As ldd(1) warns, a program with a loader of its own may be run for that.
-pub fn check(program: &Path, findings: &mut Vec<Finding>) {
+pub fn check(program: &Path, findings: &mut Vec<Diagnosis>) {
     let name = program.display().to_string();
     match std::fs::File::open(program) {
         Ok(_) if program.is_file() => {}
         Ok(_) => {
             let says = format!("{name} isn't a file.");
-            return findings.push(Finding::error("program-missing", says, "name the program's file"));
+            return findings.push(Diagnosis::error("program-missing", says, "name the program's file"));
         }
         Err(error) => {
             let says = format!("{name}: {}.", output::path_error(program, &error));
             let fix = "check the path; `command -v NAME` shows where a command is";
-            return findings.push(Finding::error("program-missing", says, fix));
+            return findings.push(Diagnosis::error("program-missing", says, fix));
         }
     }
     let elf = elf::inspect(program);
@@ -28,10 +28,11 @@ pub fn check(program: &Path, findings: &mut Vec<Finding>) {
     let beside = libraries.as_deref().unwrap_or(Path::new("/"));
     let found = obstacles(program, elf.as_ref(), beside, true);
     let loads = found.is_empty();
-    let of_obstacle = |Obstacle { says, fix }| Finding::error("program-unsuitable", format!("{says}."), fix);
+    let of_obstacle =
+        |Obstacle { says, fix }| Diagnosis::error("program-unsuitable", format!("{says}."), fix);
     findings.extend(found.into_iter().map(of_obstacle));
     if elf.is_none() {
-        findings.push(Finding::warning(
+        findings.push(Diagnosis::warning(
             "program-libraries",
             format!("{name} isn't an ELF program: its libraries are those of its interpreter."),
         ));
@@ -43,7 +44,7 @@ pub fn check(program: &Path, findings: &mut Vec<Finding>) {
         }
         match command.output() {
             Ok(output) => judge(&name, &output, findings),
-            Err(error) => findings.push(Finding::warning(
+            Err(error) => findings.push(Diagnosis::warning(
                 "program-libraries",
                 format!("The libraries of {name} are unknown: ldd can't be run: {error}."),
             )),
@@ -51,22 +52,23 @@ pub fn check(program: &Path, findings: &mut Vec<Finding>) {
     }
 }
 
-fn judge(name: &str, output: &Output, findings: &mut Vec<Finding>) {
+fn judge(name: &str, output: &Output, findings: &mut Vec<Diagnosis>) {
     let text = String::from_utf8_lossy(&output.stdout);
     let missing: Vec<&str> = missing(&text).collect();
     if !output.status.success() && missing.is_empty() {
         let why = String::from_utf8_lossy(&output.stderr);
         let why = why.lines().chain(text.lines()).map(str::trim).find(|line| !line.is_empty()).unwrap_or("?");
-        findings.push(Finding::warning(
+        findings.push(Diagnosis::warning(
             "program-libraries",
             format!("The libraries of {name} are unknown: {why}."),
         ));
     } else if missing.is_empty() {
-        findings.push(Finding::ok("program-libraries", format!("All libraries that {name} needs are here.")));
+        findings
+            .push(Diagnosis::ok("program-libraries", format!("All libraries that {name} needs are here.")));
     }
     findings.extend(missing.into_iter().map(|library| {
         let says = format!("{name} needs {library}, which isn't here: the loader won't start it.");
-        Finding::error("program-libraries", says, fix(library))
+        Diagnosis::error("program-libraries", says, fix(library))
     }));
 }
 
@@ -89,11 +91,11 @@ fn fix(library: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Level;
+    use crate::doctor::Severity;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    fn judged(status: i32, stdout: &str, stderr: &str) -> Vec<Finding> {
+    fn judged(status: i32, stdout: &str, stderr: &str) -> Vec<Diagnosis> {
         let output = Output {
             status: ExitStatus::from_raw(status << 8),
             stdout: stdout.into(),
@@ -111,7 +113,7 @@ mod tests {
         let findings = judged(0, ldd, "");
         assert_eq!(findings.len(), 3);
         for (finding, library) in findings.iter().zip(["libmlx5.so.1", "libefa.so.1", "libx.so"]) {
-            assert_eq!(finding.level, Level::Error);
+            assert_eq!(finding.level, Severity::Error);
             assert!(finding.message.contains(library), "{finding:?}");
             let providers = finding.fix.as_ref().unwrap().contains("ibverbs-providers");
             assert_eq!(providers, library != "libx.so", "{finding:?}");
@@ -125,7 +127,7 @@ mod tests {
             check(Path::new(path), &mut findings);
             assert_eq!(
                 (findings.len(), findings[0].level, findings[0].code),
-                (1, Level::Error, "program-missing")
+                (1, Severity::Error, "program-missing")
             );
         }
     }
@@ -133,9 +135,9 @@ mod tests {
     #[test]
     fn what_is_complete_or_no_program_is_no_obstacle() {
         let findings = judged(0, "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n", "");
-        assert_eq!(findings, [Finding::ok("program-libraries", "All libraries that app needs are here.")]);
+        assert_eq!(findings, [Diagnosis::ok("program-libraries", "All libraries that app needs are here.")]);
         let findings = judged(1, "\tnot a dynamic executable\n", "");
-        assert_eq!(findings[0].level, Level::Warning);
+        assert_eq!(findings[0].level, Severity::Warning);
         assert!(findings[0].message.ends_with("are unknown: not a dynamic executable."), "{findings:?}");
     }
 }

@@ -2,19 +2,19 @@
 
 use ferroce_nic::net::{DeviceInfo, NetError, PortState, discover};
 
-use super::Finding;
+use super::Diagnosis;
 use crate::{devices, install};
 
 /// What scripts and examples ask for most.
 const COMMON_PATH_MTU: u32 = 1024;
 
 /// Looks at the installation and the devices; returns the latter for the other checks.
-pub fn check(findings: &mut Vec<Finding>) -> Vec<DeviceInfo> {
+pub fn check(findings: &mut Vec<Diagnosis>) -> Vec<DeviceInfo> {
     findings.push(match install::library_directory() {
         Ok(directory) => {
-            Finding::ok("libraries", format!("Ferroce's libraries are in {}.", directory.display()))
+            Diagnosis::ok("libraries", format!("Ferroce's libraries are in {}.", directory.display()))
         }
-        Err(missing) => Finding::error(
+        Err(missing) => Diagnosis::error(
             "libraries",
             format!("`ferroce run` cannot start anything: {}.", missing.says),
             missing.fix,
@@ -25,11 +25,11 @@ pub fn check(findings: &mut Vec<Finding>) -> Vec<DeviceInfo> {
     found.unwrap_or_default()
 }
 
-fn judge(found: &Result<Vec<DeviceInfo>, NetError>, findings: &mut Vec<Finding>) {
+fn judge(found: &Result<Vec<DeviceInfo>, NetError>, findings: &mut Vec<Diagnosis>) {
     let devices = match found {
         Ok(devices) => devices,
         Err(error @ NetError::Netlink { .. }) => {
-            findings.push(Finding::error(
+            findings.push(Diagnosis::error(
                 "netlink",
                 format!("The network interfaces cannot be read: {error}."),
                 "allow AF_NETLINK sockets in the sandbox or seccomp profile that this runs in",
@@ -37,7 +37,7 @@ fn judge(found: &Result<Vec<DeviceInfo>, NetError>, findings: &mut Vec<Finding>)
             return;
         }
         Err(error) => {
-            findings.push(Finding::error(
+            findings.push(Diagnosis::error(
                 "devices-setting",
                 format!("{error}."),
                 "correct FERROCE_DEVICES, or unset it",
@@ -46,7 +46,7 @@ fn judge(found: &Result<Vec<DeviceInfo>, NetError>, findings: &mut Vec<Finding>)
         }
     };
     if devices.is_empty() {
-        findings.push(Finding::error(
+        findings.push(Diagnosis::error(
             "no-device",
             "There is no device: no network interface, not even lo, is up and has an address.",
             "bring one up (`ip link set lo up` is enough for programs on one host)",
@@ -56,19 +56,19 @@ fn judge(found: &Result<Vec<DeviceInfo>, NetError>, findings: &mut Vec<Finding>)
         judge_device(device, findings);
     }
     if !devices.is_empty() && devices.iter().all(|device| device.netdev.is_loopback()) {
-        findings.push(Finding::warning(
+        findings.push(Diagnosis::warning(
             "loopback-only",
             "The only device is lo: programs on this host reach each other, other hosts can't be reached.",
         ));
     }
 }
 
-fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
+fn judge_device(device: &DeviceInfo, findings: &mut Vec<Diagnosis>) {
     let (netdev, port) = (&device.netdev, device.port());
     let gids = device.gid_table();
     let name = format!("{} (interface {})", device.name, netdev.name);
     if gids.iter().next().is_none() {
-        findings.push(Finding::error(
+        findings.push(Diagnosis::error(
             "no-address",
             format!("{name} has no address, so no GID."),
             format!("give it one: `ip address add ADDRESS/PREFIX dev {}`", netdev.name),
@@ -76,7 +76,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
         return;
     }
     if port.state == PortState::Down {
-        findings.push(Finding::error(
+        findings.push(Diagnosis::error(
             "device-down",
             format!("{name} is down."),
             format!(
@@ -93,13 +93,13 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
             addresses.push(address);
         }
     }
-    findings.push(Finding::ok(
+    findings.push(Diagnosis::ok(
         "device",
         format!("{name} is active with path MTU {} at {}.", port.active_mtu, addresses.join(", ")),
     ));
     if port.active_mtu < COMMON_PATH_MTU {
         findings.push(
-            Finding::warning("small-mtu", format!(
+            Diagnosis::warning("small-mtu", format!(
                 "{name} has an MTU of only {}: programs that ask for a path MTU above {} fail towards other hosts.",
                 netdev.mtu, port.active_mtu
             ))
@@ -111,12 +111,12 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
     }
     if port.link_layer.is_infiniband() {
         findings.extend(ferroce_nic::net::why_no_lid(netdev).map(|why| {
-            Finding::warning("no-lid", format!("{why}."))
+            Diagnosis::warning("no-lid", format!("{why}."))
                 .with_fix("have programs use a GRH, or give the interface another address")
         }));
     } else if gids.get(1).is_none() {
         findings.push(
-            Finding::warning(
+            Diagnosis::warning(
                 "no-ipv4",
                 format!("{name} has no IPv4 address: GID index 1, which most scripts ask for, is empty."),
             )
@@ -127,7 +127,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::Severity;
     use super::*;
     use ferroce_nic::net::{Address, Netdev};
 
@@ -151,7 +151,7 @@ mod tests {
         DeviceInfo { name: "ferroce0".into(), netdev, node_guid: [1; 8] }
     }
 
-    fn judged(found: &Result<Vec<DeviceInfo>, NetError>) -> Vec<Finding> {
+    fn judged(found: &Result<Vec<DeviceInfo>, NetError>) -> Vec<Diagnosis> {
         let mut findings = Vec::new();
         judge(found, &mut findings);
         findings
@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn no_device_would_stop_a_program() {
         let findings = judged(&Ok(Vec::new()));
-        assert_eq!(findings[0].level, Level::Error);
+        assert_eq!(findings[0].level, Severity::Error);
         let findings = judged(&Err(NetError::Twice { name: "eth0".into() }));
-        assert_eq!(findings[0].level, Level::Error);
+        assert_eq!(findings[0].level, Severity::Error);
         assert!(findings[0].message.contains("FERROCE_DEVICES: \"eth0\" is named twice"), "{findings:?}");
     }
 
@@ -171,14 +171,14 @@ mod tests {
         let findings = judged(&Ok(vec![device(1500, &["10.0.0.1"])]));
         assert_eq!(
             findings,
-            [Finding::ok("device", "ferroce0 (interface eth0) is active with path MTU 1024 at 10.0.0.1.")]
+            [Diagnosis::ok("device", "ferroce0 (interface eth0) is active with path MTU 1024 at 10.0.0.1.")]
         );
     }
 
     #[test]
     fn small_mtu_and_missing_ipv4_are_notes() {
         let findings = judged(&Ok(vec![device(1000, &["fe80::1"])]));
-        assert_eq!(findings[1].level, Level::Warning);
+        assert_eq!(findings[1].level, Severity::Warning);
         assert!(findings[1].message.contains("above 512"), "{findings:?}");
         assert!(findings[2].message.contains("GID index 1"), "{findings:?}");
     }

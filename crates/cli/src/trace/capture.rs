@@ -1,8 +1,8 @@
 //! The packets of a capture: a file of pcapng or pcap, which may still be written.
 
-use super::packet::{Packet, Way};
+use super::packet::{CapturedPacket, PacketDirection};
 use crate::output;
-use crate::progress::Reading;
+use crate::progress::ProgressLine;
 use pcap_parser::pcapng::{Block, EnhancedPacketBlock, InterfaceDescriptionBlock, OptionCode};
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 use std::fs::File;
@@ -25,12 +25,12 @@ const ETHERTYPES_OF_IP: [u16; 2] = [0x0800, 0x86dd];
 pub fn read(
     file: &Path,
     follow: bool,
-    mut take: impl FnMut(&Packet, &mut Reading) -> Result<ControlFlow<()>, String>,
+    mut take: impl FnMut(&CapturedPacket, &mut ProgressLine) -> Result<ControlFlow<()>, String>,
 ) -> Result<(), String> {
     let opened = File::open(file).map_err(|error| output::path_error(file, &error))?;
     // Of a pipe, or of a file that is waited at, the end isn't known.
     let length = opened.metadata().ok().filter(|of| of.is_file() && !follow).map_or(0, |of| of.len());
-    let mut reading = Reading::of(length);
+    let mut reading = ProgressLine::of(length);
     let mut reader =
         create_reader(BUFFER, Growing { file: opened, follow }).map_err(|error| match error {
             PcapError::Eof => "it is empty".to_owned(),
@@ -79,24 +79,24 @@ impl Read for Growing {
 /// Blocks in, packets out.
 #[derive(Default)]
 struct Decoder {
-    interfaces: Vec<Interface>,
+    interfaces: Vec<CaptureInterface>,
     /// When the first packet came, in nanoseconds.
     first: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
-struct Interface {
+struct CaptureInterface {
     link: Linktype,
     /// Units of its clock in a second.
     resolution: u64,
 }
 
 impl Decoder {
-    fn block(&mut self, block: &PcapBlockOwned<'_>) -> Option<Packet> {
+    fn block(&mut self, block: &PcapBlockOwned<'_>) -> Option<CapturedPacket> {
         match block {
             PcapBlockOwned::NG(Block::SectionHeader(_)) => self.interfaces.clear(),
             PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
-                self.interfaces.push(Interface::of(interface));
+                self.interfaces.push(CaptureInterface::of(interface));
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
                 let interface = *self.interfaces.get(packet.if_id as usize)?;
@@ -106,21 +106,27 @@ impl Decoder {
             }
             PcapBlockOwned::LegacyHeader(header) => {
                 let resolution = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
-                self.interfaces = vec![Interface { link: header.network, resolution }];
+                self.interfaces = vec![CaptureInterface { link: header.network, resolution }];
             }
             PcapBlockOwned::Legacy(packet) => {
-                let Interface { link, resolution } = *self.interfaces.first()?;
+                let CaptureInterface { link, resolution } = *self.interfaces.first()?;
                 // In units of its clock, whatever the parser calls it.
                 let fraction = u64::from(packet.ts_usec) * (1_000_000_000 / resolution);
                 let at = u64::from(packet.ts_sec) * 1_000_000_000 + fraction;
-                return self.packet(link, at, Way::Unknown, packet.data);
+                return self.packet(link, at, PacketDirection::Unknown, packet.data);
             }
             PcapBlockOwned::NG(_) => {}
         }
         None
     }
 
-    fn packet(&mut self, link: Linktype, at: u64, way: Way, bytes: &[u8]) -> Option<Packet> {
+    fn packet(
+        &mut self,
+        link: Linktype,
+        at: u64,
+        way: PacketDirection,
+        bytes: &[u8],
+    ) -> Option<CapturedPacket> {
         let packet = match link {
             Linktype::ETHERNET => {
                 let kind = u16::from_be_bytes(*bytes.get(12..14)?.first_chunk()?);
@@ -131,23 +137,23 @@ impl Decoder {
             _ => return None,
         };
         let since = at.saturating_sub(*self.first.get_or_insert(at));
-        Packet::of(since as f64 / 1e9, way, packet)
+        CapturedPacket::of(since as f64 / 1e9, way, packet)
     }
 }
 
-impl Interface {
+impl CaptureInterface {
     fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
         Self { link: block.linktype, resolution: block.ts_resolution().unwrap_or(1_000_000) }
     }
 }
 
 /// The direction in epb_flags (pcapng, section 4.3.1).
-fn way_of(packet: &EnhancedPacketBlock<'_>) -> Way {
+fn way_of(packet: &EnhancedPacketBlock<'_>) -> PacketDirection {
     let flags = packet.options.iter().find(|option| option.code == OptionCode(2));
     match flags.and_then(|option| option.value.first().copied()).map(|byte| byte & 3) {
-        Some(1) => Way::In,
-        Some(2) => Way::Out,
-        _ => Way::Unknown,
+        Some(1) => PacketDirection::In,
+        Some(2) => PacketDirection::Out,
+        _ => PacketDirection::Unknown,
     }
 }
 

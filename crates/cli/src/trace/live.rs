@@ -1,6 +1,6 @@
 //! The messages of a running process, as it reports them.
 
-use super::Options;
+use super::TraceOptions;
 use crate::output;
 use crate::watch::NO_LIST;
 use ferroce_explain::STATUSES;
@@ -16,14 +16,14 @@ const LOOK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Prints messages until the process ends.
-pub fn trace(options: &Options<'_>, pid: u32) -> Result<ExitCode, String> {
+pub fn trace(options: &TraceOptions<'_>, pid: u32) -> Result<ExitCode, String> {
     if options.pairs.len() > NAMED {
         return Err(format!("at most {NAMED} queue pairs can be chosen of a process"));
     }
     let filter = Filter { errors: options.errors, numbers: options.pairs.to_vec() }.to_bytes();
     let watched = find(pid)?;
     let tracer = Tracer::attach(&watched, &filter, LONGEST, PATIENCE).map_err(why)?;
-    let mut lines = Lines { options, pid, first: None, left: options.count };
+    let mut lines = LiveOutput { options, pid, first: None, left: options.count };
     let mut told = None;
     let mut complained = false;
     while lines.left > 0 {
@@ -77,8 +77,8 @@ fn why(told: Told) -> String {
 }
 
 /// What is printed.
-struct Lines<'a> {
-    options: &'a Options<'a>,
+struct LiveOutput<'a> {
+    options: &'a TraceOptions<'a>,
     pid: u32,
     /// When the first message ended.
     first: Option<u64>,
@@ -86,7 +86,7 @@ struct Lines<'a> {
     left: u64,
 }
 
-impl Lines<'_> {
+impl LiveOutput<'_> {
     /// Prints what has ended; false: the reader has seen enough.
     fn print(&mut self, trace: &Trace) -> Result<bool, String> {
         let mut text = String::new();
@@ -151,12 +151,12 @@ fn status(value: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Traced;
+    use crate::trace::TraceInput;
 
     #[test]
     fn a_message_is_a_line_with_its_end() {
-        let options = Options {
-            what: Traced::Process(7),
+        let options = TraceOptions {
+            what: TraceInput::Process(7),
             count: 1,
             follow: false,
             json: false,
@@ -165,7 +165,7 @@ mod tests {
             errors: false,
             acks: false,
         };
-        let lines = Lines { options: &options, pid: 7, first: None, left: 1 };
+        let lines = LiveOutput { options: &options, pid: 7, first: None, left: 1 };
         let message = Message {
             number: 0x12_3456,
             operation: "RDMA WRITE".into(),

@@ -1,6 +1,6 @@
 //! Packets of a capture as messages: a line for each message, and for each response that isn't a plain acknowledgement.
 
-use super::packet::{Packet, Way};
+use super::packet::{CapturedPacket, PacketDirection};
 use ferroce_wire::Operation;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ const MOST: usize = 1 << 16;
 
 /// A message, or an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Message {
+pub struct PacketMessage {
     /// Seconds since the capture's first packet.
     pub at: f64,
-    pub way: Way,
+    pub way: PacketDirection,
     pub from: IpAddr,
     pub to: IpAddr,
     /// The queue pair that it is for.
@@ -37,20 +37,20 @@ pub struct Message {
 }
 
 /// Between whom a message is under way.
-type Flow = (Way, IpAddr, IpAddr, u32, bool);
+type Flow = (PacketDirection, IpAddr, IpAddr, u32, bool);
 
 /// Messages of which not all packets have come yet.
 #[derive(Default)]
-pub struct Messages(HashMap<Flow, Message>);
+pub struct MessageTracker(HashMap<Flow, PacketMessage>);
 
-impl Messages {
+impl MessageTracker {
     /// Takes a packet. Returns the message that it ends.
-    pub fn packet(&mut self, packet: &Packet) -> Option<Message> {
-        let Packet { at, way, from, to, headers, len, operation, begins, ends, refusal } = *packet;
+    pub fn packet(&mut self, packet: &CapturedPacket) -> Option<PacketMessage> {
+        let CapturedPacket { at, way, from, to, headers, len, operation, begins, ends, refusal } = *packet;
         let flow = (way, from, to, headers.bth.dest_qp, headers.bth.opcode.is_response());
         let mut message = match self.0.remove(&flow) {
             Some(message) if !begins => message,
-            _ => Message {
+            _ => PacketMessage {
                 at,
                 way,
                 from,
@@ -84,7 +84,7 @@ impl Messages {
     }
 }
 
-impl fmt::Display for Message {
+impl fmt::Display for PacketMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, way, from, to, number, operation, bytes, packets, psn, .. } = self;
         write!(f, "{at:12.6} {way:3} {from} > {to} QP {number:#08x} ")?;
@@ -105,7 +105,7 @@ impl fmt::Display for Message {
     }
 }
 
-impl Message {
+impl PacketMessage {
     /// For scripts.
     pub fn to_json(&self) -> Value {
         json!({
@@ -133,15 +133,21 @@ mod tests {
     use ferroce_wire::{NakCode, Syndrome};
 
     /// Takes an IP packet.
-    fn take(messages: &mut Messages, at: f64, way: Way, bytes: &[u8]) -> Option<Message> {
-        messages.packet(&Packet::of(at, way, bytes)?)
+    fn take(
+        messages: &mut MessageTracker,
+        at: f64,
+        way: PacketDirection,
+        bytes: &[u8],
+    ) -> Option<PacketMessage> {
+        messages.packet(&CapturedPacket::of(at, way, bytes)?)
     }
 
     #[test]
     fn packets_of_a_message_are_one_line() {
-        let mut messages = Messages::default();
+        let mut messages = MessageTracker::default();
         let mut line_of = |operation, psn, payload| {
-            take(&mut messages, 0.5, Way::Out, &packet(operation, psn, None, payload)).map(|m| m.to_string())
+            take(&mut messages, 0.5, PacketDirection::Out, &packet(operation, psn, None, payload))
+                .map(|m| m.to_string())
         };
         assert_eq!(line_of(Operation::SendFirst, 7, 1024), None);
         assert_eq!(line_of(Operation::SendMiddle, 8, 1024), None);
@@ -156,17 +162,25 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_named() {
-        let mut messages = Messages::default();
+        let mut messages = MessageTracker::default();
         let nak = Some(Syndrome::Nak(NakCode::RemoteAccessError));
-        let message = take(&mut messages, 0.0, Way::In, &packet(Operation::Acknowledge, 3, nak, 0)).unwrap();
+        let message =
+            take(&mut messages, 0.0, PacketDirection::In, &packet(Operation::Acknowledge, 3, nak, 0))
+                .unwrap();
         assert!(message.to_string().ends_with("QP 0x123456 NAK: remote access error, PSN 3"), "{message}");
         assert_eq!(message.to_json()["refusal"], "remote access error");
-        assert!(take(&mut messages, 0.0, Way::In, &packet(Operation::Acknowledge, 3, nak, 4)).is_none());
-        assert!(take(&mut messages, 0.0, Way::In, &packet(Operation::Acknowledge, 3, nak, 2)).is_some());
+        assert!(
+            take(&mut messages, 0.0, PacketDirection::In, &packet(Operation::Acknowledge, 3, nak, 4))
+                .is_none()
+        );
+        assert!(
+            take(&mut messages, 0.0, PacketDirection::In, &packet(Operation::Acknowledge, 3, nak, 2))
+                .is_some()
+        );
         let ack = take(
             &mut messages,
             0.0,
-            Way::In,
+            PacketDirection::In,
             &packet(Operation::Acknowledge, 4, Some(Syndrome::ACK_UNLIMITED), 0),
         );
         assert!(ack.unwrap().to_string().ends_with(" ACK, PSN 4"));
@@ -174,16 +188,20 @@ mod tests {
 
     #[test]
     fn whatever_else_is_in_a_capture_is_passed_over() {
-        let mut messages = Messages::default();
+        let mut messages = MessageTracker::default();
         let good = packet(Operation::SendOnly, 1, None, 8);
         for len in 0..good.len() - 12 {
             // Only what is cut off behind the headers has a length that is known.
-            assert_eq!(take(&mut messages, 0.0, Way::In, &good[..len]).is_some(), len >= 40, "{len}");
+            assert_eq!(
+                take(&mut messages, 0.0, PacketDirection::In, &good[..len]).is_some(),
+                len >= 40,
+                "{len}"
+            );
         }
         for at in [0, 9, 22, 24] {
             let mut bad = good.clone();
             bad[at] ^= 0x80;
-            assert_eq!(take(&mut messages, 0.0, Way::In, &bad).is_some(), at == 24, "{at}");
+            assert_eq!(take(&mut messages, 0.0, PacketDirection::In, &bad).is_some(), at == 24, "{at}");
         }
     }
 }

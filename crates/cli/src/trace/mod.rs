@@ -6,21 +6,21 @@ mod messages;
 pub mod packet;
 
 use crate::output;
-use messages::{Message, Messages};
+use messages::{MessageTracker, PacketMessage};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// What is traced.
 #[derive(Clone, Copy)]
-pub enum Traced<'a> {
+pub enum TraceInput<'a> {
     Process(u32),
     Capture(&'a Path),
 }
 
 /// What is shown of which capture or process.
-pub struct Options<'a> {
-    pub what: Traced<'a>,
+pub struct TraceOptions<'a> {
+    pub what: TraceInput<'a>,
     /// How many messages are shown.
     pub count: u64,
     /// Goes on when the file's end is reached.
@@ -37,10 +37,10 @@ pub struct Options<'a> {
 }
 
 /// Prints the messages of a capture, or of a process.
-pub fn trace(options: &Options<'_>) -> ExitCode {
+pub fn trace(options: &TraceOptions<'_>) -> ExitCode {
     let (name, traced) = match options.what {
-        Traced::Process(pid) => (format!("process {pid}"), live::trace(options, pid)),
-        Traced::Capture(file) => (file.display().to_string(), read(options, file)),
+        TraceInput::Process(pid) => (format!("process {pid}"), live::trace(options, pid)),
+        TraceInput::Capture(file) => (file.display().to_string(), read(options, file)),
     };
     match traced {
         Ok(code) => code,
@@ -51,12 +51,12 @@ pub fn trace(options: &Options<'_>) -> ExitCode {
     }
 }
 
-fn read(options: &Options<'_>, file: &Path) -> Result<ExitCode, String> {
+fn read(options: &TraceOptions<'_>, file: &Path) -> Result<ExitCode, String> {
     let is_pid = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(pid) = file.to_str().filter(|name| is_pid(name) && !file.exists()) {
         return Err(format!("there is no such file; for process {pid}: `ferroce trace --pid {pid}`"));
     }
-    let (mut messages, mut shown, mut left_out) = (Messages::default(), 0, 0_u64);
+    let (mut messages, mut shown, mut left_out) = (MessageTracker::default(), 0, 0_u64);
     capture::read(file, options.follow, |packet, reading| {
         if shown == options.count {
             return Ok(ControlFlow::Break(()));
@@ -87,14 +87,14 @@ fn read(options: &Options<'_>, file: &Path) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Options<'_> {
+impl TraceOptions<'_> {
     /// An operation is to be shown.
     fn names(&self, operation: &str) -> bool {
         let named = |part: &str| operation.to_lowercase().contains(&part.to_lowercase());
         self.operation.is_none_or(named)
     }
 
-    fn wants(&self, message: &Message) -> bool {
+    fn wants(&self, message: &PacketMessage) -> bool {
         (self.acks || !message.acknowledges || message.refusal.is_some())
             && (!self.errors || message.refusal.is_some())
             && (self.pairs.is_empty() || self.pairs.contains(&message.number))

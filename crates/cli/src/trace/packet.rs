@@ -11,7 +11,7 @@ const AHEAD_OF_NAK: usize = 4;
 
 /// The direction of a packet, seen from the capturing process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Way {
+pub enum PacketDirection {
     Out,
     In,
     /// The capture doesn't contain it.
@@ -20,10 +20,10 @@ pub enum Way {
 
 /// A packet.
 #[derive(Clone, Debug)]
-pub struct Packet {
+pub struct CapturedPacket {
     /// Seconds since the capture's first packet.
     pub at: f64,
-    pub way: Way,
+    pub way: PacketDirection,
     pub from: IpAddr,
     pub to: IpAddr,
     pub headers: Headers,
@@ -39,10 +39,10 @@ pub struct Packet {
     pub refusal: Option<&'static str>,
 }
 
-impl Packet {
+impl CapturedPacket {
     /// Reads an IP packet. `None`: it isn't RoCEv2, or carries the reason of a NAK that follows.
-    pub fn of(at: f64, way: Way, bytes: &[u8]) -> Option<Self> {
-        let datagram = Datagram::of(bytes)?;
+    pub fn of(at: f64, way: PacketDirection, bytes: &[u8]) -> Option<Self> {
+        let datagram = RoceDatagram::of(bytes)?;
         let (headers, header_len) = Headers::parse(datagram.payload).ok()?;
         let len = datagram.len.checked_sub(header_len + ICRC_LEN + usize::from(headers.bth.pad))?;
         if headers.bth.opcode.operation == Operation::Acknowledge && len == AHEAD_OF_NAK {
@@ -60,7 +60,7 @@ impl Packet {
                 refusal = Some(rejection(reject.reason));
             }
         }
-        let Datagram { from, to, .. } = datagram;
+        let RoceDatagram { from, to, .. } = datagram;
         Some(Self { at, way, from, to, headers, len, operation, begins, ends, refusal })
     }
 
@@ -153,7 +153,7 @@ fn refusal(syndrome: Syndrome) -> Option<&'static str> {
 }
 
 /// A RoCEv2 datagram.
-struct Datagram<'a> {
+struct RoceDatagram<'a> {
     from: IpAddr,
     to: IpAddr,
     /// As many bytes as were captured, and how many there were.
@@ -161,7 +161,7 @@ struct Datagram<'a> {
     len: usize,
 }
 
-impl<'a> Datagram<'a> {
+impl<'a> RoceDatagram<'a> {
     fn of(packet: &'a [u8]) -> Option<Self> {
         let (from, to, udp) = match packet.first()? >> 4 {
             4 => {
@@ -190,7 +190,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PacketDirection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Out => "out",
@@ -242,7 +242,7 @@ pub mod tests {
         let ids = CommIds { local: 1, remote: 2 };
         let of = |message| {
             let mad = Mad { transaction: 1, message };
-            Packet::of(0.0, Way::In, &around(&headers, &mad.emit())).unwrap()
+            CapturedPacket::of(0.0, PacketDirection::In, &around(&headers, &mad.emit())).unwrap()
         };
         assert_eq!(of(Message::ReadyToUse(ids)).operation, "CM RTU (ready to use)");
         let rejected = of(Message::Reject(Reject::of_request(ids, RejectReason::INVALID_SERVICE_ID)));

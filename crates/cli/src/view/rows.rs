@@ -1,6 +1,6 @@
 //! Packets as the page has them: from which host to which, in which message, and what is special about each.
 
-use crate::trace::packet::{Packet, Way};
+use crate::trace::packet::{CapturedPacket, PacketDirection};
 use ferroce_wire::{Headers, Operation, Service, Syndrome};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -11,11 +11,11 @@ use std::net::IpAddr;
 const PSNS: u32 = 1 << 24;
 
 /// One direction of a connection: addresses, the destination's QP, and whether it answers.
-type Flow = (Way, IpAddr, IpAddr, u32, bool);
+type Flow = (PacketDirection, IpAddr, IpAddr, u32, bool);
 
 /// What has been seen of a flow.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct FlowHistory {
     /// The message under way.
     message: Option<usize>,
     /// The PSN of its last packet.
@@ -34,7 +34,7 @@ pub struct Rows {
     packets: Vec<Value>,
     /// Of each packet that may turn out to be lost: where it is, by its flow and PSN.
     sent: HashMap<(IpAddr, IpAddr, u32), usize>,
-    flows: HashMap<Flow, Seen>,
+    flows: HashMap<Flow, FlowHistory>,
     messages: usize,
 }
 
@@ -69,12 +69,12 @@ impl Rows {
     }
 
     /// Adds a packet, or counts it if there are enough.
-    pub fn take(&mut self, packet: &Packet) {
+    pub fn take(&mut self, packet: &CapturedPacket) {
         if self.packets.len() >= self.most {
             self.left_out += 1;
             return;
         }
-        let Packet { at, way, from, to, headers, len, operation, .. } = *packet;
+        let CapturedPacket { at, way, from, to, headers, len, operation, .. } = *packet;
         let [from_host, to_host] = self.ends(packet);
         let number = headers.bth.dest_qp;
         let flow = (way, from, to, number, headers.bth.opcode.is_response());
@@ -117,11 +117,11 @@ impl Rows {
 
     /// The sender and the receiver as numbers of hosts. If the capture contains directions, both sides of one
     /// address are distinguished.
-    fn ends(&mut self, packet: &Packet) -> [usize; 2] {
+    fn ends(&mut self, packet: &CapturedPacket) -> [usize; 2] {
         let names = match packet.way {
-            Way::Out => [format!("{} (captured here)", packet.from), packet.to.to_string()],
-            Way::In => [packet.from.to_string(), format!("{} (captured here)", packet.to)],
-            Way::Unknown => [packet.from.to_string(), packet.to.to_string()],
+            PacketDirection::Out => [format!("{} (captured here)", packet.from), packet.to.to_string()],
+            PacketDirection::In => [packet.from.to_string(), format!("{} (captured here)", packet.to)],
+            PacketDirection::Unknown => [packet.from.to_string(), packet.to.to_string()],
         };
         names.map(|name| {
             self.hosts.iter().position(|host| *host == name).unwrap_or_else(|| {
@@ -132,7 +132,7 @@ impl Rows {
     }
 
     /// A NAK names the PSN that it misses: the packet before with that PSN, the other way, was lost.
-    fn mark_lost(&mut self, nak: &Packet) {
+    fn mark_lost(&mut self, nak: &CapturedPacket) {
         let key = (nak.to, nak.from, nak.headers.bth.psn);
         if let Some(lost) = self.sent.get(&key).and_then(|&at| self.packets.get_mut(at))
             && lost["k"] == ""
@@ -143,7 +143,7 @@ impl Rows {
 }
 
 /// What is special about a packet, and how many packets before it are missing.
-fn classify(packet: &Packet, seen: &Seen) -> (&'static str, u32) {
+fn classify(packet: &CapturedPacket, seen: &FlowHistory) -> (&'static str, u32) {
     let headers = &packet.headers;
     if let Some(aeth) = headers.aeth.filter(|_| packet.acknowledges()) {
         return match Syndrome::from_u8(aeth.syndrome) {
@@ -221,11 +221,11 @@ mod tests {
     use crate::trace::packet::tests::packet;
     use ferroce_wire::NakCode;
 
-    fn rows(packets: &[(Way, Operation, u32, Option<Syndrome>)]) -> Rows {
+    fn rows(packets: &[(PacketDirection, Operation, u32, Option<Syndrome>)]) -> Rows {
         let mut rows = Rows::new(100);
         for (at, (way, operation, psn, syndrome)) in packets.iter().enumerate() {
             let bytes = packet(*operation, *psn, *syndrome, 8);
-            rows.take(&Packet::of(at as f64, *way, &bytes).expect("a packet"));
+            rows.take(&CapturedPacket::of(at as f64, *way, &bytes).expect("a packet"));
         }
         rows
     }
@@ -238,10 +238,10 @@ mod tests {
     fn packets_of_a_message_have_its_number() {
         use Operation as O;
         let rows = rows(&[
-            (Way::Out, O::SendFirst, 7, None),
-            (Way::Out, O::SendLast, 8, None),
-            (Way::In, O::Acknowledge, 8, Some(Syndrome::ACK_UNLIMITED)),
-            (Way::Out, O::SendOnly, 9, None),
+            (PacketDirection::Out, O::SendFirst, 7, None),
+            (PacketDirection::Out, O::SendLast, 8, None),
+            (PacketDirection::In, O::Acknowledge, 8, Some(Syndrome::ACK_UNLIMITED)),
+            (PacketDirection::Out, O::SendOnly, 9, None),
         ]);
         let messages: Vec<_> = rows.packets().iter().map(|packet| packet["m"].as_u64()).collect();
         assert_eq!(messages, [Some(0), Some(0), Some(1), Some(2)]);
@@ -252,11 +252,11 @@ mod tests {
     fn a_sender_that_goes_back_begins_another_row() {
         use Operation as O;
         let rows = rows(&[
-            (Way::Out, O::SendFirst, 7, None),
-            (Way::Out, O::SendMiddle, 8, None),
-            (Way::Out, O::SendMiddle, 9, None),
-            (Way::Out, O::SendMiddle, 8, None),
-            (Way::Out, O::SendLast, 9, None),
+            (PacketDirection::Out, O::SendFirst, 7, None),
+            (PacketDirection::Out, O::SendMiddle, 8, None),
+            (PacketDirection::Out, O::SendMiddle, 9, None),
+            (PacketDirection::Out, O::SendMiddle, 8, None),
+            (PacketDirection::Out, O::SendLast, 9, None),
         ]);
         let messages: Vec<_> = rows.packets().iter().map(|packet| packet["m"].as_u64()).collect();
         assert_eq!(messages, [Some(0), Some(0), Some(0), Some(1), Some(1)]);
@@ -267,12 +267,12 @@ mod tests {
         use Operation as O;
         let rnr = Some(Syndrome::RnrNak { timer: 1 });
         let rows = rows(&[
-            (Way::Out, O::SendOnly, PSNS - 1, None),
-            (Way::In, O::Acknowledge, PSNS - 1, rnr),
-            (Way::Out, O::SendOnly, PSNS - 1, None),
-            (Way::Out, O::SendOnly, 0, None),
-            (Way::Out, O::SendOnly, 3, None),
-            (Way::In, O::Acknowledge, 3, Some(Syndrome::Nak(NakCode::RemoteAccessError))),
+            (PacketDirection::Out, O::SendOnly, PSNS - 1, None),
+            (PacketDirection::In, O::Acknowledge, PSNS - 1, rnr),
+            (PacketDirection::Out, O::SendOnly, PSNS - 1, None),
+            (PacketDirection::Out, O::SendOnly, 0, None),
+            (PacketDirection::Out, O::SendOnly, 3, None),
+            (PacketDirection::In, O::Acknowledge, 3, Some(Syndrome::Nak(NakCode::RemoteAccessError))),
         ]);
         assert_eq!(kinds(&rows), ["", "rnr", "retransmission", "", "loss", "nak"]);
         assert_eq!(rows.packets()[4]["x"], 2);
@@ -283,7 +283,8 @@ mod tests {
         let mut rows = Rows::new(1);
         for psn in 1..4 {
             rows.take(
-                &Packet::of(0.0, Way::Out, &packet(Operation::SendOnly, psn, None, 8)).expect("a packet"),
+                &CapturedPacket::of(0.0, PacketDirection::Out, &packet(Operation::SendOnly, psn, None, 8))
+                    .expect("a packet"),
             );
         }
         assert_eq!((rows.packets().len(), rows.left_out()), (1, 2));

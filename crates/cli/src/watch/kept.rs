@@ -1,7 +1,7 @@
 //! The accounts that a watcher keeps: of other users' processes a bounded amount, since any user can start processes that report what
 //! they like.
 
-use super::Answer;
+use super::ProcessAnswer;
 use ferroce_nic::watch::{CompletionQueue, Device, Process, QueuePair, Region, SharedReceiveQueue};
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -25,10 +25,10 @@ impl KeptAccounts {
     }
 
     /// Reads an account of a process of user `uid`.
-    pub fn read(&mut self, uid: u32, bytes: &[u8]) -> Answer {
+    pub fn read(&mut self, uid: u32, bytes: &[u8]) -> ProcessAnswer {
         let of_user = self.of_users.entry(uid).or_default();
         if uid != self.own && (*of_user >= OF_A_USER || self.of_all >= OF_ALL) {
-            return Answer::TooMuch;
+            return ProcessAnswer::TooMuch;
         }
         let account = Process::from_bytes(bytes);
         let taken = bytes.len() + account.as_ref().map_or(0, size_of_entries);
@@ -36,7 +36,7 @@ impl KeptAccounts {
         if uid != self.own {
             self.of_all += taken;
         }
-        account.map_or(Answer::Strange, |account| Answer::Account(Box::new(account)))
+        account.map_or(ProcessAnswer::Strange, |account| ProcessAnswer::Account(Box::new(account)))
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
     /// The accounts that are kept of so many that a user's processes report.
     fn kept(uid: u32, account: &Process) -> usize {
         let (mut kept, bytes) = (KeptAccounts::new(7), account.to_bytes());
-        (0..1000).filter(|_| matches!(kept.read(uid, &bytes), Answer::Account(_))).count()
+        (0..1000).filter(|_| matches!(kept.read(uid, &bytes), ProcessAnswer::Account(_))).count()
     }
 
     #[test]
@@ -71,19 +71,22 @@ mod tests {
         let mut kept = KeptAccounts::new(7);
         let nonsense = vec![b' '; 16 << 20];
         for _ in 0..4 {
-            assert!(matches!(kept.read(8, &nonsense), Answer::Strange));
+            assert!(matches!(kept.read(8, &nonsense), ProcessAnswer::Strange));
         }
-        assert!(matches!(kept.read(8, &small.to_bytes()), Answer::TooMuch));
-        assert!(matches!(kept.read(9, &small.to_bytes()), Answer::Account(_)), "another user has room");
+        assert!(matches!(kept.read(8, &small.to_bytes()), ProcessAnswer::TooMuch));
+        assert!(
+            matches!(kept.read(9, &small.to_bytes()), ProcessAnswer::Account(_)),
+            "another user has room"
+        );
         for uid in 10..100 {
             kept.read(uid, &nonsense);
         }
         assert!(
-            matches!(kept.read(9, &small.to_bytes()), Answer::TooMuch),
+            matches!(kept.read(9, &small.to_bytes()), ProcessAnswer::TooMuch),
             "and all users together have a bound"
         );
         assert!(
-            matches!(kept.read(7, &small.to_bytes()), Answer::Account(_)),
+            matches!(kept.read(7, &small.to_bytes()), ProcessAnswer::Account(_)),
             "which isn't the watcher's own"
         );
     }

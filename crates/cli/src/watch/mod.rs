@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A process, and its answer.
 #[derive(Debug)]
-pub struct Seen {
+pub struct WatchedProcess {
     pub uid: u32,
     /// `None`: of another PID namespace.
     pub pid: Option<u32>,
@@ -33,12 +33,12 @@ pub struct Seen {
     pub command: String,
     /// Slots of queue pairs' numbers that it has.
     pub slots: Vec<u16>,
-    pub answer: Answer,
+    pub answer: ProcessAnswer,
 }
 
 /// What has come of asking.
 #[derive(Debug)]
-pub enum Answer {
+pub enum ProcessAnswer {
     /// An account.
     Account(Box<Process>),
     Stopped,
@@ -49,11 +49,11 @@ pub enum Answer {
     TooMuch,
 }
 
-impl Seen {
+impl WatchedProcess {
     /// The account, if there is one.
     pub fn account(&self) -> Option<&Process> {
         match &self.answer {
-            Answer::Account(account) => Some(account),
+            ProcessAnswer::Account(account) => Some(account),
             _ => None,
         }
     }
@@ -69,10 +69,10 @@ impl Seen {
     /// Why there is no account, in a word.
     pub fn condition(&self) -> &'static str {
         match self.answer {
-            Answer::Account(_) => "running",
-            Answer::Stopped => "stopped",
-            Answer::Silent => "silent",
-            Answer::Strange | Answer::TooMuch => "unknown",
+            ProcessAnswer::Account(_) => "running",
+            ProcessAnswer::Stopped => "stopped",
+            ProcessAnswer::Silent => "silent",
+            ProcessAnswer::Strange | ProcessAnswer::TooMuch => "unknown",
         }
     }
 }
@@ -81,22 +81,22 @@ impl Seen {
 ///
 /// # Errors
 /// They can't be found here.
-pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
+pub fn processes(wish: Wish) -> Result<Vec<WatchedProcess>, String> {
     let mut kept = KeptAccounts::new(sys::user_id());
     let read = |uid, account: Vec<u8>| Some(kept.read(uid, &account));
     let all = ask_all(wish.to_byte(), LONGEST, PATIENCE, read).ok_or(NO_LIST)?;
-    let mut seen: Vec<Seen> = Vec::new();
+    let mut seen: Vec<WatchedProcess> = Vec::new();
     for watched in all {
         let answer = match watched.told {
             Told::Account(answer) => answer,
-            Told::Stopped => Answer::Stopped,
-            Told::Silence => Answer::Silent,
-            Told::Nonsense => Answer::Strange,
+            Told::Stopped => ProcessAnswer::Stopped,
+            Told::Silence => ProcessAnswer::Silent,
+            Told::Nonsense => ProcessAnswer::Strange,
             Told::Gone => continue,
         };
         // A process without a PID here has answered once for each slot.
-        let again = |other: &Seen| match (&answer, other.account()) {
-            (Answer::Account(account), Some(known)) => {
+        let again = |other: &WatchedProcess| match (&answer, other.account()) {
+            (ProcessAnswer::Account(account), Some(known)) => {
                 watched.pid.is_none() && other.pid.is_none() && known.slots == account.slots
             }
             _ => false,
@@ -104,7 +104,7 @@ pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
         if !seen.iter().any(again) {
             let command = watched.pid.map(command_of).unwrap_or_default();
             let slots = watched.slots;
-            seen.push(Seen { uid: watched.uid, pid: watched.pid, command, slots, answer });
+            seen.push(WatchedProcess { uid: watched.uid, pid: watched.pid, command, slots, answer });
         }
     }
     seen.sort_by_key(|seen| (seen.pid, seen.uid));

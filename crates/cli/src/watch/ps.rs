@@ -2,7 +2,7 @@
 
 use super::connections;
 use super::waits::Pairs;
-use super::{Answer, Seen, processes};
+use super::{ProcessAnswer, WatchedProcess, processes};
 use crate::output;
 use crate::table::aligned;
 use ferroce_nic::watch::{CompletionQueue, Process, QueuePair, Wish, WorkQueue};
@@ -17,7 +17,7 @@ const INDENT: usize = 2;
 const FEW: usize = 4;
 
 /// What is shown.
-pub struct Options<'a> {
+pub struct PsOptions<'a> {
     /// As JSON.
     pub json: bool,
     /// Each region, however many there are.
@@ -27,7 +27,7 @@ pub struct Options<'a> {
 }
 
 /// Prints the processes' accounts.
-pub fn ps(options: &Options<'_>) -> ExitCode {
+pub fn ps(options: &PsOptions<'_>) -> ExitCode {
     let all = match processes(Wish::Everything) {
         Ok(all) => all,
         Err(says) => {
@@ -41,7 +41,7 @@ pub fn ps(options: &Options<'_>) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    let chosen: Vec<&Seen> = all
+    let chosen: Vec<&WatchedProcess> = all
         .iter()
         .filter(|seen| options.pids.is_empty() || seen.pid.is_some_and(|pid| options.pids.contains(&pid)))
         .collect();
@@ -102,9 +102,9 @@ fn wrapped(words: &str, width: usize) -> String {
 
 fn process(
     text: &mut String,
-    seen: &Seen,
+    seen: &WatchedProcess,
     pairs: &Pairs<'_>,
-    all: &[Seen],
+    all: &[WatchedProcess],
     regions: bool,
     width: Option<usize>,
 ) {
@@ -115,11 +115,13 @@ fn process(
     name[..1].make_ascii_uppercase();
     line(text, &format!("{name} of user {}: {}", seen.uid, seen.command));
     let account = match &seen.answer {
-        Answer::Account(account) => account,
-        Answer::Stopped => return line(text, "  stopped (no details)"),
-        Answer::Silent => return line(text, "  no answer within a second"),
-        Answer::Strange => return line(text, "  incompatible Ferroce version"),
-        Answer::TooMuch => return line(text, "  not read: its user's processes have too much to report"),
+        ProcessAnswer::Account(account) => account,
+        ProcessAnswer::Stopped => return line(text, "  stopped (no details)"),
+        ProcessAnswer::Silent => return line(text, "  no answer within a second"),
+        ProcessAnswer::Strange => return line(text, "  incompatible Ferroce version"),
+        ProcessAnswer::TooMuch => {
+            return line(text, "  not read: its user's processes have too much to report");
+        }
     };
     for device in &account.devices {
         let state = if device.active { "active" } else { "down" };
@@ -233,11 +235,11 @@ fn indent(text: &mut String, block: &str) {
 }
 
 /// Prints the queue pairs that wait for each other, each two of them once.
-fn mutual(text: &mut String, chosen: &[&Seen], pairs: &Pairs<'_>) {
+fn mutual(text: &mut String, chosen: &[&WatchedProcess], pairs: &Pairs<'_>) {
     for seen in chosen {
         for pair in seen.account().into_iter().flat_map(|account| &account.queue_pairs) {
             // If both are chosen, the line is printed for the one with the lower number.
-            let is_first = |(other, peer): &(&Seen, &QueuePair)| {
+            let is_first = |(other, peer): &(&WatchedProcess, &QueuePair)| {
                 peer.number > pair.number || !chosen.iter().any(|one| std::ptr::eq(*one, *other))
             };
             if let Some((other, peer)) = pairs.wait_for_each_other(seen, pair).filter(is_first) {
@@ -255,7 +257,7 @@ fn mutual(text: &mut String, chosen: &[&Seen], pairs: &Pairs<'_>) {
     }
 }
 
-fn to_json(seen: &Seen, pairs: &Pairs<'_>, all: &[Seen]) -> Value {
+fn to_json(seen: &WatchedProcess, pairs: &Pairs<'_>, all: &[WatchedProcess]) -> Value {
     let mut value = json!({
         "pid": seen.pid,
         "uid": seen.uid,

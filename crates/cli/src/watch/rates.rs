@@ -1,6 +1,6 @@
 //! What queue pairs do in a second: what they have counted since processes were asked before, over the time between.
 
-use super::Seen;
+use super::WatchedProcess;
 use super::waits::Pairs;
 use ferroce_nic::watch::{Counters, Process, QueuePair};
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ impl PerSecond {
 
 /// A queue pair, or all queue pairs of a process, and how much they do.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rate {
+pub struct QpRate {
     /// The place of its process among those that were seen: one of another PID namespace has no number to be known by.
     pub process: usize,
     /// Of its process; `None`: of another PID namespace.
@@ -101,7 +101,7 @@ impl Sort {
 }
 
 /// What a queue pair had counted when it was last seen.
-struct Known {
+struct LastCount {
     counters: Counters,
     at: Instant,
     rates: PerSecond,
@@ -109,11 +109,11 @@ struct Known {
 
 /// What is known of queue pairs from before, by process and number.
 #[derive(Default)]
-pub struct Meter(HashMap<(Option<u32>, u32), Known>);
+pub struct Meter(HashMap<(Option<u32>, u32), LastCount>);
 
 impl Meter {
     /// What the queue pairs do, as they were seen at `at`. One that is new has done nothing that is known.
-    pub fn take(&mut self, seen: &[Seen], at: Instant) -> Vec<Rate> {
+    pub fn take(&mut self, seen: &[WatchedProcess], at: Instant) -> Vec<QpRate> {
         let pairs = Pairs::of(seen);
         let mut before = std::mem::take(&mut self.0);
         let mut rates = Vec::new();
@@ -124,7 +124,7 @@ impl Meter {
                 let known = known(before.remove(&key), pair, at);
                 let per_second = known.as_ref().map(|known| known.rates).unwrap_or_default();
                 self.0.extend(known.map(|known| (key, known)));
-                rates.push(Rate {
+                rates.push(QpRate {
                     process,
                     pid: seen_one.pid,
                     command: seen_one.command.clone(),
@@ -143,15 +143,15 @@ impl Meter {
 }
 
 /// The new state of a queue pair. A busy one reports nothing and keeps its state.
-fn known(before: Option<Known>, pair: &QueuePair, at: Instant) -> Option<Known> {
+fn known(before: Option<LastCount>, pair: &QueuePair, at: Instant) -> Option<LastCount> {
     if pair.busy {
         return before;
     }
-    let since = |before: Known| {
+    let since = |before: LastCount| {
         let passed = at.saturating_duration_since(before.at).as_secs_f64();
         PerSecond::of(&pair.counters.since(&before.counters), passed)
     };
-    Some(Known { counters: pair.counters, at, rates: before.map(since).unwrap_or_default() })
+    Some(LastCount { counters: pair.counters, at, rates: before.map(since).unwrap_or_default() })
 }
 
 /// The fill of the fuller of a queue pair's completion queues.
@@ -166,14 +166,14 @@ pub fn fill((filled, depth): (u32, u32)) -> f64 {
 }
 
 /// A row for each process, of those for its queue pairs, which are of the same look. A process that reports nothing has one, too.
-pub fn of_processes(seen: &[Seen], pairs: &[Rate]) -> Vec<Rate> {
-    let of_one = |(process, seen): (usize, &Seen)| {
-        let mut all = Rate {
+pub fn of_processes(seen: &[WatchedProcess], pairs: &[QpRate]) -> Vec<QpRate> {
+    let of_one = |(process, seen): (usize, &WatchedProcess)| {
+        let mut all = QpRate {
             process,
             pid: seen.pid,
             command: seen.command.clone(),
             state: seen.condition().to_owned(),
-            ..Rate::default()
+            ..QpRate::default()
         };
         let mut count = 0;
         for pair in pairs.iter().filter(|pair| pair.process == process) {
@@ -191,9 +191,9 @@ pub fn of_processes(seen: &[Seen], pairs: &[Rate]) -> Vec<Rate> {
 }
 
 /// Puts rows in order.
-pub fn sort(rows: &mut [Rate], by: Sort) {
+pub fn sort(rows: &mut [QpRate], by: Sort) {
     rows.sort_by(|a, b| {
-        let key = |rate: &Rate| match by {
+        let key = |rate: &QpRate| match by {
             Sort::Bytes => rate.rates.sent + rate.rates.received,
             Sort::Messages => rate.rates.sends + rate.rates.receives,
             Sort::Retries => rate.rates.retries,
@@ -205,7 +205,7 @@ pub fn sort(rows: &mut [Rate], by: Sort) {
     });
 }
 
-impl Rate {
+impl QpRate {
     /// For scripts.
     pub fn to_json(&self) -> Value {
         let PerSecond { sends, receives, sent, received, retries } = self.rates;
@@ -246,7 +246,7 @@ pub fn short(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Answer;
+    use super::super::ProcessAnswer;
     use super::*;
     use ferroce_nic::watch::CompletionQueue;
     use std::time::Duration;
@@ -265,16 +265,16 @@ mod tests {
         }
     }
 
-    fn seen(queue_pairs: Vec<QueuePair>) -> [Seen; 1] {
+    fn seen(queue_pairs: Vec<QueuePair>) -> [WatchedProcess; 1] {
         let cq = |number, filled| CompletionQueue { number, filled, depth: 8, ..CompletionQueue::default() };
         let completion_queues = vec![cq(1, 2), cq(2, 6), cq(3, 8)];
         let account = Process { queue_pairs, completion_queues, ..Process::default() };
-        [Seen {
+        [WatchedProcess {
             uid: 0,
             pid: Some(9),
             command: "x".into(),
             slots: Vec::new(),
-            answer: Answer::Account(Box::new(account)),
+            answer: ProcessAnswer::Account(Box::new(account)),
         }]
     }
 
@@ -298,7 +298,7 @@ mod tests {
     fn processes_without_a_number_are_told_apart() {
         let now = [1, 2].map(|number| {
             let [one] = seen(vec![pair(number, 0)]);
-            Seen { pid: None, command: String::new(), ..one }
+            WatchedProcess { pid: None, command: String::new(), ..one }
         });
         let pairs = Meter::default().take(&now, Instant::now());
         let says: Vec<_> = of_processes(&now, &pairs).into_iter().map(|process| process.says).collect();

@@ -1,6 +1,6 @@
 //! `ferroce stats`: what queue pairs and devices have counted.
 
-use super::{Seen, processes};
+use super::{WatchedProcess, processes};
 use crate::output;
 use crate::table::aligned;
 use ferroce_nic::watch::{Counters, QueuePair, Wish};
@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 /// What is shown.
-pub struct Options<'a> {
+pub struct StatsOptions<'a> {
     /// As JSON.
     pub json: bool,
     /// Each queue pair instead of each device.
@@ -23,7 +23,7 @@ pub struct Options<'a> {
 }
 
 /// Prints the counters.
-pub fn stats(options: &Options<'_>) -> ExitCode {
+pub fn stats(options: &StatsOptions<'_>) -> ExitCode {
     let wish = if options.pairs { Wish::Everything } else { Wish::Devices };
     let seen = match processes(wish) {
         Ok(seen) => seen,
@@ -61,8 +61,8 @@ struct Line {
     counters: Counters,
 }
 
-fn of_pairs(seen: &[Seen]) -> Vec<Line> {
-    let of_one = |seen: &Seen| {
+fn of_pairs(seen: &[WatchedProcess]) -> Vec<Line> {
+    let of_one = |seen: &WatchedProcess| {
         let line = |pair: &QueuePair| Line {
             device: pair.device.to_string(),
             pair: Some((seen.pid, pair.number)),
@@ -74,14 +74,14 @@ fn of_pairs(seen: &[Seen]) -> Vec<Line> {
 }
 
 /// All processes together.
-fn of_devices(seen: &[Seen]) -> Vec<Line> {
+fn of_devices(seen: &[WatchedProcess]) -> Vec<Line> {
     devices(seen).into_iter().map(|(device, counters)| Line { device, pair: None, counters }).collect()
 }
 
 /// What the devices have counted, by name.
-pub fn devices(seen: &[Seen]) -> BTreeMap<String, Counters> {
+pub fn devices(seen: &[WatchedProcess]) -> BTreeMap<String, Counters> {
     let mut devices: BTreeMap<String, Counters> = BTreeMap::new();
-    for device in seen.iter().filter_map(Seen::account).flat_map(|account| &account.devices) {
+    for device in seen.iter().filter_map(WatchedProcess::account).flat_map(|account| &account.devices) {
         devices.entry(device.name.to_string()).or_default().add(&device.counters);
     }
     devices

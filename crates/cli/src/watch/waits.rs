@@ -1,17 +1,17 @@
 //! What a queue pair waits for, in words: from its own account, and from that of its peer where the peer is of this host.
 
-use super::{Answer, Seen};
+use super::{ProcessAnswer, WatchedProcess};
 use ferroce_explain::{entry, id};
 use ferroce_nic::watch::{Peer, Process, QueuePair, Request};
 use ferroce_types::slot_of;
 use std::collections::HashMap;
 
 /// All queue pairs of the host by number, each with its process. Those of two users may have the same number.
-pub struct Pairs<'a>(HashMap<u32, Vec<(&'a Seen, &'a QueuePair)>>);
+pub struct Pairs<'a>(HashMap<u32, Vec<(&'a WatchedProcess, &'a QueuePair)>>);
 
 impl<'a> Pairs<'a> {
     /// Those of these processes.
-    pub fn of(seen: &'a [Seen]) -> Self {
+    pub fn of(seen: &'a [WatchedProcess]) -> Self {
         let mut all: HashMap<_, Vec<_>> = HashMap::new();
         for seen in seen {
             for pair in seen.account().into_iter().flat_map(|account| &account.queue_pairs) {
@@ -22,7 +22,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// The other end of a connection, if it is one of these and is connected to this end.
-    pub fn peer_of(&self, pair: &QueuePair) -> Option<(&'a Seen, &'a QueuePair)> {
+    pub fn peer_of(&self, pair: &QueuePair) -> Option<(&'a WatchedProcess, &'a QueuePair)> {
         let peer = pair.peer.as_ref()?;
         // Another host, or another user, may have a queue pair of the same number.
         let names_back = |other: &QueuePair| {
@@ -33,7 +33,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// What a queue pair waits for, or why nothing goes on there.
-    pub fn waits_for(&self, pair: &QueuePair, all: &[Seen]) -> String {
+    pub fn waits_for(&self, pair: &QueuePair, all: &[WatchedProcess]) -> String {
         if pair.busy {
             return "is at work".to_owned();
         }
@@ -43,12 +43,12 @@ impl<'a> Pairs<'a> {
             _ => {}
         }
         // Over UDP the process is known by the number of its queue pair, if that is at this host's address.
-        let is_of = |seen: &Seen, peer: &Peer| match peer.process {
+        let is_of = |seen: &WatchedProcess, peer: &Peer| match peer.process {
             Some(pid) => seen.pid == Some(pid),
             None => peer.address == pair.address && seen.slots.contains(&slot_of(peer.number)),
         };
         let stopped = pair.peer.as_ref().is_some_and(|peer| {
-            all.iter().any(|seen| matches!(seen.answer, Answer::Stopped) && is_of(seen, peer))
+            all.iter().any(|seen| matches!(seen.answer, ProcessAnswer::Stopped) && is_of(seen, peer))
         });
         let peer = self.peer_of(pair).map(|(_, peer)| peer).filter(|peer| !peer.busy);
         match &pair.oldest {
@@ -59,9 +59,13 @@ impl<'a> Pairs<'a> {
     }
 
     /// Two connected queue pairs of which each waits for a message of the other: `pair` of the process `own`, and its peer.
-    pub fn wait_for_each_other(&self, own: &Seen, pair: &QueuePair) -> Option<(&'a Seen, &'a QueuePair)> {
+    pub fn wait_for_each_other(
+        &self,
+        own: &WatchedProcess,
+        pair: &QueuePair,
+    ) -> Option<(&'a WatchedProcess, &'a QueuePair)> {
         let (seen, peer) = self.peer_of(pair)?;
-        let waits = |seen: &Seen, pair: &QueuePair| {
+        let waits = |seen: &WatchedProcess, pair: &QueuePair| {
             !pair.busy
                 && pair.send.outstanding == 0
                 && pair.state.as_str() == "RTS"
@@ -155,14 +159,14 @@ pub mod tests {
         }
     }
 
-    pub fn process(pid: u32, pairs: Vec<QueuePair>) -> Seen {
+    pub fn process(pid: u32, pairs: Vec<QueuePair>) -> WatchedProcess {
         let account = Process { queue_pairs: pairs, ..Process::default() };
-        Seen {
+        WatchedProcess {
             uid: 0,
             pid: Some(pid),
             command: String::new(),
             slots: Vec::new(),
-            answer: Answer::Account(Box::new(account)),
+            answer: ProcessAnswer::Account(Box::new(account)),
         }
     }
 
@@ -196,12 +200,12 @@ pub mod tests {
             let pair = QueuePair { completion_queues: [1, 2], ..pair(number, peer, 0, receives) };
             let queue = |number, filled| CompletionQueue { number, filled, ..CompletionQueue::default() };
             let mut process = process(number, vec![pair]);
-            let Answer::Account(account) = &mut process.answer else { unreachable!() };
+            let ProcessAnswer::Account(account) = &mut process.answer else { unreachable!() };
             // The third is that of other queue pairs.
             account.completion_queues = vec![queue(1, 0), queue(2, filled), queue(3, 1)];
             process
         };
-        let mutual = |a: Seen, b: Seen| {
+        let mutual = |a: WatchedProcess, b: WatchedProcess| {
             let seen = [a, b];
             let pairs = Pairs::of(&seen);
             let first = &seen[0].account().unwrap().queue_pairs[0];
@@ -213,7 +217,7 @@ pub mod tests {
         // Of a shared receive queue the receives count that are posted there.
         let shared = |outstanding| {
             let mut process = with(1, 2, 0, 0);
-            let Answer::Account(account) = &mut process.answer else { unreachable!() };
+            let ProcessAnswer::Account(account) = &mut process.answer else { unreachable!() };
             let receive = WorkQueue { depth: 8, outstanding };
             account.queue_pairs[0].receive = None;
             account.queue_pairs[0].shared_receive_queue = Some(4);
@@ -258,8 +262,13 @@ pub mod tests {
             peer: Some(Peer { number: 2, process: Some(2), ..Peer::default() }),
             ..pair(1, 2, 0, 1)
         };
-        let stopped =
-            Seen { uid: 0, pid: Some(2), command: String::new(), slots: vec![0], answer: Answer::Stopped };
+        let stopped = WatchedProcess {
+            uid: 0,
+            pid: Some(2),
+            command: String::new(),
+            slots: vec![0],
+            answer: ProcessAnswer::Stopped,
+        };
         let seen = [process(1, vec![a.clone()]), stopped];
         let text = |pair| Pairs::of(&seen).waits_for(&pair, &seen);
         assert_eq!(text(a), "waits for a message from its peer, whose process is stopped");

@@ -3,8 +3,8 @@
 mod screen;
 mod view;
 
-use super::rates::{Meter, Rate, Sort, of_processes};
-use super::{Seen, processes};
+use super::rates::{Meter, QpRate, Sort, of_processes};
+use super::{WatchedProcess, processes};
 use crate::output;
 use ferroce_nic::watch::Wish;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use view::View;
 
 /// What is shown.
-pub struct Options {
+pub struct TopOptions {
     /// One line of JSON each time.
     pub json: bool,
     /// One table as text.
@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 /// Shows what is done until the user has seen enough.
-pub fn top(options: &Options) -> ExitCode {
+pub fn top(options: &TopOptions) -> ExitCode {
     let shown = match (options.json, options.once, io::stdout().is_terminal()) {
         (true, ..) => lines(options),
         (_, true, _) => table(options),
@@ -47,8 +47,8 @@ pub fn top(options: &Options) -> ExitCode {
 
 /// The processes' answers, and the rates of queue pairs.
 struct Look {
-    seen: Vec<Seen>,
-    pairs: Vec<Rate>,
+    seen: Vec<WatchedProcess>,
+    pairs: Vec<QpRate>,
 }
 
 /// Asks the processes.
@@ -60,14 +60,14 @@ fn look(meter: &mut Meter) -> Result<Look, String> {
 }
 
 /// Looks for programs: a line each.
-fn lines(options: &Options) -> Result<ExitCode, String> {
+fn lines(options: &TopOptions) -> Result<ExitCode, String> {
     let mut meter = Meter::default();
     look(&mut meter)?;
     let mut looks = 0;
     loop {
         std::thread::sleep(options.interval);
         let look = look(&mut meter)?;
-        let list = |rates: &[Rate]| rates.iter().map(Rate::to_json).collect::<Vec<Value>>();
+        let list = |rates: &[QpRate]| rates.iter().map(QpRate::to_json).collect::<Vec<Value>>();
         let processes = of_processes(&look.seen, &look.pairs);
         let line = json!({ "processes": list(&processes), "queue_pairs": list(&look.pairs) }).to_string();
         let more = output::line(&line).map_err(|error| format!("standard output: {error}"))?;
@@ -79,7 +79,7 @@ fn lines(options: &Options) -> Result<ExitCode, String> {
 }
 
 /// What the screen would show, once.
-fn table(options: &Options) -> Result<ExitCode, String> {
+fn table(options: &TopOptions) -> Result<ExitCode, String> {
     let mut meter = Meter::default();
     look(&mut meter)?;
     std::thread::sleep(options.interval);

@@ -2,7 +2,7 @@
 
 use super::super::rates::Meter;
 use super::view::View;
-use super::{Look, Options, look};
+use super::{Look, TopOptions, look};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ const NOTICE: Duration = Duration::from_millis(50);
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Shows what is done until a key or a signal ends it.
-pub fn show(options: &Options) -> Result<ExitCode, String> {
+pub fn show(options: &TopOptions) -> Result<ExitCode, String> {
     let mut meter = Meter::default();
     let first = look(&mut meter)?;
     let explain = |error: io::Error| format!("the terminal: {error}");

@@ -1,6 +1,6 @@
 //! What is on the screen, and what keys do to it.
 
-use super::super::rates::{PerSecond, Rate, Sort, fill, of_processes, short, sort};
+use super::super::rates::{PerSecond, QpRate, Sort, fill, of_processes, short, sort};
 use super::Look;
 use crate::table::aligned;
 use ratatui::Frame;
@@ -28,7 +28,7 @@ const NEARLY_FULL: f64 = 0.9;
 pub struct View {
     look: Look,
     /// What is shown of it, in order.
-    rows: Vec<Rate>,
+    rows: Vec<QpRate>,
     sort: Sort,
     processes: bool,
     colours: bool,
@@ -137,7 +137,7 @@ impl View {
         frame.render_widget(Line::from(help), foot);
     }
 
-    fn style(&self, rate: &Rate) -> Style {
+    fn style(&self, rate: &QpRate) -> Style {
         let troubled = rate.rates.retries > 0.0 || rate.cq.is_some_and(|cq| fill(cq) > NEARLY_FULL);
         match rate.state.as_str() {
             _ if !self.colours => Style::new(),
@@ -170,7 +170,7 @@ fn shown(width: u16) -> Vec<usize> {
     columns
 }
 
-fn cells(rate: &Rate) -> [String; COLUMNS] {
+fn cells(rate: &QpRate) -> [String; COLUMNS] {
     let PerSecond { sends, receives, sent, received, retries } = rate.rates;
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     [
@@ -191,7 +191,7 @@ fn cells(rate: &Rate) -> [String; COLUMNS] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Answer, Seen, rates::Meter};
+    use super::super::super::{ProcessAnswer, WatchedProcess, rates::Meter};
     use super::*;
     use ferroce_nic::watch::{CompletionQueue, Counters, Process, QueuePair, WorkQueue};
     use ratatui::Terminal;
@@ -210,16 +210,16 @@ mod tests {
         }
     }
 
-    fn seen(pid: u32, command: &str, queue_pairs: Vec<QueuePair>) -> Seen {
+    fn seen(pid: u32, command: &str, queue_pairs: Vec<QueuePair>) -> WatchedProcess {
         let completion_queues =
             vec![CompletionQueue { number: 1, filled: 3, depth: 64, ..Default::default() }];
         let account = Process { queue_pairs, completion_queues, ..Process::default() };
-        Seen {
+        WatchedProcess {
             uid: 0,
             pid: Some(pid),
             command: command.into(),
             slots: Vec::new(),
-            answer: Answer::Account(Box::new(account)),
+            answer: ProcessAnswer::Account(Box::new(account)),
         }
     }
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn colours_are_for_who_wants_them() {
-        let rate = Rate { state: "ERR".into(), ..Rate::default() };
+        let rate = QpRate { state: "ERR".into(), ..QpRate::default() };
         for colours in [true, false] {
             let style = View::new(Sort::Bytes, false, colours).style(&rate);
             assert_eq!(style.fg.is_some(), colours);
