@@ -8,7 +8,7 @@ use ferroce_nic::{self as nic, settings};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
-use crate::check::{self, Buffers, CqWatch, QpWatch, Sent};
+use crate::check::{self, Buffers, CheckedSend, CqWatch, QpWatch};
 use crate::object::{CqBlock, Headed, QpBlock, SrqBlock};
 use crate::{poll, post};
 
@@ -108,14 +108,14 @@ fn refuse() -> Outcome<()> {
 ///
 /// # Safety
 /// `qp` is a queue pair, and `wr` as ibv_post_send(3) asks.
-unsafe fn sent(qp: *mut ibv_qp, wr: &ibv_send_wr) -> Sent {
+unsafe fn sent(qp: *mut ibv_qp, wr: &ibv_send_wr) -> CheckedSend {
     let signaled = wr.send_flags & IBV_SEND_SIGNALED != 0;
     let filled =
         matches!(wr.opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD);
     // The adapter has what is inline when the call returns.
     let count = if wr.send_flags & IBV_SEND_INLINE != 0 { 0 } else { wr.num_sge };
     // SAFETY: the caller's promise.
-    Sent { wr_id: wr.wr_id, signaled, buffers: unsafe { buffers(qp, filled, wr.sg_list, count) } }
+    CheckedSend { wr_id: wr.wr_id, signaled, buffers: unsafe { buffers(qp, filled, wr.sg_list, count) } }
 }
 
 /// The memory of a request.
@@ -140,7 +140,7 @@ unsafe fn sges(elements: *const ibv_sge, count: c_int) -> nic::SgeList {
 }
 
 /// As [`sent`], of a request that the program has put together by the extended interface.
-fn gathered_sent(qp: &nic::Qp, wr: &post::SendWr) -> Sent {
+fn gathered_sent(qp: &nic::Qp, wr: &post::SendWr) -> CheckedSend {
     let filled = matches!(
         wr.op,
         nic::SendOp::Read { .. } | nic::SendOp::CompareSwap { .. } | nic::SendOp::FetchAdd { .. }
@@ -149,7 +149,7 @@ fn gathered_sent(qp: &nic::Qp, wr: &post::SendWr) -> Sent {
         nic::Data::Sges(sges) => sges.clone(),
         nic::Data::Inline(_) => nic::SgeList::default(),
     };
-    Sent { wr_id: wr.wr_id, signaled: wr.signaled, buffers: Buffers::begin(qp.pd(), filled, list) }
+    CheckedSend { wr_id: wr.wr_id, signaled: wr.signaled, buffers: Buffers::begin(qp.pd(), filled, list) }
 }
 
 /// Has a list no more than so many elements?

@@ -12,7 +12,7 @@ use crate::object::{CountersBlock, FlowBlock, Headed, QpBlock, next_handle};
 
 /// What a list of specifications asks for.
 #[derive(Default)]
-struct Rule {
+struct FlowRule {
     specs: Vec<Spec>,
     tag: Option<u32>,
     drop: bool,
@@ -145,7 +145,7 @@ unsafe fn header(kind: c_int, at: *const u8, size: usize) -> Outcome<Option<Matc
 ///
 /// # Safety
 /// As [`read`]; counters that it names are valid.
-unsafe fn take(rule: &mut Rule, kind: c_int, at: *const u8, size: usize) -> Outcome<()> {
+unsafe fn take(rule: &mut FlowRule, kind: c_int, at: *const u8, size: usize) -> Outcome<()> {
     let inner = kind & IBV_FLOW_SPEC_INNER != 0;
     // SAFETY: the caller's promise.
     if let Some(header) = unsafe { header(kind & !IBV_FLOW_SPEC_INNER, at, size) }? {
@@ -181,8 +181,8 @@ unsafe fn take(rule: &mut Rule, kind: c_int, at: *const u8, size: usize) -> Outc
 
 /// # Safety
 /// `attr` is as ibv_create_flow(3) asks, with its specifications behind it.
-unsafe fn rule(attr: *const ibv_flow_attr) -> Outcome<Rule> {
-    let mut rule = Rule::default();
+unsafe fn rule(attr: *const ibv_flow_attr) -> Outcome<FlowRule> {
+    let mut rule = FlowRule::default();
     // SAFETY: the caller's promise: `num_of_specs` specifications, each with its size, lie behind the attributes.
     unsafe {
         let mut at = attr.cast::<u8>().add(size_of::<ibv_flow_attr>());

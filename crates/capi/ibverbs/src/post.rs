@@ -13,7 +13,7 @@ use smallvec::{Array, SmallVec};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
 use crate::mw;
-use crate::object::{AhBlock, Headed, QpBlock, SrqBlock, Work, WqBlock};
+use crate::object::{AhBlock, Headed, QpBlock, QpWork, SrqBlock, WqBlock};
 
 /// The adapter's send request.
 pub(crate) type SendWr = nic::SendWr<Arc<nic::Ah>>;
@@ -395,8 +395,8 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
         unsafe {
             match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
-                Work::Transport(qp) => post_sends(qp, wr, bad_wr),
-                Work::Raw(qp) => post_frames(qp, wr, bad_wr),
+                QpWork::Transport(qp) => post_sends(qp, wr, bad_wr),
+                QpWork::Raw(qp) => post_frames(qp, wr, bad_wr),
             }
         }
     }))
@@ -434,8 +434,8 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: by the man page a queue pair, a list, and the caller's variable.
         unsafe {
             let qp = match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
-                Work::Transport(qp) => qp,
-                Work::Raw(qp) => {
+                QpWork::Transport(qp) => qp,
+                QpWork::Raw(qp) => {
                     return post_receives(wr, bad_wr, qp.cap().max_recv_sge, |wqe| qp.post_recv(wqe));
                 }
             };

@@ -27,7 +27,7 @@ impl Drop for Owned {
 
 /// What rdma_resolve_addrinfo(3) has found.
 #[derive(Default)]
-pub(crate) enum Answers {
+pub(crate) enum AddrInfoLookup {
     #[default]
     None,
     /// It is looked for.

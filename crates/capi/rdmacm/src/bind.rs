@@ -14,13 +14,13 @@ use libc::sockaddr;
 use crate::abi::*;
 use crate::address;
 use crate::block::IdBlock;
-use crate::devices::{self, Device};
-use crate::id::{Id, Step};
+use crate::devices::{self, SharedDevice};
+use crate::id::{CmId, IdStep};
 use crate::place::gid;
 use crate::sink::sink;
 
 /// A source address that can be had: with the device that has it, unless it stands for all.
-pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>> {
+pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<SharedDevice>> {
     if address::is_any(ip) {
         return Ok(None);
     }
@@ -43,7 +43,7 @@ pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>>
 }
 
 /// Takes a port at `source`, which has been checked.
-pub(crate) fn take_port(id: &Id, source: SocketAddr, label: bool) -> Outcome<Arc<Port>> {
+pub(crate) fn take_port(id: &CmId, source: SocketAddr, label: bool) -> Outcome<Arc<Port>> {
     let Some(space) = id.space else {
         return Err(Refusal::invalid(
             "RDMA_PS_IPOIB: there is no IP over InfiniBand, the network is Ethernet",
@@ -61,7 +61,7 @@ pub(crate) fn take_port(id: &Id, source: SocketAddr, label: bool) -> Outcome<Arc
 pub(crate) unsafe fn bind(id: *mut rdma_cm_id, source: SocketAddr, label: bool) -> Outcome<()> {
     // SAFETY: the caller's promise.
     let (block, shared) = unsafe { (IdBlock::block(id)?, IdBlock::of(id)?) };
-    if shared.step() != Step::Idle {
+    if shared.step() != IdStep::Idle {
         return Err(Refusal::invalid("the id has an address already"));
     }
     let device = check_source(source.ip(), address::scope_of(source))?;
@@ -72,7 +72,7 @@ pub(crate) unsafe fn bind(id: *mut rdma_cm_id, source: SocketAddr, label: bool) 
     }
     {
         let mut state = shared.state.lock();
-        state.step = Step::Bound;
+        state.step = IdStep::Bound;
         state.place.source = Some(source);
         state.port = Some(port);
     }
@@ -121,13 +121,13 @@ entry! {
     fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> minus_one {
         // SAFETY: by the man page an id.
         let (shared, qp_type) = unsafe { (IdBlock::of(id)?, (*id).qp_type) };
-        if shared.step() == Step::Idle {
+        if shared.step() == IdStep::Idle {
             // SAFETY: by the man page an id.
             unsafe { bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), false)? };
         }
         let (port, source) = {
             let state = shared.state.lock();
-            if state.step != Step::Bound {
+            if state.step != IdStep::Bound {
                 return Err(Refusal::invalid(format!("the id is {:?}, and listening begins with a bound one", state.step)));
             }
             (state.port.clone().expect("a bound id has a port"), state.place.source.expect("a bound id has an address"))
@@ -137,7 +137,7 @@ entry! {
             devices::all()?;
         }
         port.listen(transport_of(qp_type), bounded(backlog), sink(&shared))?;
-        shared.state.lock().step = Step::Listening;
+        shared.state.lock().step = IdStep::Listening;
         Ok(0)
     }
 }

@@ -13,9 +13,9 @@ use ferroce_ibverbs::entry;
 
 use crate::abi::*;
 use crate::channel;
-use crate::devices::{self, Device};
+use crate::devices::{self, SharedDevice};
 use crate::event;
-use crate::id::{self, Id, Step};
+use crate::id::{self, CmId, IdStep};
 
 /// What rdma_create_ep(3) keeps.
 #[derive(Default)]
@@ -43,9 +43,9 @@ impl EpAttr {
 #[repr(C)]
 pub(crate) struct IdBlock {
     c: rdma_cm_id,
-    id: Arc<Id>,
+    id: Arc<CmId>,
     /// The device that it is bound to, of whose default domain it is a user.
-    device: Option<Device>,
+    device: Option<SharedDevice>,
     /// What rdma_get_request(3) makes queue pairs of.
     pub(crate) ep: EpAttr,
 }
@@ -64,7 +64,7 @@ impl IdBlock {
     ///
     /// # Safety
     /// As [`IdBlock::block`].
-    pub(crate) unsafe fn of(id: *mut rdma_cm_id) -> Outcome<Arc<Id>> {
+    pub(crate) unsafe fn of(id: *mut rdma_cm_id) -> Outcome<Arc<CmId>> {
         // SAFETY: the caller's promise.
         Ok(unsafe { Self::block(id) }?.id.clone())
     }
@@ -88,7 +88,7 @@ impl IdBlock {
         let is_sync = channel.is_null();
         let channel = if is_sync { channel::allocate()? } else { channel };
         let queue = channel::queue_of(channel)?;
-        let id = Arc::new(Id::new(known, is_sync, queue));
+        let id = Arc::new(CmId::new(known, is_sync, queue));
         // SAFETY: numbers and pointers, for all of which zeros are valid.
         let mut c: rdma_cm_id = unsafe { zeroed() };
         c.channel = channel;
@@ -101,7 +101,7 @@ impl IdBlock {
     }
 
     /// Shows the program that the id is bound to `device`.
-    pub(crate) fn attach(&mut self, device: Device) -> Outcome<()> {
+    pub(crate) fn attach(&mut self, device: SharedDevice) -> Outcome<()> {
         if self.device.is_none() {
             self.c.pd = device.take_pd()?;
             self.c.verbs = device.verbs;
@@ -116,7 +116,7 @@ impl IdBlock {
     ///
     /// # Errors
     /// EINVAL when it isn't.
-    pub(crate) fn device(&self) -> Outcome<Device> {
+    pub(crate) fn device(&self) -> Outcome<SharedDevice> {
         self.device.ok_or_else(|| {
             Refusal::invalid(
                 "the id isn't bound to a device yet: bind it to an address of one, or resolve one",
@@ -132,7 +132,7 @@ impl IdBlock {
         // SAFETY: the caller's promise.
         let (block, shared) = unsafe { (Self::block(id)?, Self::of(id)?) };
         let mut state = shared.state.lock();
-        state.step = Step::Ending;
+        state.step = IdStep::Ending;
         let queue = state.queue.clone();
         let (connection, port) = (state.connection.take(), state.port.take());
         let groups = std::mem::take(&mut state.groups);
@@ -156,7 +156,7 @@ impl IdBlock {
                 drop(Box::from_raw(block.c.route.path_rec));
             }
             if let Some(device) = block.device {
-                Device::detach(&shared);
+                SharedDevice::detach(&shared);
                 device.give_pd();
             }
             drop(Box::from_raw(id.cast::<Self>()));

@@ -19,7 +19,7 @@ use crate::agreed::{self, ACK_DELAY, Agreed, Own, starting_psn};
 use crate::bind;
 use crate::block::IdBlock;
 use crate::early::{Early, PKEY, WantedConnection};
-use crate::id::{Id, Step};
+use crate::id::{CmId, IdStep};
 use crate::place::PeerRoute;
 use crate::qp;
 use crate::sink::{self, sink};
@@ -81,7 +81,7 @@ unsafe fn queue_pair(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> (u
 }
 
 /// The addresses of an id, in the form of a request.
-fn header_of(shared: &Id) -> Outcome<(IpHeader, ServiceId, PeerRoute)> {
+fn header_of(shared: &CmId) -> Outcome<(IpHeader, ServiceId, PeerRoute)> {
     let state = shared.state.lock();
     let (Some(source), Some(destination), Some(way)) =
         (state.place.source, state.place.destination, state.place.way)
@@ -140,30 +140,30 @@ unsafe fn ask(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u8])
 const NOBODY_YET: Duration = Duration::from_millis(100);
 
 /// The id goes from its route to a connection.
-fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: WantedConnection) -> Outcome<()> {
+fn begin(shared: &Arc<CmId>, agreed: Agreed, wanted: WantedConnection) -> Outcome<()> {
     {
         let mut state = shared.state.lock();
-        if state.step != Step::RouteResolved {
+        if state.step != IdStep::RouteResolved {
             return Err(Refusal::invalid(format!(
                 "the id is {:?}: a connection begins with a resolved route",
                 state.step
             )));
         }
-        state.step = Step::Connecting;
+        state.step = IdStep::Connecting;
         state.agreed = agreed;
         let until = Instant::now() + NOBODY_YET;
         state.early = Some(Early { wanted: wanted.clone(), until, refused: None });
     }
     shared.make_connection(|| wanted.ask(sink(shared))).inspect_err(|_| {
         let mut state = shared.state.lock();
-        state.step = Step::RouteResolved;
+        state.step = IdStep::RouteResolved;
         state.agreed = Agreed::Nothing;
         state.early = None;
     })
 }
 
 /// Looks up a datagram service.
-fn look_up(shared: &Arc<Id>, data: &[u8]) -> Outcome<()> {
+fn look_up(shared: &Arc<CmId>, data: &[u8]) -> Outcome<()> {
     let (header, service_id, way) = header_of(shared)?;
     let wanted = WantedConnection { way, service_id, header, qp: None, private_data: data.to_vec() };
     begin(shared, Agreed::Nothing, wanted)
@@ -290,7 +290,7 @@ unsafe fn answer(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u
 }
 
 /// The connection of an id that has one, or wants one.
-fn requested(shared: &Id) -> Outcome<Arc<Connection>> {
+fn requested(shared: &CmId) -> Outcome<Arc<Connection>> {
     shared.connection().ok_or_else(not_requested)
 }
 

@@ -22,7 +22,7 @@ use crate::devices;
 use crate::event::{EventBlock, no_param, no_ud};
 use crate::explained;
 use crate::group::{Joined, mlid_of};
-use crate::id::{Id, Queued, Step};
+use crate::id::{CmId, IdStep, QueuedEvent};
 use crate::news::IdNews;
 use crate::place::{HOP_LIMIT, IdPlace, PeerRoute, gid};
 use crate::qp;
@@ -38,8 +38,8 @@ const MULTICAST_QPN: u32 = 0xff_ffff;
 ///
 /// # Safety
 /// Called from a function that the program has called on a channel of its own.
-pub(crate) unsafe fn deliver(queued: Queued) -> Option<*mut rdma_cm_event> {
-    let Queued { id: shared, news } = queued;
+pub(crate) unsafe fn deliver(queued: QueuedEvent) -> Option<*mut rdma_cm_event> {
+    let QueuedEvent { id: shared, news } = queued;
     let id = shared.program();
     let mut block = EventBlock::new(shared.clone(), id);
     // The queue has dropped its reference.
@@ -67,7 +67,12 @@ pub(crate) unsafe fn deliver(queued: Queued) -> Option<*mut rdma_cm_event> {
 ///
 /// # Safety
 /// `id` is the id that `shared` belongs to.
-unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, news: IdNews) -> Outcome<bool> {
+unsafe fn fill(
+    block: &mut EventBlock,
+    shared: &Arc<CmId>,
+    id: *mut rdma_cm_id,
+    news: IdNews,
+) -> Outcome<bool> {
     match news {
         IdNews::AddrResolved => {
             let place = shared.state.lock().place;
@@ -238,7 +243,7 @@ unsafe fn child_of(listener: *mut rdma_cm_id, place: &IdPlace) -> Outcome<*mut r
 }
 
 /// Where the new id of a request is.
-fn place_of(header: &ferroce_connect::IpHeader, listener: &Id, route: Route, mtu: u8) -> Outcome<IdPlace> {
+fn place_of(header: &ferroce_connect::IpHeader, listener: &CmId, route: Route, mtu: u8) -> Outcome<IdPlace> {
     let device = devices::with_address(route.from.ip(), route.from.scope_id())?;
     let found = device.and_then(|device| {
         device.gid_of(route.from.ip(), route.from.scope_id()).map(|(index, _)| (device, index as u8))
@@ -283,7 +288,7 @@ unsafe fn requested(
         block.set_conn(param, &request.private_data[HEADER..]);
         let shared = IdBlock::of(child)?;
         let mut state = shared.state.lock();
-        state.step = Step::Connecting;
+        state.step = IdStep::Connecting;
         state.place = place;
         state.connection = Some(Arc::new(connection));
         let own = Own {
@@ -316,7 +321,7 @@ unsafe fn looked_up(
         block.set_ud(no_ud(), &request.private_data[SidrRequest::PRIVATE_DATA - MOST_OF_LOOKUP..]);
         let shared = IdBlock::of(child)?;
         let mut state = shared.state.lock();
-        state.step = Step::Connecting;
+        state.step = IdStep::Connecting;
         state.place = place;
         state.connection = Some(Arc::new(connection));
         drop(state);
@@ -330,7 +335,7 @@ unsafe fn looked_up(
 ///
 /// # Safety
 /// `id` is the id that `shared` belongs to.
-unsafe fn responded(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, reply: &Reply) {
+unsafe fn responded(block: &mut EventBlock, shared: &Arc<CmId>, id: *mut rdma_cm_id, reply: &Reply) {
     let param = rdma_conn_param {
         responder_resources: reply.initiator_depth,
         initiator_depth: reply.responder_resources,
@@ -371,7 +376,7 @@ unsafe fn responded(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_i
 }
 
 /// A lookup has been answered.
-fn answered(block: &mut EventBlock, shared: &Arc<Id>, reply: &SidrReply) {
+fn answered(block: &mut EventBlock, shared: &Arc<CmId>, reply: &SidrReply) {
     let ah_attr = match (reply.status, shared.state.lock().place.way) {
         (SidrStatus::SUCCESS, Some(way)) => way.ah_attr(),
         // SAFETY: numbers only.
@@ -390,7 +395,7 @@ fn answered(block: &mut EventBlock, shared: &Arc<Id>, reply: &SidrReply) {
 ///
 /// # Safety
 /// `id` is the id that `shared` belongs to.
-unsafe fn attach(shared: &Arc<Id>, id: *mut rdma_cm_id, joined: &Joined) -> Option<(rdma_ud_param, c_int)> {
+unsafe fn attach(shared: &Arc<CmId>, id: *mut rdma_cm_id, joined: &Joined) -> Option<(rdma_ud_param, c_int)> {
     let is_left = || shared.state.lock().groups.iter().all(|group| group.number != joined.number);
     if is_left() {
         return None;

@@ -16,7 +16,7 @@ use ferroce_os::sync::{Mutex, class};
 use nic::net::GidEntry;
 
 /// A device that was opened for ids.
-struct Opened {
+struct OpenedDevice {
     device: *mut ibv_device,
     /// Of the open device. It is where the block begins that has been allocated: that of `ibv_context` is in the middle, and a block to
     /// whose beginning no pointer leads is "possibly lost" to valgrind.
@@ -29,16 +29,16 @@ struct Opened {
 }
 
 // SAFETY: pointers to objects of the library, which any thread may use.
-unsafe impl Send for Opened {}
+unsafe impl Send for OpenedDevice {}
 
-impl Opened {
+impl OpenedDevice {
     fn verbs(&self) -> *mut ibv_context {
         // SAFETY: only an address is computed, of a field of an open context.
         unsafe { &raw mut (*self.context).context }
     }
 }
 
-static OPENED: Mutex<class::CmDevices, Vec<Opened>> = Mutex::new(Vec::new());
+static OPENED: Mutex<class::CmDevices, Vec<OpenedDevice>> = Mutex::new(Vec::new());
 
 /// An id that is bound to a device.
 pub(crate) trait DeviceUser: Send + Sync {
@@ -47,22 +47,22 @@ pub(crate) trait DeviceUser: Send + Sync {
 }
 
 /// Users of devices, by their addresses.
-type DeviceUsers = BTreeMap<usize, (Device, Weak<dyn DeviceUser>)>;
+type DeviceUsers = BTreeMap<usize, (SharedDevice, Weak<dyn DeviceUser>)>;
 
 static ATTACHED: Mutex<class::CmAttached, DeviceUsers> = Mutex::new(BTreeMap::new());
 
 /// An open device, for as long as the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Device {
+pub(crate) struct SharedDevice {
     pub(crate) verbs: *mut ibv_context,
 }
 
 // SAFETY: a pointer to an object of the library, which any thread may use.
-unsafe impl Send for Device {}
+unsafe impl Send for SharedDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for SharedDevice {}
 
-impl Device {
+impl SharedDevice {
     /// The adapter's object.
     pub(crate) fn nic(self) -> &'static Arc<nic::Context> {
         // SAFETY: an open context, which is never closed.
@@ -158,19 +158,19 @@ fn is_at(entry: &GidEntry, ip: IpAddr, scope_id: u32) -> bool {
 }
 
 /// The device that was made of a network interface, opened.
-fn open(device: Arc<nic::Device>) -> Outcome<Device> {
+fn open(device: Arc<nic::Device>) -> Outcome<SharedDevice> {
     let mut opened = OPENED.lock();
     let pointer = calls::device_pointer(device);
     if let Some(found) = opened.iter().find(|opened| opened.device == pointer) {
-        return Ok(Device { verbs: found.verbs() });
+        return Ok(SharedDevice { verbs: found.verbs() });
     }
     // SAFETY: a device of the list.
     let verbs = made(unsafe { calls::ibv_open_device(pointer) }, "a device context").map_err(usable)?;
-    let device = Device { verbs };
+    let device = SharedDevice { verbs };
     device.nic().listen(move |news| device.report(news));
     // SAFETY: an open context is this field of a `verbs_context`.
     let context = unsafe { verbs.byte_sub(offset_of!(verbs_context, context)) }.cast::<verbs_context>();
-    opened.push(Opened { device: pointer, context, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
+    opened.push(OpenedDevice { device: pointer, context, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
     Ok(device)
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn need_one() -> Outcome<()> {
 ///
 /// # Errors
 /// What kept it from being opened.
-pub(crate) fn with_address(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>> {
+pub(crate) fn with_address(ip: IpAddr, scope_id: u32) -> Outcome<Option<SharedDevice>> {
     // Other processes, which may be stopped, know the indices of the GIDs. The addresses are the interface's.
     let has = |device: &Arc<nic::Device>| {
         device.info().gid_table().iter().any(|(_, entry)| is_at(entry, ip, scope_id))
@@ -210,7 +210,7 @@ pub(crate) fn with_address(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>>
 }
 
 /// The first device that can be used, with an address of it: of the family of `like` if it has one.
-pub(crate) fn first_usable(like: IpAddr) -> Outcome<Option<(Device, GidEntry)>> {
+pub(crate) fn first_usable(like: IpAddr) -> Outcome<Option<(SharedDevice, GidEntry)>> {
     for device in all()? {
         let gids = device.nic().gids();
         let of_family =
@@ -223,7 +223,7 @@ pub(crate) fn first_usable(like: IpAddr) -> Outcome<Option<(Device, GidEntry)>> 
 }
 
 /// All devices, opened. One that can't be opened is left out, unless that is so for all.
-pub(crate) fn all() -> Outcome<Vec<Device>> {
+pub(crate) fn all() -> Outcome<Vec<SharedDevice>> {
     let (mut found, mut refusal) = (Vec::new(), None);
     for device in listed()? {
         match open(device) {

@@ -12,7 +12,7 @@ use crate::address;
 use crate::bind;
 use crate::block::IdBlock;
 use crate::devices;
-use crate::id::Step;
+use crate::id::IdStep;
 use crate::qp;
 use crate::resolve;
 use crate::sync;
@@ -127,7 +127,7 @@ entry! {
             }
             // Otherwise the thread would wait for ever.
             let step = shared.step();
-            if !matches!(step, Step::Listening | Step::Removed) {
+            if !matches!(step, IdStep::Listening | IdStep::Removed) {
                 return Err(Refusal::invalid(format!("the id is {step:?}: requests come to one that listens")));
             }
             if id.is_null() {

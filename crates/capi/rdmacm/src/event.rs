@@ -8,7 +8,7 @@ use ferroce_ibverbs::call::Refusal;
 use ferroce_ibverbs::entry;
 
 use crate::abi::*;
-use crate::id::Id;
+use crate::id::CmId;
 
 /// Room for private data behind an event.
 const PRIVATE_DATA: usize = 256;
@@ -18,14 +18,14 @@ const PRIVATE_DATA: usize = 256;
 pub(crate) struct EventBlock {
     pub(crate) c: rdma_cm_event,
     /// The id that it counts against.
-    counted: Arc<Id>,
+    counted: Arc<CmId>,
     /// What it is, whatever the program does to its structure.
     event: c_int,
     private_data: [u8; PRIVATE_DATA],
 }
 
 impl EventBlock {
-    pub(crate) fn new(counted: Arc<Id>, id: *mut rdma_cm_id) -> Box<Self> {
+    pub(crate) fn new(counted: Arc<CmId>, id: *mut rdma_cm_id) -> Box<Self> {
         // SAFETY: numbers and pointers.
         let mut c: rdma_cm_event = unsafe { zeroed() };
         c.id = id;

@@ -14,29 +14,29 @@ use ferroce_os::sync::{Mutex, class};
 use ferroce_types::HostAddr;
 
 use crate::abi::rdma_cm_id;
-use crate::addrinfo::Answers;
+use crate::addrinfo::AddrInfoLookup;
 use crate::agreed::Agreed;
 use crate::devices::DeviceUser;
 use crate::early::Early;
 use crate::group::CmGroup;
 use crate::news::IdNews;
 use crate::place::IdPlace;
-use crate::unacked::Unacked;
+use crate::unacked::UnackedEvents;
 
 /// An event that the program hasn't fetched.
 #[derive(Clone)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedEvent {
     /// The id that it counts against: the id's destruction waits until the event is acknowledged.
-    pub(crate) id: Arc<Id>,
+    pub(crate) id: Arc<CmId>,
     pub(crate) news: Arc<IdNews>,
 }
 
 /// What a channel keeps.
-pub(crate) type Queue = EventQueue<Queued>;
+pub(crate) type Queue = EventQueue<QueuedEvent>;
 
 /// What a program has asked for.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Options {
+pub(crate) struct IdOptions {
     /// Type of service.
     pub(crate) tos: u8,
     /// Others may have the port as well.
@@ -49,7 +49,7 @@ pub(crate) struct Options {
 
 /// How far an id is on its way. The names are those of the states of the kernel's communication manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum IdStep {
     /// Nothing is known of it.
     Idle,
     /// It has an address.
@@ -71,17 +71,17 @@ pub(crate) enum Step {
 }
 
 /// What is known of an id, whichever thread asks.
-pub(crate) struct State {
-    pub(crate) step: Step,
+pub(crate) struct IdState {
+    pub(crate) step: IdStep,
     /// Where its events go.
     pub(crate) queue: Arc<Queue>,
-    pub(crate) options: Options,
+    pub(crate) options: IdOptions,
     pub(crate) port: Option<Arc<Port>>,
     /// Addresses and the way between them, as far as they are known.
     pub(crate) place: IdPlace,
     pub(crate) connection: Option<Arc<Connection>>,
     /// IdNews that came while the connection was being made: the program gets it when there is one.
-    kept_back: Option<Vec<Queued>>,
+    kept_back: Option<Vec<QueuedEvent>>,
     /// A request that is repeated while no process has the port.
     pub(crate) early: Option<Early>,
     /// What both sides have announced about their queue pairs.
@@ -91,11 +91,11 @@ pub(crate) struct State {
     /// Extended options of a queue pair of the program's own.
     pub(crate) own_ece: Ece,
     pub(crate) groups: Vec<CmGroup>,
-    pub(crate) answers: Answers,
+    pub(crate) answers: AddrInfoLookup,
 }
 
 /// An id as the library knows it.
-pub(crate) struct Id {
+pub(crate) struct CmId {
     /// The program's structure; NULL when it is being destroyed.
     program: AtomicPtr<rdma_cm_id>,
     /// `None`: `RDMA_PS_IPOIB`, of which Ethernet has nothing.
@@ -103,24 +103,24 @@ pub(crate) struct Id {
     /// Calls wait for their events.
     is_sync: AtomicBool,
     /// Events that the program has got and not acknowledged.
-    pub(crate) unacked: Unacked,
+    pub(crate) unacked: UnackedEvents,
     /// Events in its channel that the program hasn't got.
     pub(crate) unread: AtomicUsize,
-    pub(crate) state: Mutex<class::CmId, State>,
+    pub(crate) state: Mutex<class::CmId, IdState>,
 }
 
-impl Id {
+impl CmId {
     pub(crate) fn new(space: Option<PortSpace>, is_sync: bool, queue: Arc<Queue>) -> Self {
         Self {
             program: AtomicPtr::default(),
             space,
             is_sync: AtomicBool::new(is_sync),
-            unacked: Unacked::default(),
+            unacked: UnackedEvents::default(),
             unread: AtomicUsize::new(0),
-            state: Mutex::new(State {
-                step: Step::Idle,
+            state: Mutex::new(IdState {
+                step: IdStep::Idle,
                 queue,
-                options: Options::default(),
+                options: IdOptions::default(),
                 port: None,
                 place: IdPlace::default(),
                 connection: None,
@@ -130,7 +130,7 @@ impl Id {
                 connect_failed: false,
                 own_ece: Ece::default(),
                 groups: Vec::new(),
-                answers: Answers::default(),
+                answers: AddrInfoLookup::default(),
             }),
         }
     }
@@ -153,10 +153,10 @@ impl Id {
 
     /// Puts news into the channel.
     pub(crate) fn push(self: &Arc<Self>, news: IdNews) {
-        let queued = Queued { id: self.clone(), news: Arc::new(news) };
+        let queued = QueuedEvent { id: self.clone(), news: Arc::new(news) };
         let mut state = self.state.lock();
         let mut unwanted = None;
-        if state.step == Step::Ending {
+        if state.step == IdStep::Ending {
             unwanted = Some(queued);
         } else if let Some(kept_back) = &mut state.kept_back {
             kept_back.push(queued);
@@ -168,13 +168,13 @@ impl Id {
         drop(unwanted);
     }
 
-    /// Makes the connection. Its news reach the channel once `State::connection` is set. If the id is being destroyed, both are dropped.
+    /// Makes the connection. Its news reach the channel once `IdState::connection` is set. If the id is being destroyed, both are dropped.
     pub(crate) fn make_connection(&self, make: impl FnOnce() -> Outcome<Connection>) -> Outcome<()> {
         self.state.lock().kept_back = Some(Vec::new());
         let made = make();
         let mut state = self.state.lock();
         let kept_back = state.kept_back.take().unwrap_or_default();
-        if state.step == Step::Ending {
+        if state.step == IdStep::Ending {
             // The drop sends a message to the peer, so it holds no lock.
             drop(state);
             drop((kept_back, made));
@@ -186,12 +186,12 @@ impl Id {
         Ok(())
     }
 
-    /// A thread is in [`Id::make_connection`].
+    /// A thread is in [`CmId::make_connection`].
     pub(crate) fn is_making_connection(&self) -> bool {
         self.state.lock().kept_back.is_some()
     }
 
-    pub(crate) fn step(&self) -> Step {
+    pub(crate) fn step(&self) -> IdStep {
         self.state.lock().step
     }
 
@@ -210,14 +210,14 @@ impl Id {
     }
 }
 
-impl DeviceUser for Id {
+impl DeviceUser for CmId {
     fn device_changed(self: Arc<Self>, news: &DeviceNews) {
         if matches!(news, DeviceNews::Failed) {
             let mut state = self.state.lock();
-            if state.step == Step::Ending {
+            if state.step == IdStep::Ending {
                 return;
             }
-            state.step = Step::Removed;
+            state.step = IdStep::Removed;
             state.agreed = Agreed::Over;
             drop(state);
             return self.push(IdNews::DeviceRemoval);
@@ -230,20 +230,20 @@ impl DeviceUser for Id {
         let is_lost = |lost: &Vec<HostAddr>| own.is_some_and(|own| lost.contains(&own));
         let is_changed = !matches!(news, DeviceNews::AddressesLost(lost) if !is_lost(lost));
         // A thread in a call of a synchronous id waits for another event, and would take this one for it.
-        if is_changed && !self.is_sync() && step != Step::Removed {
+        if is_changed && !self.is_sync() && step != IdStep::Removed {
             self.push(IdNews::AddrChange);
         }
     }
 }
 
 /// Adds an event.
-pub(crate) fn put(queue: &Queue, queued: Queued) {
+pub(crate) fn put(queue: &Queue, queued: QueuedEvent) {
     queued.id.unread.fetch_add(1, Ordering::AcqRel);
     queue.push(queued);
 }
 
 /// The oldest event of `queue`, counted against its id.
-pub(crate) fn take(queue: &Queue) -> Option<Queued> {
+pub(crate) fn take(queue: &Queue) -> Option<QueuedEvent> {
     queue.take_with(Duration::ZERO, |queued| {
         queued.id.unacked.got();
         queued.id.unread.fetch_sub(1, Ordering::AcqRel);
@@ -252,7 +252,7 @@ pub(crate) fn take(queue: &Queue) -> Option<Queued> {
 }
 
 /// Takes the unread events of `id` out of `queue`. Without any, it doesn't look through those of others.
-pub(crate) fn withdraw(queue: &Queue, id: &Arc<Id>) -> Vec<Queued> {
+pub(crate) fn withdraw(queue: &Queue, id: &Arc<CmId>) -> Vec<QueuedEvent> {
     let mut found = Vec::new();
     if id.unread.load(Ordering::Acquire) == 0 {
         return found;

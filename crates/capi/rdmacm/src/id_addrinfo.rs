@@ -9,9 +9,9 @@ use ferroce_ibverbs::entry;
 use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::addrinfo::{Answers, Failed, find, string};
+use crate::addrinfo::{AddrInfoLookup, Failed, find, string};
 use crate::block::IdBlock;
-use crate::id::Id;
+use crate::id::CmId;
 use crate::news::IdNews;
 use crate::sync;
 
@@ -35,15 +35,15 @@ struct Hints(rdma_addrinfo);
 unsafe impl Send for Hints {}
 
 /// Looks the name up, and gives the answer to the id.
-fn answer(id: &Arc<Id>, node: Option<&CStr>, service: Option<&CStr>, hints: Option<&rdma_addrinfo>) {
+fn answer(id: &Arc<CmId>, node: Option<&CStr>, service: Option<&CStr>, hints: Option<&rdma_addrinfo>) {
     // SAFETY: hints without addresses.
     let found = unsafe { find(node, service, hints) };
     let (answers, status) = match found {
-        Ok(info) => (Answers::Found(info), 0),
-        Err(Failed::Name(libc::EAI_MEMORY)) => (Answers::None, -libc::ENOMEM),
-        Err(Failed::Name(libc::EAI_SYSTEM)) => (Answers::None, -last_errno()),
-        Err(Failed::Name(_)) => (Answers::None, -libc::ENOENT),
-        Err(Failed::Refused(refusal)) => (Answers::None, -refusal.errno),
+        Ok(info) => (AddrInfoLookup::Found(info), 0),
+        Err(Failed::Name(libc::EAI_MEMORY)) => (AddrInfoLookup::None, -libc::ENOMEM),
+        Err(Failed::Name(libc::EAI_SYSTEM)) => (AddrInfoLookup::None, -last_errno()),
+        Err(Failed::Name(_)) => (AddrInfoLookup::None, -libc::ENOENT),
+        Err(Failed::Refused(refusal)) => (AddrInfoLookup::None, -refusal.errno),
     };
     id.state.lock().answers = answers;
     id.push(IdNews::AddrInfo(status));
@@ -78,10 +78,10 @@ entry! {
             });
             {
                 let mut state = shared.state.lock();
-                if matches!(state.answers, Answers::Awaited) {
+                if matches!(state.answers, AddrInfoLookup::Awaited) {
                     return Err(Refusal::new(libc::EBUSY, "the id looks for a name already"));
                 }
-                state.answers = Answers::Awaited;
+                state.answers = AddrInfoLookup::Awaited;
             }
             let for_thread = shared.clone();
             let run = move || {
@@ -90,7 +90,7 @@ entry! {
                 answer(&for_thread, node.as_deref(), service.as_deref(), hints.as_ref().map(|hints| &hints.0));
             };
             if let Err(error) = ferroce_os::sys::start_thread("ferroce-name", STACK, run) {
-                shared.state.lock().answers = Answers::None;
+                shared.state.lock().answers = AddrInfoLookup::None;
                 return Err(Refusal::new(libc::ENOMEM, format!("no thread to ask for a name: {error}")));
             }
             sync::complete(id, "rdma_resolve_addrinfo")
@@ -108,7 +108,7 @@ entry! {
             }
             let mut state = shared.state.lock();
             match std::mem::take(&mut state.answers) {
-                Answers::Found(found) => {
+                AddrInfoLookup::Found(found) => {
                     put(info, "info", found.0)?;
                     std::mem::forget(found);
                     Ok(0)

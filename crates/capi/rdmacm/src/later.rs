@@ -15,15 +15,15 @@ pub(crate) trait Task: Send {
 }
 
 /// What there is to try, and whether there is a thread that does: in which process.
-struct Waiting {
+struct RetryQueue {
     tasks: Vec<Box<dyn Task>>,
     thread_of: Option<u32>,
     /// The process is ending: nothing is tried.
     is_leaving: bool,
 }
 
-static WAITING: Mutex<class::CmWaiting, Waiting> =
-    Mutex::new(Waiting { tasks: Vec::new(), thread_of: None, is_leaving: false });
+static WAITING: Mutex<class::CmWaiting, RetryQueue> =
+    Mutex::new(RetryQueue { tasks: Vec::new(), thread_of: None, is_leaving: false });
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -14,7 +14,7 @@ use crate::abi::*;
 use crate::address;
 use crate::block::IdBlock;
 use crate::group::{CmGroup, Joined};
-use crate::id::Step;
+use crate::id::IdStep;
 use crate::news::IdNews;
 use crate::place::gid;
 use crate::sync;
@@ -43,7 +43,10 @@ unsafe fn join(
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     {
         let mut state = shared.state.lock();
-        if !matches!(state.step, Step::Bound | Step::AddrResolved | Step::RouteResolved | Step::Connecting) {
+        if !matches!(
+            state.step,
+            IdStep::Bound | IdStep::AddrResolved | IdStep::RouteResolved | IdStep::Connecting
+        ) {
             return Err(Refusal::invalid(format!(
                 "the id is {:?}: bind it, or resolve an address",
                 state.step

@@ -9,7 +9,7 @@ use libc::size_t;
 
 use crate::abi::*;
 use crate::block::IdBlock;
-use crate::id::Step;
+use crate::id::IdStep;
 use crate::resolve;
 
 /// Reads a value of exactly this type.
@@ -47,7 +47,7 @@ entry! {
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
                     let reuse = exactly::<c_int>(optval, optlen, "RDMA_OPTION_ID_REUSEADDR")? != 0;
                     let mut state = shared.state.lock();
-                    if reuse && state.step == Step::Listening {
+                    if reuse && state.step == IdStep::Listening {
                         return Err(Refusal::invalid("a port that is listened at can't be shared"));
                     }
                     state.options.reuse = reuse;
@@ -55,7 +55,7 @@ entry! {
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
                     let only = exactly::<c_int>(optval, optlen, "RDMA_OPTION_ID_AFONLY")? != 0;
                     let mut state = shared.state.lock();
-                    if !matches!(state.step, Step::Idle | Step::Bound) {
+                    if !matches!(state.step, IdStep::Idle | IdStep::Bound) {
                         return Err(Refusal::invalid("RDMA_OPTION_ID_AFONLY comes before listening and resolving"));
                     }
                     state.options.v6_only = only;

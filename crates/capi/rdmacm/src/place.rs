@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferroce_connect::Route;
 use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_gid, ibv_global_route};
 
-use crate::devices::Device;
+use crate::devices::SharedDevice;
 
 /// TTL or hop limit of packets.
 pub(crate) const HOP_LIMIT: u8 = 64;
@@ -21,7 +21,7 @@ pub(crate) struct IdPlace {
 /// The route of packets to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerRoute {
-    pub(crate) device: Device,
+    pub(crate) device: SharedDevice,
     pub(crate) route: Route,
     /// The source's place in the device's GID table.
     pub(crate) sgid_index: u8,

@@ -14,7 +14,7 @@ use crate::abi::*;
 use crate::agreed::{self, Negotiated};
 use crate::block::IdBlock;
 use crate::devices::made;
-use crate::id::State;
+use crate::id::IdState;
 
 /// Fails with the errno of a verbs call, which has logged the reason.
 pub(crate) fn done(errno: c_int, what: &str) -> Outcome<()> {
@@ -37,7 +37,7 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: c_int) -> Outcom
 unsafe fn attributes(id: *mut rdma_cm_id, asked: c_int) -> Outcome<(ibv_qp_attr, c_int)> {
     // SAFETY: the caller's promise.
     let (shared, qp_type) = unsafe { (IdBlock::of(id)?, (*id).qp_type) };
-    let State { place, agreed, options, .. } = &*shared.state.lock();
+    let IdState { place, agreed, options, .. } = &*shared.state.lock();
     agreed::attributes(&Negotiated { place, agreed, ack_timeout: options.ack_timeout, qp_type }, asked)
 }
 

@@ -22,7 +22,7 @@ use crate::address;
 use crate::bind;
 use crate::block::IdBlock;
 use crate::devices;
-use crate::id::{Id, Step};
+use crate::id::{CmId, IdStep};
 use crate::later::{self, Task};
 use crate::news::IdNews;
 use crate::place::{HOP_LIMIT, PeerRoute};
@@ -163,13 +163,13 @@ fn around(source: SocketAddr, to: IpAddr, tos: u8) -> Outcome<Result<Reached, c_
 }
 
 /// The search of an id is over: the id's address and the way, or an event's status.
-fn found(id: &Arc<Id>, reached: Result<(SocketAddr, PeerRoute), c_int>) {
+fn found(id: &Arc<CmId>, reached: Result<(SocketAddr, PeerRoute), c_int>) {
     {
         let mut state = id.state.lock();
-        if state.step != Step::Resolving {
+        if state.step != IdStep::Resolving {
             return;
         }
-        state.step = if reached.is_ok() { Step::AddrResolved } else { Step::Bound };
+        state.step = if reached.is_ok() { IdStep::AddrResolved } else { IdStep::Bound };
         if let Ok((source, way)) = reached {
             state.place.source = Some(source);
             state.place.way = Some(way);
@@ -180,7 +180,7 @@ fn found(id: &Arc<Id>, reached: Result<(SocketAddr, PeerRoute), c_int>) {
 
 /// An id that waits for a neighbour.
 struct Search {
-    id: Arc<Id>,
+    id: Arc<CmId>,
     source: SocketAddr,
     destination: SocketAddr,
     tos: u8,
@@ -240,7 +240,7 @@ impl Search {
 
 impl Task for Search {
     fn is_over(&mut self) -> bool {
-        if self.id.step() != Step::Resolving {
+        if self.id.step() != IdStep::Resolving {
             return true;
         }
         if self.is_neighbour_known() {
@@ -283,14 +283,14 @@ unsafe fn resolve(
         return Err(Refusal::invalid("src_addr and dst_addr are of different families"));
     }
     match shared.step() {
-        Step::Idle => {
+        IdStep::Idle => {
             let source = source.unwrap_or_else(|| SocketAddr::new(address::unspecified(destination.ip()), 0));
             // A port that the program hasn't asked for is only a label in messages to the peer.
             let label = source.port() == 0;
             // SAFETY: the caller's promise.
             unsafe { bind::bind(id, source, label)? };
         }
-        Step::Bound => {}
+        IdStep::Bound => {}
         step => {
             return Err(Refusal::invalid(format!(
                 "the id is {step:?}: an address is resolved once, by a new or a bound id"
@@ -299,13 +299,13 @@ unsafe fn resolve(
     }
     let (bound, tos) = {
         let mut state = shared.state.lock();
-        state.step = Step::Resolving;
+        state.step = IdStep::Resolving;
         state.place.destination = Some(destination);
         (state.place.source.expect("a bound id has an address"), state.options.tos)
     };
     // SAFETY: the caller's promise.
     unsafe { (*id).route.addr.dst_storage = address::to_c(destination).0 };
-    let reached = find(bound, destination, tos).inspect_err(|_| shared.state.lock().step = Step::Bound)?;
+    let reached = find(bound, destination, tos).inspect_err(|_| shared.state.lock().step = IdStep::Bound)?;
     match reached {
         Err(status) => found(&shared, Err(status)),
         Ok(Reached { source, way, neighbour: None }) => found(&shared, Ok((source, way))),
@@ -381,7 +381,7 @@ pub(crate) unsafe fn route(id: *mut rdma_cm_id) -> Outcome<()> {
     let shared = unsafe { IdBlock::of(id) }?;
     {
         let mut state = shared.state.lock();
-        if state.step != Step::AddrResolved {
+        if state.step != IdStep::AddrResolved {
             return Err(Refusal::invalid(format!(
                 "the id is {:?}: a route follows a resolved address",
                 state.step
@@ -399,7 +399,7 @@ pub(crate) unsafe fn route(id: *mut rdma_cm_id) -> Outcome<()> {
         if let (Some(source), Some(destination)) = (source, destination) {
             way.route.flow_label = flow_label(source, destination);
         }
-        state.step = Step::RouteResolved;
+        state.step = IdStep::RouteResolved;
     }
     shared.push(IdNews::RouteResolved);
     Ok(())

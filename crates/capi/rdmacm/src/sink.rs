@@ -8,17 +8,17 @@ use ferroce_connect::{CmEvent, ConnectionEvent, RejectReason, SidrStatus, Sink};
 
 use crate::agreed::Agreed;
 use crate::explained;
-use crate::id::{Id, Step};
+use crate::id::{CmId, IdStep};
 use crate::later::{self, Task};
 use crate::news::IdNews;
 
 /// The receiver of the events of an id's port and connection.
-pub(crate) fn sink(id: &Arc<Id>) -> Arc<dyn Sink> {
+pub(crate) fn sink(id: &Arc<CmId>) -> Arc<dyn Sink> {
     Arc::new(IdSink(Arc::downgrade(id)))
 }
 
 /// Passes events to an id that may have been destroyed.
-struct IdSink(Weak<Id>);
+struct IdSink(Weak<CmId>);
 
 impl Sink for IdSink {
     fn event(&self, event: CmEvent) {
@@ -33,7 +33,7 @@ impl Sink for IdSink {
 }
 
 /// An event of the port or the connection of `id`.
-fn receive(id: &Arc<Id>, event: CmEvent) {
+fn receive(id: &Arc<CmId>, event: CmEvent) {
     let has_no_owner = match &event {
         CmEvent::Of(ConnectionEvent::Rejected(reject)) => reject.reason == RejectReason::INVALID_SERVICE_ID,
         CmEvent::Of(ConnectionEvent::Answer(reply)) => reply.status == SidrStatus::UNSUPPORTED,
@@ -64,7 +64,7 @@ fn receive(id: &Arc<Id>, event: CmEvent) {
 
 /// The answer to a request. `None`: the port has no owner, and the request is repeated since it may have come too early. The answer is kept
 /// for the case that the program ends the id before.
-fn unless_asked_again(id: &Arc<Id>, has_no_owner: bool, answer: CmEvent) -> Option<CmEvent> {
+fn unless_asked_again(id: &Arc<CmId>, has_no_owner: bool, answer: CmEvent) -> Option<CmEvent> {
     if !has_no_owner {
         return Some(answer);
     }
@@ -83,7 +83,7 @@ fn unless_asked_again(id: &Arc<Id>, has_no_owner: bool, answer: CmEvent) -> Opti
 }
 
 /// Ends the repetition of a refused request: the refusal becomes the program's event. False: there is none.
-pub(crate) fn give_up(id: &Arc<Id>) -> bool {
+pub(crate) fn give_up(id: &Arc<CmId>) -> bool {
     let early = id.state.lock().early.take();
     let refusal = early.and_then(|early| early.refused);
     let was_refused = refusal.is_some();
@@ -92,7 +92,7 @@ pub(crate) fn give_up(id: &Arc<Id>) -> bool {
 }
 
 /// Repeats the refused request of an id.
-struct Again(Arc<Id>);
+struct Again(Arc<CmId>);
 
 impl Task for Again {
     fn is_over(&mut self) -> bool {
@@ -103,7 +103,7 @@ impl Task for Again {
         }
         let wanted = {
             let mut state = id.state.lock();
-            if state.step != Step::Connecting {
+            if state.step != IdStep::Connecting {
                 return true;
             }
             let Some(early) = &mut state.early else { return true };

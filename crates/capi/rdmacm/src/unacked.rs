@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-use ferroce_ibverbs::check::{self, Trace};
+use ferroce_ibverbs::check::{self, CallTrace};
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 
@@ -11,7 +11,7 @@ use crate::names;
 
 /// How many there are.
 #[derive(Default)]
-pub(crate) struct Unacked {
+pub(crate) struct UnackedEvents {
     all: nic::Unacked,
     /// Those that the program has, by their numbers.
     delivered: Mutex<class::CmUnacked, BTreeMap<c_int, Delivered>>,
@@ -21,10 +21,10 @@ pub(crate) struct Unacked {
 struct Delivered {
     count: u32,
     /// Where the program got the first of them, for the checker.
-    place: Option<Trace>,
+    place: Option<CallTrace>,
 }
 
-impl Unacked {
+impl UnackedEvents {
     /// One is taken out of the channel. The channel is locked.
     pub(crate) fn got(&self) {
         self.all.got();

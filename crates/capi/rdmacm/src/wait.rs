@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroce_ibverbs::call::{self, Outcome, Refusal, put};
-use ferroce_ibverbs::calls::{Sleep, Woken};
+use ferroce_ibverbs::calls::{EventSleep, Woken};
 use ferroce_ibverbs::entry;
 use ferroce_nic as nic;
 
@@ -108,9 +108,9 @@ unsafe fn look(queue: &Queue, event: *mut *mut rdma_cm_event, announced: bool) -
 
 /// How a thread sleeps until there is an event. It makes no progress: connections aren't in a hurry, and a thread that waits for
 /// completions as well, as most programs have one, would be in its way.
-fn asleep(fd: c_int) -> Sleep {
+fn asleep(fd: c_int) -> EventSleep {
     let timeout = libc::timespec { tv_sec: SPEAKS_AFTER.as_secs() as libc::time_t, tv_nsec: 0 };
-    Sleep::on([fd, -1], Some(timeout))
+    EventSleep::on([fd, -1], Some(timeout))
 }
 
 /// rdma_get_cm_event(3). Nothing on its frames needs a destructor.
@@ -145,7 +145,7 @@ unsafe extern "C-unwind" fn get_cm_event(
 /// `event` is null or the caller's variable. Nothing on the frames above needs a destructor.
 unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event) -> c_int {
     // SAFETY: numbers only.
-    let mut sleep: Sleep = unsafe { zeroed() };
+    let mut sleep: EventSleep = unsafe { zeroed() };
     let mut announced = false;
     let mut since = None;
     // SAFETY: nothing on this frame needs a destructor.
@@ -175,7 +175,7 @@ unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event) -
         if queue.fd() < 0 {
             // The program has destroyed the channel under this thread, as rping does, which takes an error here for its own.
             // SAFETY: nothing on this frame needs a destructor.
-            unsafe { Sleep::for_ever() };
+            unsafe { EventSleep::for_ever() };
         }
         since = since.or_else(|| Some(Instant::now()));
         // SAFETY: nothing on this frame needs a destructor.

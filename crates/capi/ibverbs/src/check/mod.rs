@@ -16,10 +16,10 @@ mod watch;
 pub(crate) use memory::Buffers;
 pub use objects::own;
 pub(crate) use objects::{close, gone, made, pinned, tell_left_at_exit};
-pub use place::Trace;
+pub use place::CallTrace;
 pub(crate) use strict::hide_invalid;
 pub(crate) use unasked::before_sleep;
-pub(crate) use watch::{CqWatch, QpWatch, Sent, SrqWatch};
+pub(crate) use watch::{CheckedSend, CqWatch, QpWatch, SrqWatch};
 
 use crate::{call, log};
 use ferroce_explain::{Check, Finding};
@@ -58,7 +58,7 @@ pub(crate) fn counts() -> bool {
 
 /// When a process with a finding that ends it does so.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ExitPolicy {
     /// Now, in the middle of a call.
     AtOnce,
     /// It is ending already.
@@ -67,11 +67,11 @@ enum End {
 
 /// Reports a finding.
 pub(crate) fn found(finding: &Finding) {
-    tell(finding, End::AtOnce);
+    tell(finding, ExitPolicy::AtOnce);
 }
 
 #[cold]
-fn tell(finding: &Finding, end: End) {
+fn tell(finding: &Finding, end: ExitPolicy) {
     static TOLD: [AtomicU8; 100] = [const { AtomicU8::new(0) }; 100];
     let Some(check) = asked().filter(|check| check.reports(finding.number)) else { return };
     let count = |told: u8| (told < LIMIT).then_some(told + 1);
@@ -80,7 +80,7 @@ fn tell(finding: &Finding, end: End) {
         return;
     }
     let is_fatal = check.fatal && finding.is_certain();
-    let ends_at_once = is_fatal && end == End::AtOnce;
+    let ends_at_once = is_fatal && end == ExitPolicy::AtOnce;
     // Standard error, the report and standard output may be pipes whose reader doesn't read.
     let is_bounded = ends_at_once && ends_within(PATIENCE);
     // Files are written: a thread isn't cancelled meanwhile.
@@ -106,7 +106,7 @@ fn ends_within(time: Duration) -> bool {
 }
 
 /// Ends the process for a finding; `is_bounded`: however long standard output takes.
-fn end_process(end: End, is_bounded: bool) {
+fn end_process(end: ExitPolicy, is_bounded: bool) {
     unsafe extern "C" {
         static mut stdout: *mut libc::FILE;
         fn ftrylockfile(file: *mut libc::FILE) -> c_int;
@@ -115,14 +115,14 @@ fn end_process(end: End, is_bounded: bool) {
     // exit(3) to change the status: handlers that are left run all the same, and standard output is written out.
     unsafe {
         match end {
-            End::AtOnce => {
+            ExitPolicy::AtOnce => {
                 // Another thread may hold it for as long as it likes.
                 if is_bounded && ftrylockfile(stdout) == 0 {
                     libc::fflush(stdout);
                 }
                 libc::_exit(EXIT_STATUS)
             }
-            End::Exiting => libc::exit(EXIT_STATUS),
+            ExitPolicy::Exiting => libc::exit(EXIT_STATUS),
         }
     }
 }
@@ -130,20 +130,20 @@ fn end_process(end: End, is_bounded: bool) {
 /// A region is deregistered while so many requests of a queue pair name it.
 pub(crate) fn region_in_use(key: u32, qpn: u32, count: usize) {
     let known = format!("send requests of QP {qpn:#08x} with key {key:#x}: {count}");
-    found(&Finding { number: 101, about: "ibv_dereg_mr".into(), known, place: Trace::here().place() });
+    found(&Finding { number: 101, about: "ibv_dereg_mr".into(), known, place: CallTrace::here().place() });
 }
 
 /// A call has waited for a second until events are acknowledged: this is reported without the checker, too. `known` names the events,
 /// `taken` is where the program got one of them.
 #[cold]
-pub fn waits(about: String, known: String, taken: Option<&Trace>) {
-    let finding = Finding { number: 103, about, known, place: taken.and_then(Trace::place) };
+pub fn waits(about: String, known: String, taken: Option<&CallTrace>) {
+    let finding = Finding { number: 103, about, known, place: taken.and_then(CallTrace::place) };
     if is_on() { found(&finding) } else { log::explained(&finding.to_string()) }
 }
 
 /// Where the program is, if the checker asks for it.
-pub fn place_now() -> Option<Trace> {
-    is_on().then(Trace::here)
+pub fn place_now() -> Option<CallTrace> {
+    is_on().then(CallTrace::here)
 }
 
 /// Does something last? Others go on meanwhile.

@@ -1,6 +1,6 @@
 //! What exists of the program's objects, where it was made, and what an adapter would have pinned for it.
 
-use super::{End, Trace, found, is_on, tell};
+use super::{CallTrace, ExitPolicy, found, is_on, tell};
 use crate::abi::ibv_context;
 use ferroce_explain::Finding;
 use ferroce_os::sync::{Mutex, class};
@@ -8,24 +8,25 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug)]
-struct Object {
+struct CheckedObject {
     kind: &'static str,
     context: usize,
     /// The process that has made it.
     generation: u32,
-    made: Trace,
+    made: CallTrace,
     /// Bytes of the pages that an adapter pins for it.
     pinned: u64,
 }
 
 /// By their addresses.
-static OBJECTS: Mutex<class::CheckedObjects, BTreeMap<usize, Object>> = Mutex::new(BTreeMap::new());
+static OBJECTS: Mutex<class::CheckedObjects, BTreeMap<usize, CheckedObject>> = Mutex::new(BTreeMap::new());
 
 /// An object has been made; `kind` is what its C structure is called.
 pub(crate) fn made(kind: &'static str, context: *mut ibv_context, address: usize) {
     if is_on() {
         let generation = ferroce_os::fork::generation();
-        let object = Object { kind, context: context as usize, generation, made: Trace::here(), pinned: 0 };
+        let object =
+            CheckedObject { kind, context: context as usize, generation, made: CallTrace::here(), pinned: 0 };
         OBJECTS.lock().insert(address, object);
     }
 }
@@ -61,7 +62,7 @@ pub(crate) fn pinned(region: usize, addr: u64, length: u64) {
     let Some(limit) = memlock().filter(|limit| total > *limit) else { return };
     if !TOLD.swap(true, Ordering::Relaxed) {
         let known = format!("{total} bytes in pages, the limit is {limit}");
-        let place = Trace::here().place();
+        let place = CallTrace::here().place();
         found(&Finding { number: 107, about: "ibv_reg_mr".into(), known, place });
     }
 }
@@ -86,7 +87,7 @@ fn memlock() -> Option<u64> {
     (!may_pin).then_some(limit.rlim_cur)
 }
 
-fn take(of: impl Fn(&Object) -> bool) -> Vec<Object> {
+fn take(of: impl Fn(&CheckedObject) -> bool) -> Vec<CheckedObject> {
     let mut objects = OBJECTS.lock();
     let addresses: Vec<usize> = objects.iter().filter(|(_, object)| of(object)).map(|(at, _)| *at).collect();
     addresses.iter().filter_map(|address| objects.remove(address)).collect()
@@ -95,12 +96,12 @@ fn take(of: impl Fn(&Object) -> bool) -> Vec<Object> {
 /// A context is closed: reports the objects that are left of it.
 pub(crate) fn close(context: *mut ibv_context) {
     if is_on() {
-        tell_left(&take(|object| object.context == context as usize), "ibv_close_device", End::AtOnce);
+        tell_left(&take(|object| object.context == context as usize), "ibv_close_device", ExitPolicy::AtOnce);
     }
 }
 
-fn tell_left(left: &[Object], about: &str, end: End) {
-    let mut kinds: BTreeMap<&'static str, (usize, &Trace)> = BTreeMap::new();
+fn tell_left(left: &[CheckedObject], about: &str, end: ExitPolicy) {
+    let mut kinds: BTreeMap<&'static str, (usize, &CallTrace)> = BTreeMap::new();
     let own = left.iter().filter(|object| object.generation == ferroce_os::fork::generation());
     for object in own {
         kinds.entry(object.kind).or_insert((0, &object.made)).0 += 1;
@@ -108,7 +109,7 @@ fn tell_left(left: &[Object], about: &str, end: End) {
     if kinds.is_empty() {
         return;
     }
-    let of_kind = |(kind, (count, made)): (&&str, &(usize, &Trace))| {
+    let of_kind = |(kind, (count, made)): (&&str, &(usize, &CallTrace))| {
         let place = made.place().map_or(String::new(), |place| format!(" made at {place}"));
         format!("{count} {kind}{place}")
     };
@@ -120,6 +121,6 @@ fn tell_left(left: &[Object], about: &str, end: End) {
 /// Reports the objects that are left when the process exits, after the program's own handlers and destructors, which may destroy objects.
 pub(crate) fn tell_left_at_exit() {
     if !OBJECTS.lock().is_empty() {
-        tell_left(&take(|_| true), "exit", End::Exiting);
+        tell_left(&take(|_| true), "exit", ExitPolicy::Exiting);
     }
 }

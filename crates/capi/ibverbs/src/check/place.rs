@@ -7,17 +7,17 @@ use std::mem::MaybeUninit;
 
 /// The calls that led here, without their names: these are looked up for a finding only.
 #[derive(Debug)]
-pub struct Trace(Backtrace);
+pub struct CallTrace(Backtrace);
 
 /// A function on the stack.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Frame {
+struct StackFrame {
     address: usize,
     function: Option<String>,
     source: Option<(String, u32)>,
 }
 
-impl Frame {
+impl StackFrame {
     /// An inline function of verbs' own headers.
     fn is_of_header(&self) -> bool {
         let is_verbs = |name: &String| name.starts_with("ibv_") || name.starts_with("__ibv_");
@@ -28,7 +28,7 @@ impl Frame {
     }
 }
 
-impl Trace {
+impl CallTrace {
     /// From here outwards.
     pub(crate) fn here() -> Self {
         Self(Backtrace::force_capture())
@@ -47,8 +47,8 @@ impl Trace {
 
 /// The frames of a backtrace as the standard library writes it: for each a line `number: address - function`, and perhaps a
 /// second `at file:line:column`; then, without number and address, what the function is inlined into.
-fn frames(text: &str) -> Vec<Frame> {
-    let mut frames: Vec<Frame> = Vec::new();
+fn frames(text: &str) -> Vec<StackFrame> {
+    let mut frames: Vec<StackFrame> = Vec::new();
     for line in text.lines().map(str::trim) {
         if let Some(source) = line.strip_prefix("at ") {
             let mut parts = source.rsplitn(3, ':');
@@ -64,10 +64,10 @@ fn frames(text: &str) -> Vec<Frame> {
             && let Ok(address) = usize::from_str_radix(address, 16)
         {
             let function = (function != "<unknown>").then(|| function.to_owned());
-            frames.push(Frame { address, function, source: None });
-        } else if let Some(&Frame { address, .. }) = frames.last() {
+            frames.push(StackFrame { address, function, source: None });
+        } else if let Some(&StackFrame { address, .. }) = frames.last() {
             // The function that the one before is inlined into.
-            frames.push(Frame { address, function: Some(line.to_owned()), source: None });
+            frames.push(StackFrame { address, function: Some(line.to_owned()), source: None });
         }
     }
     frames
@@ -99,7 +99,7 @@ mod tests {
         let text = "   0:     0x7f0000001000 - ibv_reg_mr\n   1:     0x401136 - ibv_post_send\n    \
                     at /usr/include/infiniband/verbs.h:3342:9\n            main\n    at /src/a:b.c:12:5\n   \
                     2:     0x401000 - <unknown>\n";
-        let main = Frame {
+        let main = StackFrame {
             address: 0x40_1136,
             function: Some("main".into()),
             source: Some(("/src/a:b.c".into(), 12)),

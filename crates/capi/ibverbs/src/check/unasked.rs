@@ -6,7 +6,7 @@
 //! completes into it; none of the queue pair's requests has been signaled since RESET; and all have ended.
 
 use super::watch::{CqWatch, QpWatch, queue_pairs};
-use super::{PATIENCE, Trace, found};
+use super::{CallTrace, PATIENCE, found};
 use crate::abi::ibv_comp_channel;
 use ferroce_explain::Finding;
 use std::cell::Cell;
@@ -20,7 +20,7 @@ const POLLS: u32 = 128;
 static EVER: AtomicBool = AtomicBool::new(false);
 
 /// The polls in vain of a thread, of one queue, for which nothing is due.
-struct Run {
+struct EmptyPolls {
     /// The queue's address.
     cq: Cell<usize>,
     polls: Cell<u32>,
@@ -28,7 +28,7 @@ struct Run {
 }
 
 thread_local! {
-    static RUN: Run = const { Run { cq: Cell::new(0), polls: Cell::new(0), since: Cell::new(None) } };
+    static RUN: EmptyPolls = const { EmptyPolls { cq: Cell::new(0), polls: Cell::new(0), since: Cell::new(None) } };
 }
 
 /// Unlike that of any other thread that there is.
@@ -77,7 +77,7 @@ impl CqWatch {
     }
 
     #[cold]
-    fn polled_in_vain(&self, run: &Run) {
+    fn polled_in_vain(&self, run: &EmptyPolls) {
         let polls = run.polls.get();
         run.polls.set(polls + 1);
         if polls == 0 {
@@ -101,7 +101,7 @@ fn tell(awaits: impl Fn(&QpWatch) -> bool) {
     };
     if let Some((qp, count)) = qps.iter().find(waited_for).and_then(|qp| Some((qp, qp.tells_unasked()?))) {
         let known = format!("{count} requests have ended, none of them signaled");
-        found(&Finding { number: 110, about: qp.name(), known, place: Trace::here().place() });
+        found(&Finding { number: 110, about: qp.name(), known, place: CallTrace::here().place() });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::memory::{Buffers, ToldMemory};
 use super::unasked::Unasked;
-use super::{Trace, found, lasts};
+use super::{CallTrace, found, lasts};
 use crate::abi::{
     IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_TM_DATA_VALID, IBV_WC_TM_MATCH,
     IBV_WC_TM_NO_TAG, IBV_WC_TM_RECV, ibv_comp_channel, ibv_wc,
@@ -36,7 +36,7 @@ pub(crate) struct CqWatch {
     /// XRC and tag-matching queues that complete into it, if their receives are looked at.
     srqs: Mutex<class::CheckedQps, Vec<Weak<SrqWatch>>>,
     /// Where an event of it was taken.
-    taken: OnceLock<Trace>,
+    taken: OnceLock<CallTrace>,
     told_size: AtomicBool,
     told_armed: AtomicBool,
 }
@@ -64,7 +64,7 @@ pub(crate) struct QpWatch {
 
 /// A send request as the checker sees it.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub(crate) struct CheckedSend {
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
     pub(crate) buffers: Buffers,
@@ -73,7 +73,7 @@ pub(crate) struct Sent {
 /// Requests whose completion the program hasn't polled.
 #[derive(Debug, Default)]
 struct Outstanding {
-    sends: VecDeque<Sent>,
+    sends: VecDeque<CheckedSend>,
     signaled: i64,
     /// A request was signaled since RESET.
     has_asked: bool,
@@ -87,12 +87,12 @@ struct Outstanding {
 impl Outstanding {
     /// Adds sends that were posted; `all_signaled`: each has a completion. Returns how many have one.
     #[inline]
-    fn add(&mut self, sends: impl Iterator<Item = Sent>, all_signaled: bool) -> i64 {
+    fn add(&mut self, sends: impl Iterator<Item = CheckedSend>, all_signaled: bool) -> i64 {
         let mut signaled = 0;
         for sent in sends {
             let flag = sent.signaled || all_signaled;
             signaled += i64::from(flag);
-            self.sends.push_back(Sent { signaled: flag, ..sent });
+            self.sends.push_back(CheckedSend { signaled: flag, ..sent });
         }
         self.signaled += signaled;
         self.has_asked |= signaled > 0;
@@ -107,13 +107,13 @@ impl Outstanding {
 #[derive(Debug)]
 pub(crate) struct SrqWatch {
     srq: Arc<nic::Srq>,
-    received: Mutex<class::Checked, Received>,
+    received: Mutex<class::Checked, PostedReceives>,
     told_memory: ToldMemory,
 }
 
 /// Receives of a shared queue.
 #[derive(Debug, Default)]
-struct Received {
+struct PostedReceives {
     /// By number. Of receives with the same number it's the one that was posted last.
     posted: BTreeMap<u64, Buffers>,
     /// Those of tags, by their handles.
@@ -122,7 +122,7 @@ struct Received {
 
 /// What a completion ends in a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ends {
+enum CompletedReceive {
     /// The end of a receive that was posted.
     Posted,
     /// The end of a tag's receive.
@@ -131,7 +131,7 @@ enum Ends {
     Nothing,
 }
 
-impl Ends {
+impl CompletedReceive {
     fn of(wc: &ibv_wc) -> Self {
         let of_tag = wc.wc_flags & (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID);
         match wc.opcode {
@@ -186,9 +186,9 @@ impl SrqWatch {
 
     fn ended(&self, wc: &ibv_wc) -> Option<(u64, Buffers)> {
         let mut received = self.received.lock();
-        match Ends::of(wc) {
-            Ends::Posted => received.posted.remove_entry(&wc.wr_id),
-            Ends::Tagged => {
+        match CompletedReceive::of(wc) {
+            CompletedReceive::Posted => received.posted.remove_entry(&wc.wr_id),
+            CompletedReceive::Tagged => {
                 let has_number =
                     |(handle, (wr_id, _)): (&u32, &(u64, Buffers))| (*wr_id == wc.wr_id).then_some(*handle);
                 let handles: Vec<u32> = received.tagged.iter().filter_map(has_number).collect();
@@ -197,7 +197,7 @@ impl SrqWatch {
                 // If several have one number, it isn't known which one ended.
                 <[_; 1]>::try_from(ended).ok().map(|[ended]| ended)
             }
-            Ends::Nothing => None,
+            CompletedReceive::Nothing => None,
         }
     }
 
@@ -296,7 +296,7 @@ impl CqWatch {
         if more > 0 && due > entries && !self.may_overrun && !self.told_size.swap(true, Ordering::Relaxed) {
             let known = format!("{due} completions may come");
             let about = format!("CQ of {entries} entries");
-            found(&Finding { number: 102, about, known, place: Trace::here().place() });
+            found(&Finding { number: 102, about, known, place: CallTrace::here().place() });
         }
     }
 
@@ -341,7 +341,7 @@ impl CqWatch {
     /// time, also before the queue is polled. `filled` returns how many completions the queue has: a new one raises an event on
     /// an adapter too, and is waited for.
     pub(crate) fn event_taken(&self, channel: c_int, filled: impl Fn() -> u32) {
-        self.taken.get_or_init(Trace::here);
+        self.taken.get_or_init(CallTrace::here);
         if self.armed_over.load(Ordering::Relaxed) <= 0 || !blocks(channel) {
             self.armed_over.store(0, Ordering::Relaxed);
             return;
@@ -360,13 +360,13 @@ impl CqWatch {
                 number: 104,
                 about: "ibv_get_cq_event".into(),
                 known,
-                place: Trace::here().place(),
+                place: CallTrace::here().place(),
             });
         }
     }
 
     /// Where an event of it was taken first.
-    pub(crate) fn taken_at(&self) -> Option<&Trace> {
+    pub(crate) fn taken_at(&self) -> Option<&CallTrace> {
         self.taken.get()
     }
 }
@@ -434,7 +434,7 @@ impl QpWatch {
     /// keeps its place until a completion is polled that covers it.
     pub(crate) fn posts<R>(
         &self,
-        requests: impl Iterator<Item = Sent>,
+        requests: impl Iterator<Item = CheckedSend>,
         post: impl FnOnce(usize) -> (R, usize),
     ) -> R {
         let mut outstanding = self.outstanding.lock();
@@ -455,7 +455,7 @@ impl QpWatch {
         }
         if count > self.max_send_wr as usize && !self.told_full.swap(true, Ordering::Relaxed) {
             let known = format!("{count}, max_send_wr is {}", self.max_send_wr);
-            found(&Finding { number: 100, about: self.name(), known, place: Trace::here().place() });
+            found(&Finding { number: 100, about: self.name(), known, place: CallTrace::here().place() });
         }
         result
     }
@@ -557,7 +557,7 @@ impl QpWatch {
         self.connection.store(u64::from(peer) << 8 | u64::from(mtu), Ordering::Relaxed);
         if let Some(other) = of_peer().filter(|other| *other != mtu) {
             let known = format!("{} bytes here, {} at the peer", 128 << mtu, 128 << other);
-            found(&Finding { number: 105, about: self.name(), known, place: Trace::here().place() });
+            found(&Finding { number: 105, about: self.name(), known, place: CallTrace::here().place() });
         }
     }
 

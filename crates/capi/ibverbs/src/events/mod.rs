@@ -17,7 +17,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, entry, put};
 use crate::check;
 use crate::object::{self, ChannelBlock, ContextBlock, CqBlock, Headed, QpBlock, SrqBlock, WqBlock};
-pub use sleep::{Sleep, Woken};
+pub use sleep::{EventSleep, Woken};
 
 /// Logs that the destruction of an object waits until events are acknowledged.
 pub(crate) fn late(late: Late, count: u32) {
@@ -64,7 +64,7 @@ unsafe extern "C-unwind" {
 }
 
 /// What a step between two waits came to.
-enum Step {
+enum WaitStep {
     /// There is no event, or no longer: wait.
     Again,
     Done,
@@ -72,7 +72,7 @@ enum Step {
 
 /// Runs a step that can't be cancelled; `None` after a refusal, with errno set.
 #[inline(never)]
-fn step(call: &'static str, body: impl FnOnce() -> Outcome<Step>) -> Option<Step> {
+fn step(call: &'static str, body: impl FnOnce() -> Outcome<WaitStep>) -> Option<WaitStep> {
     call::guard(call, body).map_err(|refusal| call::set_errno(refusal.errno)).ok()
 }
 
@@ -86,7 +86,7 @@ unsafe fn take_cq_event(
     cq_context: *mut *mut c_void,
     announced: bool,
     since: Option<Instant>,
-) -> Outcome<Step> {
+) -> Outcome<WaitStep> {
     let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
     // SAFETY: the caller's promise. The user handle of a completion queue is its address, and the queue lives: its
     // destruction waits for the event that is counted here.
@@ -107,14 +107,14 @@ unsafe fn take_cq_event(
         put(cq, "cq", found)?;
         put(cq_context, "cq_context", (*found).cq_context)?;
     }
-    Ok(Step::Done)
+    Ok(WaitStep::Done)
 }
 
-fn nothing_there<T>(queue: &nic::EventQueue<T>, announced: bool) -> Step {
+fn nothing_there<T>(queue: &nic::EventQueue<T>, announced: bool) -> WaitStep {
     if announced {
         queue.lower_if_empty();
     }
-    Step::Again
+    WaitStep::Again
 }
 
 /// ibv_get_cq_event(3). Until the event comes the caller's thread looks after the adapter's sockets, so that a packet
@@ -126,7 +126,7 @@ unsafe extern "C-unwind" fn get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: numbers only.
-    let mut sleep: Sleep = unsafe { std::mem::zeroed() };
+    let mut sleep: EventSleep = unsafe { std::mem::zeroed() };
     let mut announced = false;
     let mut since = None;
     // SAFETY: nothing on this frame needs a destructor.
@@ -135,8 +135,8 @@ unsafe extern "C-unwind" fn get_cq_event(
         // SAFETY: by the man page a channel and the caller's variables.
         match step("ibv_get_cq_event", || unsafe { take_cq_event(channel, cq, cq_context, announced, since) })
         {
-            Some(Step::Done) => return 0,
-            Some(Step::Again) => {}
+            Some(WaitStep::Done) => return 0,
+            Some(WaitStep::Again) => {}
             None => return -1,
         }
         if sleep.nonblocking {
@@ -148,7 +148,7 @@ unsafe extern "C-unwind" fn get_cq_event(
             let block = unsafe { ChannelBlock::of(channel) }?;
             let queue = block.nic().events();
             let _attending = queue.attend();
-            sleep = Sleep::with_progress(block.c.fd, || queue.has_events());
+            sleep = EventSleep::with_progress(block.c.fd, || queue.has_events());
             if !sleep.nonblocking && check::is_on() {
                 let slept = since.map_or(Duration::ZERO, |since| since.elapsed());
                 sleep.bound(check::before_sleep(channel, block.nic().queues(), slept));
@@ -157,8 +157,8 @@ unsafe extern "C-unwind" fn get_cq_event(
             unsafe { take_cq_event(channel, cq, cq_context, false, since) }
         });
         match prepared {
-            Some(Step::Done) => return 0,
-            Some(Step::Again) => {}
+            Some(WaitStep::Done) => return 0,
+            Some(WaitStep::Again) => {}
             None => return -1,
         }
         if sleep.nonblocking {
@@ -185,8 +185,8 @@ unsafe extern "C-unwind" fn get_cq_event(
             unsafe { take_cq_event(channel, cq, cq_context, announced, since) }
         });
         match woken {
-            Some(Step::Done) => return 0,
-            Some(Step::Again) => announced = false,
+            Some(WaitStep::Done) => return 0,
+            Some(WaitStep::Again) => announced = false,
             None => return -1,
         }
     }
@@ -263,12 +263,12 @@ unsafe fn take_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
     announced: bool,
-) -> Outcome<Step> {
+) -> Outcome<WaitStep> {
     // SAFETY: the caller's promise.
     unsafe {
         let queue = ContextBlock::of(context)?.nic().async_events();
         match queue.take_with(Duration::ZERO, announce) {
-            Some(found) => put(event, "event", found).map(|()| Step::Done),
+            Some(found) => put(event, "event", found).map(|()| WaitStep::Done),
             None => Ok(nothing_there(queue, announced)),
         }
     }
@@ -278,22 +278,22 @@ unsafe fn take_async_event(
 #[unsafe(export_name = "ferroce_c_ibv_get_async_event")]
 unsafe extern "C-unwind" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     // SAFETY: numbers only.
-    let mut sleep: Sleep = unsafe { std::mem::zeroed() };
+    let mut sleep: EventSleep = unsafe { std::mem::zeroed() };
     let mut announced = false;
     // SAFETY: nothing on this frame needs a destructor.
     unsafe { pthread_testcancel() };
     loop {
         // SAFETY: by the man page an open context and the caller's structure.
         match step("ibv_get_async_event", || unsafe { take_async_event(context, event, announced) }) {
-            Some(Step::Done) => return 0,
-            Some(Step::Again) => {}
+            Some(WaitStep::Done) => return 0,
+            Some(WaitStep::Again) => {}
             None => return -1,
         }
         let prepared = step("ibv_get_async_event", || {
             // SAFETY: by the man page an open context.
             let fd = unsafe { ContextBlock::of(context) }?.nic().async_events().fd();
-            sleep = Sleep::on([fd, -1], None);
-            Ok(Step::Done)
+            sleep = EventSleep::on([fd, -1], None);
+            Ok(WaitStep::Done)
         });
         if prepared.is_none() {
             return -1;

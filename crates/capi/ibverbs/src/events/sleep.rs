@@ -14,7 +14,7 @@ unsafe extern "C-unwind" {
 }
 
 /// What a waiter sleeps on.
-pub struct Sleep {
+pub struct EventSleep {
     /// The descriptor of the events first.
     fds: [pollfd; 2],
     /// `None`: for ever.
@@ -44,7 +44,7 @@ pub enum Woken {
     InVain,
 }
 
-impl Sleep {
+impl EventSleep {
     /// Makes progress, then prepares the sleep of a thread that waits for events of the descriptor `fd`, unless it `has_event` meanwhile.
     pub(super) fn with_progress(fd: c_int, has_event: impl Fn() -> bool) -> Self {
         let mut sleep = Self::on([fd, -1], None);
@@ -87,7 +87,7 @@ impl Sleep {
     /// Never returns, unless the thread is cancelled. As a read of a kernel's file that another thread has closed.
     ///
     /// # Safety
-    /// As [`Sleep::wait`].
+    /// As [`EventSleep::wait`].
     pub unsafe extern "C-unwind" fn for_ever() -> ! {
         loop {
             // SAFETY: no entries and no timeout; nothing on this frame needs a destructor.

@@ -18,13 +18,13 @@ use crate::check;
 
 pub(crate) use context::ContextBlock;
 pub(crate) use memory::{DmBlock, DmahBlock, MrBlock, PdBlock, TdBlock, TdHold};
-pub(crate) use qp::{Kind, QpBlock, Work};
+pub(crate) use qp::{QpBlock, QpObject, QpWork};
 pub(crate) use queues::{ChannelBlock, CqBlock, SrqBlock, WqBlock};
 pub(crate) use small::{AhBlock, CountersBlock, FlowBlock, XrcdBlock};
 
 /// What an object is known by: the open device it was made on, and its number there.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ObjectIdentity {
     pub(crate) context: *mut ibv_context,
     /// 0 for kinds of objects whose C structure has none.
     pub(crate) handle: u32,
@@ -32,9 +32,9 @@ pub(crate) struct Identity {
 
 /// A block, and what its object was known by when it was made. The program may write to the C structure.
 #[repr(C)]
-struct Known<T> {
+struct IdentifiedBlock<T> {
     block: T,
-    identity: Identity,
+    identity: ObjectIdentity,
 }
 
 /// Implemented by blocks whose head is the C structure `Self::C`.
@@ -58,7 +58,7 @@ pub(crate) unsafe trait Headed: Sized {
     }
 
     /// The identity in the program's structure.
-    fn identity(c: &Self::C) -> Identity;
+    fn identity(c: &Self::C) -> ObjectIdentity;
 
     /// As [`Headed::of`], for what isn't in a hurry: the structure has to name the object that it was made for. The
     /// kernel, which goes by what it names, refuses one that names none.
@@ -84,10 +84,10 @@ pub(crate) unsafe trait Headed: Sized {
     /// As [`Headed::of`].
     #[doc(hidden)]
     unsafe fn known<'a>(pointer: *mut Self::C, otherwise: c_int) -> Outcome<&'a Self> {
-        // SAFETY: the caller's promise; `allocate` has made the block as a part of a `Known`.
+        // SAFETY: the caller's promise; `allocate` has made the block as a part of a `IdentifiedBlock`.
         unsafe {
             let block = Self::of(pointer)?;
-            if Self::identity(&*pointer) != (*pointer.cast::<Known<Self>>()).identity {
+            if Self::identity(&*pointer) != (*pointer.cast::<IdentifiedBlock<Self>>()).identity {
                 let why =
                     "its context or handle aren't those that it was made with, or it was destroyed before";
                 return Err(Refusal::new(
@@ -101,12 +101,12 @@ pub(crate) unsafe trait Headed: Sized {
 
     /// Makes a block. `make` gets the user handle, the block's future address.
     fn allocate(make: impl FnOnce(usize) -> Outcome<Self>) -> Outcome<*mut Self::C> {
-        let mut place: Box<MaybeUninit<Known<Self>>> = Box::new_uninit();
+        let mut place: Box<MaybeUninit<IdentifiedBlock<Self>>> = Box::new_uninit();
         let block = make(place.as_mut_ptr() as usize)?;
         // SAFETY: by the trait's contract the head of a block is its C structure.
         let identity = Self::identity(unsafe { &*(&raw const block).cast::<Self::C>() });
         check::made(Self::WHAT, identity.context, place.as_ptr() as usize);
-        place.write(Known { block, identity });
+        place.write(IdentifiedBlock { block, identity });
         Ok(Box::into_raw(place).cast())
     }
 
@@ -116,12 +116,12 @@ pub(crate) unsafe trait Headed: Sized {
     /// As [`Headed::of`], with a pointer that isn't null and isn't used any more.
     unsafe fn free(pointer: *mut Self::C) {
         check::gone(pointer as usize);
-        let known = pointer.cast::<Known<Self>>();
-        // SAFETY: `allocate` made it as a `Box<Known<Self>>`; the caller gives it up. The write makes a second call
+        let known = pointer.cast::<IdentifiedBlock<Self>>();
+        // SAFETY: `allocate` made it as a `Box<IdentifiedBlock<Self>>`; the caller gives it up. The write makes a second call
         // fail: no object has this identity.
         unsafe {
             (&raw mut (*known).identity)
-                .write_volatile(Identity { context: ptr::null_mut(), handle: u32::MAX });
+                .write_volatile(ObjectIdentity { context: ptr::null_mut(), handle: u32::MAX });
             drop(Box::from_raw(known));
         }
     }
@@ -146,8 +146,8 @@ macro_rules! block {
             type C = $crate::object::block!(@pointer $head $($pointer)?);
             const WHAT: &'static str = $what;
 
-            fn identity($c: &Self::C) -> $crate::object::Identity {
-                $crate::object::Identity { context: $context, handle: $handle }
+            fn identity($c: &Self::C) -> $crate::object::ObjectIdentity {
+                $crate::object::ObjectIdentity { context: $context, handle: $handle }
             }
         }
 

@@ -13,7 +13,7 @@ use crate::call::{Outcome, Refusal};
 use crate::check::{self, QpWatch};
 
 /// The adapter's object behind a queue pair.
-pub(crate) enum Kind {
+pub(crate) enum QpObject {
     /// One of the transport services RC, UC and UD, or an XRC initiator.
     Transport(Arc<nic::Qp>),
     /// A handle of an XRC target.
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 
 /// What does a queue pair's work.
 #[derive(Clone, Copy)]
-pub(crate) enum Work<'a> {
+pub(crate) enum QpWork<'a> {
     /// A transport service.
     Transport(&'a Arc<nic::Qp>),
     /// Ethernet frames.
@@ -34,7 +34,7 @@ pub(crate) enum Work<'a> {
 block! {
     /// All have room for the extended part.
     QpBlock: ibv_qp_ex as ibv_qp, "qp", |c| (c.context, c.handle);
-    kind: Kind,
+    kind: QpObject,
     /// What the extended interface offers (`IBV_QP_EX_WITH_*`), if the program asked for it.
     send_ops: Option<u64>,
     /// The access flags as they were set: those for local access mean nothing to the adapter, but are given back.
@@ -47,30 +47,30 @@ impl QpBlock {
     /// The queue pair, if it is one of a transport service.
     pub(crate) fn nic(&self) -> Outcome<&Arc<nic::Qp>> {
         match self.work() {
-            Work::Transport(nic) => Ok(nic),
-            Work::Raw(_) => Err(Refusal::unsupported("a raw packet queue pair can't do this")),
+            QpWork::Transport(nic) => Ok(nic),
+            QpWork::Raw(_) => Err(Refusal::unsupported("a raw packet queue pair can't do this")),
         }
     }
 
     /// The queue pair, if it is one for Ethernet frames.
     pub(crate) fn raw(&self) -> Outcome<&Arc<RawQp>> {
         match self.work() {
-            Work::Raw(nic) => Ok(nic),
-            Work::Transport(nic) if nic.service() == nic::Service::Ud => {
+            QpWork::Raw(nic) => Ok(nic),
+            QpWork::Transport(nic) if nic.service() == nic::Service::Ud => {
                 Err(Refusal::unsupported("this for UD queue pairs: only for raw packet queue pairs"))
             }
-            Work::Transport(nic) => {
+            QpWork::Transport(nic) => {
                 Err(Refusal::invalid(format!("{:?} queue pairs don't have this", nic.service())))
             }
         }
     }
 
     /// What does the queue pair's work.
-    pub(crate) fn work(&self) -> Work<'_> {
+    pub(crate) fn work(&self) -> QpWork<'_> {
         match &self.kind {
-            Kind::Transport(nic) => Work::Transport(nic),
-            Kind::Target(target) => Work::Transport(target.qp()),
-            Kind::Raw(nic) => Work::Raw(nic),
+            QpObject::Transport(nic) => QpWork::Transport(nic),
+            QpObject::Target(target) => QpWork::Transport(target.qp()),
+            QpObject::Raw(nic) => QpWork::Raw(nic),
         }
     }
 
@@ -82,9 +82,9 @@ impl QpBlock {
     /// Changes attributes and state.
     pub(crate) fn modify(&self, attr: &QpAttr, bits: u32) -> Outcome<()> {
         match &self.kind {
-            Kind::Transport(nic) => nic.modify(attr, bits)?,
-            Kind::Target(target) => target.modify(attr, bits)?,
-            Kind::Raw(nic) => nic.modify(attr, bits)?,
+            QpObject::Transport(nic) => nic.modify(attr, bits)?,
+            QpObject::Target(target) => target.modify(attr, bits)?,
+            QpObject::Raw(nic) => nic.modify(attr, bits)?,
         }
         if let Some(watch) = self.watch() {
             self.note_change(watch, attr, bits);
@@ -98,7 +98,7 @@ impl QpBlock {
         if bits & mask::STATE != 0 && attr.state == nic::QpState::Reset {
             watch.reset();
         }
-        if let Kind::Transport(nic) = &self.kind
+        if let QpObject::Transport(nic) = &self.kind
             && bits & mask::PATH_MTU != 0
             && check::is_on()
             && let Ok(now) = nic.query()
@@ -110,9 +110,9 @@ impl QpBlock {
     /// Present attributes.
     pub(crate) fn query(&self) -> Outcome<QpAttr> {
         Ok(match &self.kind {
-            Kind::Transport(nic) => nic.query()?,
-            Kind::Target(target) => target.query()?,
-            Kind::Raw(nic) => nic.query()?,
+            QpObject::Transport(nic) => nic.query()?,
+            QpObject::Target(target) => target.query()?,
+            QpObject::Raw(nic) => nic.query()?,
         })
     }
 
@@ -124,9 +124,9 @@ impl QpBlock {
     /// Asynchronous events of it that the program has to acknowledge.
     pub(crate) fn unacked_async(&self) -> &nic::Unacked {
         match &self.kind {
-            Kind::Transport(nic) => nic.unacked_async(),
-            Kind::Target(target) => target.unacked_async(),
-            Kind::Raw(nic) => nic.unacked_async(),
+            QpObject::Transport(nic) => nic.unacked_async(),
+            QpObject::Target(target) => target.unacked_async(),
+            QpObject::Raw(nic) => nic.unacked_async(),
         }
     }
 }

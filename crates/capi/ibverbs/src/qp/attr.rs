@@ -11,7 +11,7 @@ use crate::abi::*;
 use crate::ah;
 use crate::call::{self, Outcome, Refusal, at, entry, put};
 use crate::memory;
-use crate::object::{Headed, QpBlock, Work};
+use crate::object::{Headed, QpBlock, QpWork};
 
 /// What a peer may be allowed.
 const REMOTE_RIGHTS: c_uint = IBV_ACCESS_REMOTE_WRITE
@@ -169,8 +169,8 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
             return Err(Refusal::invalid("a typical packet size without a rate"));
         }
         match block.work() {
-            Work::Transport(nic) => nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?,
-            Work::Raw(nic) => nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?,
+            QpWork::Transport(nic) => nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?,
+            QpWork::Raw(nic) => nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?,
         }
         Ok(())
     })
@@ -187,8 +187,8 @@ entry! {
         unsafe {
             let block = QpBlock::checked(qp)?;
             let (cap, sq_sig_all) = match block.work() {
-                Work::Transport(nic) => (nic.cap(), nic.sq_sig_all()),
-                Work::Raw(nic) => (nic.cap(), nic.sq_sig_all()),
+                QpWork::Transport(nic) => (nic.cap(), nic.sq_sig_all()),
+                QpWork::Raw(nic) => (nic.cap(), nic.sq_sig_all()),
             };
             let now = block.query()?;
             let mut queried = c_attr(&now, cap);

@@ -14,7 +14,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at_mut, entry};
 use crate::check::QpWatch;
 use crate::checked;
-use crate::object::{CqBlock, Headed, Kind, PdBlock, QpBlock, SrqBlock, next_handle};
+use crate::object::{CqBlock, Headed, PdBlock, QpBlock, QpObject, SrqBlock, next_handle};
 use crate::{wq, wr};
 
 /// What both forms of the attributes have in common.
@@ -118,7 +118,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         }
         Ok(QpBlock {
             c,
-            kind: Kind::Transport(nic),
+            kind: QpObject::Transport(nic),
             send_ops: init.send_ops,
             access: AtomicU32::new(0),
             watch,

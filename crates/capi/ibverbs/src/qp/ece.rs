@@ -7,14 +7,14 @@ use ferroce_nic as nic;
 
 use crate::abi::*;
 use crate::call::{Refusal, at_mut, entry, put};
-use crate::object::{Headed, Kind, QpBlock};
+use crate::object::{Headed, QpBlock, QpObject};
 
 /// The queue pair, if it has a connection of its own to agree about.
 fn connected(block: &QpBlock) -> Option<&Arc<nic::Qp>> {
     match &block.kind {
-        Kind::Transport(nic) => Some(nic),
-        Kind::Target(target) => target.own_qp(),
-        Kind::Raw(_) => None,
+        QpObject::Transport(nic) => Some(nic),
+        QpObject::Target(target) => target.own_qp(),
+        QpObject::Raw(_) => None,
     }
 }
 

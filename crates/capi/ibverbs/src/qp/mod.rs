@@ -14,7 +14,7 @@ pub(crate) use target::open_qp;
 
 use crate::abi::*;
 use crate::call::{Refusal, entry};
-use crate::object::{Headed, Kind, QpBlock};
+use crate::object::{Headed, QpBlock, QpObject};
 
 entry! {
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> errno {
@@ -23,9 +23,9 @@ entry! {
         unsafe {
             let block = QpBlock::ending(qp)?;
             match &block.kind {
-                Kind::Transport(nic) => nic.destroy()?,
-                Kind::Target(target) => target.close()?,
-                Kind::Raw(nic) => nic.destroy()?,
+                QpObject::Transport(nic) => nic.destroy()?,
+                QpObject::Target(target) => target.close()?,
+                QpObject::Raw(nic) => nic.destroy()?,
             }
             if let Some(watch) = block.watch() {
                 watch.end();

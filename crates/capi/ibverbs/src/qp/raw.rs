@@ -14,7 +14,7 @@ use super::attr::{c_cap, cap_of};
 use super::create::{Init, head};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
-use crate::object::{CqBlock, Headed, Kind, PdBlock, QpBlock};
+use crate::object::{CqBlock, Headed, PdBlock, QpBlock, QpObject};
 use crate::post;
 
 /// # Safety
@@ -61,7 +61,7 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
         }
         Ok(QpBlock {
             c,
-            kind: Kind::Raw(nic),
+            kind: QpObject::Raw(nic),
             send_ops: init.send_ops,
             access: AtomicU32::new(0),
             watch: None,

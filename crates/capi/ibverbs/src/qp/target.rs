@@ -10,7 +10,7 @@ use ferroce_nic as nic;
 use super::create::{Init, head};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at_mut};
-use crate::object::{Headed, Kind, QpBlock, XrcdBlock};
+use crate::object::{Headed, QpBlock, QpObject, XrcdBlock};
 
 /// A block around the target queue pair that `make` creates or opens.
 fn target(
@@ -39,7 +39,13 @@ fn target(
         // An error here is the handle's end.
         let attr = target.query().or_else(|error| target.close().and(Err(error)))?;
         c.qp_base.state = attr.state as c_int;
-        Ok(QpBlock { c, kind: Kind::Target(target), send_ops: None, access: AtomicU32::new(0), watch: None })
+        Ok(QpBlock {
+            c,
+            kind: QpObject::Target(target),
+            send_ops: None,
+            access: AtomicU32::new(0),
+            watch: None,
+        })
     })
 }
 
