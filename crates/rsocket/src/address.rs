@@ -6,7 +6,7 @@ use std::ptr;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-use crate::call::{Outcome, Refusal};
+use crate::call::{Outcome, SocketRefusal};
 
 /// Addresses that are the identifiers of RDMA ports.
 pub(crate) const AF_IB: c_int = 27;
@@ -38,14 +38,14 @@ pub(crate) fn nothing(family: c_int) -> sockaddr_storage {
 pub(crate) unsafe fn read(name: *const sockaddr, length: socklen_t) -> Outcome<sockaddr_storage> {
     let given = length as usize;
     if name.is_null() || given < size_of::<libc::sa_family_t>() {
-        return Err(Refusal::new(libc::EINVAL, "no address"));
+        return Err(SocketRefusal::new(libc::EINVAL, "no address"));
     }
     // SAFETY: the caller's promise.
     let family = c_int::from(unsafe { ptr::read_unaligned(name.cast::<libc::sa_family_t>()) });
     let needed = length_of(family)
-        .ok_or_else(|| Refusal::new(libc::EAFNOSUPPORT, "the address is of no family of rsockets"))?;
+        .ok_or_else(|| SocketRefusal::new(libc::EAFNOSUPPORT, "the address is of no family of rsockets"))?;
     if given < needed {
-        return Err(Refusal::new(libc::EINVAL, "the address is too short"));
+        return Err(SocketRefusal::new(libc::EINVAL, "the address is too short"));
     }
     let mut copy = nothing(family);
     // SAFETY: the caller's promise; a `sockaddr_storage` has room for each family.

@@ -9,16 +9,16 @@ use crate::log;
 
 /// Why a call is refused.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct SocketRefusal {
     /// The errno that its man page documents.
     pub(crate) errno: c_int,
     /// One readable sentence, with the fix where there is one; empty where errno suffices.
     pub(crate) why: Cow<'static, str>,
 }
 
-pub(crate) type Outcome<T> = Result<T, Refusal>;
+pub(crate) type Outcome<T> = Result<T, SocketRefusal>;
 
-impl Refusal {
+impl SocketRefusal {
     pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
         Self { errno, why: why.into() }
     }
@@ -39,7 +39,7 @@ impl Refusal {
     }
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for SocketRefusal {
     fn from(error: io::Error) -> Self {
         Self::plain(error.raw_os_error().unwrap_or(libc::EIO))
     }
@@ -47,7 +47,7 @@ impl From<io::Error> for Refusal {
 
 /// Success for 0, otherwise the errno of the C function.
 pub(crate) fn zero(result: c_int, what: &'static str) -> Outcome<()> {
-    if result == 0 { Ok(()) } else { Err(Refusal::last(what)) }
+    if result == 0 { Ok(()) } else { Err(SocketRefusal::last(what)) }
 }
 
 /// The calling thread's errno.
@@ -68,9 +68,9 @@ unsafe extern "C" {
 }
 
 /// Holds `pthread_cancel` off while Rust code is on the stack: glibc's forced unwinding must not run through it.
-struct Uncancellable(c_int);
+struct CancellationBlock(c_int);
 
-impl Uncancellable {
+impl CancellationBlock {
     fn new() -> Self {
         let mut old = 0;
         // SAFETY: POSIX; `old` is a valid place.
@@ -79,7 +79,7 @@ impl Uncancellable {
     }
 }
 
-impl Drop for Uncancellable {
+impl Drop for CancellationBlock {
     fn drop(&mut self) {
         // SAFETY: as above, with the state that the thread had.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
@@ -102,10 +102,10 @@ numbers!(c_int isize i64);
 
 /// Runs `body`: its number, or −1 and errno. A panic is EIO, and nothing unwinds into C.
 pub(crate) fn minus_one<T: Number>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> T {
-    let _uncancellable = Uncancellable::new();
+    let _uncancellable = CancellationBlock::new();
     let before = errno();
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        Err(Refusal::new(libc::EIO, "an internal error; the socket can't be used any more"))
+        Err(SocketRefusal::new(libc::EIO, "an internal error; the socket can't be used any more"))
     });
     match outcome {
         Ok(number) => {

@@ -5,13 +5,16 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 
 use crate::abi::*;
-use crate::call::{Outcome, Refusal};
-use crate::ends::Ends;
-use crate::flow::{Arrived, Place, Receiver, Sender, SenderSizes, Sent, Violation, Write};
+use crate::call::{Outcome, SocketRefusal};
+use crate::ends::SocketAddresses;
+use crate::flow::{
+    Arrived, DataSource, ProtocolViolation, ReceivingHalf, SenderSizes, SendingHalf, SentRequest, Write,
+};
 use crate::runs::{Runs, piece_at};
-use crate::verbs::{Id, NO_COMPLETION, QueuePair, Region, Sizes, request};
+use crate::verbs::{ConnectionId, IdQp, NO_COMPLETION, RegisteredMemory, Sizes, request};
 use crate::wire::{
-    CONNECTION_DATA, ConnectionData, Control, ENTRY, Entry, IO_MAP_ENTRY, IoMapEntry, Message, TABLE,
+    CONNECTION_DATA, ConnectionData, ControlMessage, ENTRY, IO_MAP_ENTRY, ImmediateMessage, IoMapEntry,
+    MemoryEntry, TABLE,
 };
 
 /// The first piece of data of a call. Each next one is twice as long, so that sending begins while the rest is copied.
@@ -35,38 +38,42 @@ pub(crate) struct Choices {
 /// Before the peer's connection data is known.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    qp: QueuePair,
+    qp: IdQp,
     /// The table of receive buffers, then that of mapped memory: the peer writes both.
-    table: Region,
+    table: RegisteredMemory,
     /// What is written into the peer's tables, where requests don't take it themselves.
-    notes: Region,
-    receive_buffer: Region,
-    send_buffer: Region,
+    notes: RegisteredMemory,
+    receive_buffer: RegisteredMemory,
+    send_buffer: RegisteredMemory,
     half: usize,
     credits: u16,
     io_map_size: u16,
 }
 
 impl Prepared {
-    pub(crate) fn new(id: &Id, choices: &Choices) -> Outcome<Self> {
+    pub(crate) fn new(id: &ConnectionId, choices: &Choices) -> Outcome<Self> {
         let sizes = Sizes {
             send: choices.send_queue.into(),
             receive: u32::from(choices.receive_queue) + MORE_RECEIVES,
             inline: choices.inline,
         };
-        let qp = QueuePair::new(id, IBV_QPT_RC, sizes)?;
+        let qp = IdQp::new(id, IBV_QPT_RC, sizes)?;
         let credits = u32::from(choices.receive_queue).min(qp.sizes().receive) as u16;
         let half = (choices.receive_buffer / 2).max(1) as usize;
         let written = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
         let new = Self {
-            table: Region::new(
+            table: RegisteredMemory::new(
                 id.pd(),
                 TABLE * ENTRY + usize::from(choices.io_map_size) * IO_MAP_ENTRY,
                 written,
             )?,
-            notes: Region::new(id.pd(), NOTES * ENTRY, IBV_ACCESS_LOCAL_WRITE)?,
-            receive_buffer: Region::new(id.pd(), 2 * half, written)?,
-            send_buffer: Region::new(id.pd(), choices.send_buffer.max(1) as usize, IBV_ACCESS_LOCAL_WRITE)?,
+            notes: RegisteredMemory::new(id.pd(), NOTES * ENTRY, IBV_ACCESS_LOCAL_WRITE)?,
+            receive_buffer: RegisteredMemory::new(id.pd(), 2 * half, written)?,
+            send_buffer: RegisteredMemory::new(
+                id.pd(),
+                choices.send_buffer.max(1) as usize,
+                IBV_ACCESS_LOCAL_WRITE,
+            )?,
             qp,
             half,
             credits,
@@ -90,8 +97,8 @@ impl Prepared {
             io_map: true,
             credits: self.credits,
             io_map_size: self.io_map_size,
-            table: Entry { addr: self.table.address(), key: self.table.rkey(), length: TABLE as u32 },
-            buffer: Entry {
+            table: MemoryEntry { addr: self.table.address(), key: self.table.rkey(), length: TABLE as u32 },
+            buffer: MemoryEntry {
                 addr: self.receive_buffer.address(),
                 key: self.receive_buffer.rkey(),
                 length: self.half as u32,
@@ -108,16 +115,16 @@ const RECEIVE: u64 = u64::MAX;
 
 /// Memory that the peer may write by riowrite, or that isn't its to write.
 #[derive(Debug)]
-struct Mapped {
+struct MappedRegion {
     mr: *mut ibv_mr,
     /// Its entry of the peer's table.
     index: Option<u16>,
 }
 
 // SAFETY: a region that any thread may deregister.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedRegion {}
 
-impl Drop for Mapped {
+impl Drop for MappedRegion {
     fn drop(&mut self) {
         // SAFETY: a live region.
         unsafe { ibv_dereg_mr(self.mr) };
@@ -126,24 +133,24 @@ impl Drop for Mapped {
 
 /// An established connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct StreamConnection {
     prepared: Prepared,
     peer: ConnectionData,
-    sender: Sender,
-    receiver: Receiver,
-    pub(crate) ends: Ends,
+    sender: SendingHalf,
+    receiver: ReceivingHalf,
+    pub(crate) ends: SocketAddresses,
     next_note: usize,
     /// By the address and length of the memory.
-    mapped: BTreeMap<(usize, usize), Mapped>,
+    mapped: BTreeMap<(usize, usize), MappedRegion>,
     /// What the peer has mapped, by entry of our table.
     targets: BTreeMap<u16, IoMapEntry>,
     /// Entries of the peer's table of mapped memory that haven't been written yet.
     untold: Vec<(u16, IoMapEntry)>,
     /// The message about our ends that the peer has yet to get.
-    farewell: Option<Control>,
+    farewell: Option<ControlMessage>,
 }
 
-impl Connection {
+impl StreamConnection {
     pub(crate) fn new(prepared: Prepared, peer: ConnectionData) -> Self {
         let sizes = SenderSizes {
             queue: prepared.qp.sizes().send,
@@ -151,11 +158,11 @@ impl Connection {
             inline: prepared.qp.sizes().inline as usize,
         };
         Self {
-            sender: Sender::new(sizes, peer.credits, peer.buffer),
-            receiver: Receiver::new(prepared.credits, prepared.half),
+            sender: SendingHalf::new(sizes, peer.credits, peer.buffer),
+            receiver: ReceivingHalf::new(prepared.credits, prepared.half),
             prepared,
             peer,
-            ends: Ends::default(),
+            ends: SocketAddresses::default(),
             next_note: 0,
             mapped: BTreeMap::new(),
             targets: BTreeMap::new(),
@@ -214,44 +221,44 @@ impl Connection {
         if completion.status != IBV_WC_SUCCESS {
             self.ends.fail(errno_of(completion.status));
             if completion.wr_id != RECEIVE {
-                self.sender.completed(Sent::of(completion.wr_id));
+                self.sender.completed(SentRequest::of(completion.wr_id));
             }
             return;
         }
         if completion.wr_id == RECEIVE {
-            if let Err(Violation(why)) = self.arrived(completion) {
+            if let Err(ProtocolViolation(why)) = self.arrived(completion) {
                 crate::log::refused("rsocket", &format!("the peer isn't an rsocket: {why}"));
                 self.ends.fail(libc::EPROTO);
             }
             return;
         }
-        let sent = Sent::of(completion.wr_id);
+        let sent = SentRequest::of(completion.wr_id);
         self.sender.completed(sent);
-        if sent == Sent::Disconnect {
+        if sent == SentRequest::Disconnect {
             self.ends.disconnect();
         }
     }
 
-    fn arrived(&mut self, completion: &ibv_wc) -> Result<(), Violation> {
+    fn arrived(&mut self, completion: &ibv_wc) -> Result<(), ProtocolViolation> {
         if !self.ends.is_over() && self.prepared.qp.post_receive(RECEIVE, &mut []).is_err() {
             self.ends.fail(libc::EIO);
         }
         if completion.wc_flags & IBV_WC_WITH_IMM == 0 {
-            return Err(Violation("it sends a message without immediate data"));
+            return Err(ProtocolViolation("it sends a message without immediate data"));
         }
-        match self.receiver.message(Message::parse(u32::from_be(completion.imm_data)))? {
+        match self.receiver.message(ImmediateMessage::parse(u32::from_be(completion.imm_data)))? {
             Arrived::Data => {}
             Arrived::Credits(until) => {
                 let written = completion.byte_len as usize == ENTRY;
                 let entry = written.then(|| {
                     let at = self.sender.expected_entry() * ENTRY;
-                    Entry::from_own_table(&self.prepared.table.bytes(at))
+                    MemoryEntry::from_own_table(&self.prepared.table.bytes(at))
                 });
                 self.sender.granted(until, entry)?;
             }
             Arrived::IoMap(index) => {
                 if index >= self.prepared.io_map_size {
-                    return Err(Violation("it maps memory beyond the table"));
+                    return Err(ProtocolViolation("it maps memory beyond the table"));
                 }
                 let at = TABLE * ENTRY + usize::from(index) * IO_MAP_ENTRY;
                 let entry = IoMapEntry::from_own_table(&self.prepared.table.bytes(at));
@@ -278,12 +285,12 @@ impl Connection {
     pub(crate) fn give_credits(&mut self) {
         while !self.ends.is_over() && self.receiver.owes() && self.sender.control() {
             let grant = self.receiver.grant();
-            let mut write = request(Sent::Control.id(), IBV_WR_RDMA_WRITE_WITH_IMM);
+            let mut write = request(SentRequest::Control.id(), IBV_WR_RDMA_WRITE_WITH_IMM);
             write.imm_data = grant.message.emit().to_be();
             let posted = match grant.half {
                 None => self.prepared.qp.post_send(&mut write),
                 Some((offset, entry)) => {
-                    let half = Entry {
+                    let half = MemoryEntry {
                         addr: self.prepared.receive_buffer.address() + offset as u64,
                         key: self.prepared.receive_buffer.rkey(),
                         length: self.prepared.half as u32,
@@ -333,9 +340,13 @@ impl Connection {
             return;
         }
         self.farewell = None;
-        let sent = if control == Control::Disconnect { Sent::Disconnect } else { Sent::Control };
+        let sent = if control == ControlMessage::Disconnect {
+            SentRequest::Disconnect
+        } else {
+            SentRequest::Control
+        };
         let mut write = request(sent.id(), IBV_WR_RDMA_WRITE_WITH_IMM);
-        write.imm_data = Message::Control(control).emit().to_be();
+        write.imm_data = ImmediateMessage::Control(control).emit().to_be();
         let posted = self.prepared.qp.post_send(&mut write);
         self.check(posted);
     }
@@ -343,7 +354,7 @@ impl Connection {
     /// Lets the peer's adapter acknowledge something, so that a peer that is gone is noticed.
     pub(crate) fn keep_alive(&mut self) {
         if !self.ends.is_over() && self.sender.control() {
-            let mut write = request(Sent::Control.id(), IBV_WR_RDMA_WRITE);
+            let mut write = request(SentRequest::Control.id(), IBV_WR_RDMA_WRITE);
             let posted = self.prepared.qp.post_send(&mut write);
             self.check(posted);
         }
@@ -356,19 +367,19 @@ impl Connection {
     unsafe fn post_write(
         &mut self,
         write: Write,
-        message: Option<Message>,
+        message: Option<ImmediateMessage>,
         from: &mut Runs<'_>,
     ) -> Outcome<()> {
         let length = write.length;
         let buffer = &self.prepared.send_buffer;
-        let kept = if write.place == Place::Inline { 0 } else { length as u32 };
+        let kept = if write.place == DataSource::Inline { 0 } else { length as u32 };
         let opcode = if message.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE };
-        let mut posted = request(Sent::Data(kept).id(), opcode);
+        let mut posted = request(SentRequest::Data(kept).id(), opcode);
         posted.imm_data = message.map_or(0, |message| message.emit().to_be());
         posted.wr = ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: write.remote, rkey: write.key } };
         let mut gathered = Vec::new();
         let (mut list, entries) = match write.place {
-            Place::Inline => {
+            DataSource::Inline => {
                 posted.send_flags = IBV_SEND_INLINE;
                 let addr = match from.run() {
                     Some((at, run)) if run >= length => {
@@ -385,7 +396,7 @@ impl Connection {
                 let entry = ibv_sge { addr: addr as u64, length: length as u32, lkey: 0 };
                 ([entry, entry], 1)
             }
-            Place::Buffer(offset) => {
+            DataSource::Buffer(offset) => {
                 from.take(length, |before, at, run| {
                     // SAFETY: the caller's promise; the accounts keep to the buffer's length.
                     unsafe { buffer.put((offset + before) % buffer.length(), at, run) };
@@ -407,7 +418,7 @@ impl Connection {
         let (mut done, length) = (0, from.left());
         while done < length && self.ends.is_writable() {
             let Some(write) = self.sender.data((length - done).min(piece.next())) else { break };
-            let (message, sent) = (Message::Data(write.length as u32), write.length);
+            let (message, sent) = (ImmediateMessage::Data(write.length as u32), write.length);
             // SAFETY: the caller's promise.
             let posted = unsafe { self.post_write(write, Some(message), &mut from) };
             self.check(posted);
@@ -447,18 +458,18 @@ impl Connection {
         offset: Option<u64>,
     ) -> Outcome<u64> {
         if !self.peer.io_map {
-            return Err(Refusal::new(libc::EOPNOTSUPP, "the peer can't write mapped memory"));
+            return Err(SocketRefusal::new(libc::EOPNOTSUPP, "the peer can't write mapped memory"));
         }
         if self.mapped.contains_key(&memory) {
-            return Err(Refusal::new(libc::EINVAL, "the memory is mapped already"));
+            return Err(SocketRefusal::new(libc::EINVAL, "the memory is mapped already"));
         }
         let length = u32::try_from(memory.1)
-            .map_err(|_| Refusal::new(libc::EINVAL, "a mapping has less than 4 GiB"))?;
+            .map_err(|_| SocketRefusal::new(libc::EINVAL, "a mapping has less than 4 GiB"))?;
         let index = if write {
             let taken = |index: &u16| self.mapped.values().any(|m| m.index == Some(*index));
             let free = (0..self.peer.io_map_size).find(|index| !taken(index));
             Some(free.ok_or_else(|| {
-                Refusal::new(
+                SocketRefusal::new(
                     libc::ENOBUFS,
                     "all entries are mapped that the peer has room for; the peer may set more by RDMA_IOMAPSIZE before it \
                      connects",
@@ -472,14 +483,14 @@ impl Connection {
         // SAFETY: a live domain; the memory is the program's, which promises that it is there.
         let mr = unsafe { ibv_reg_mr(pd, memory.0 as *mut _, memory.1, access) };
         if mr.is_null() {
-            return Err(Refusal::last("the memory can't be registered"));
+            return Err(SocketRefusal::last("the memory can't be registered"));
         }
         // SAFETY: a live region.
         let key = unsafe { (*mr).rkey };
-        self.mapped.insert(memory, Mapped { mr, index });
+        self.mapped.insert(memory, MappedRegion { mr, index });
         let offset = offset.unwrap_or(memory.0 as u64);
         if let Some(index) = index {
-            let memory = Entry { addr: memory.0 as u64, key, length };
+            let memory = MemoryEntry { addr: memory.0 as u64, key, length };
             self.untold.push((index, IoMapEntry { offset, memory }));
             self.tell_mapped();
         }
@@ -489,7 +500,7 @@ impl Connection {
     /// Ends a mapping.
     pub(crate) fn unmap(&mut self, memory: (usize, usize)) -> Outcome<()> {
         let mapped = self.mapped.remove(&memory);
-        let mapped = mapped.ok_or_else(|| Refusal::new(libc::EINVAL, "no such mapping"))?;
+        let mapped = mapped.ok_or_else(|| SocketRefusal::new(libc::EINVAL, "no such mapping"))?;
         if let Some(index) = mapped.index {
             self.untold.retain(|(i, _)| *i != index);
             self.untold.push((index, IoMapEntry::default()));
@@ -511,7 +522,7 @@ impl Connection {
             self.untold.remove(0);
             let bytes = entry.for_peer(self.peer.big_endian);
             let piece = [piece_at(bytes.as_ptr(), bytes.len())];
-            let message = Some(Message::IoMap(index));
+            let message = Some(ImmediateMessage::IoMap(index));
             // SAFETY: an array of this length.
             let posted = unsafe { self.post_write(write, message, &mut Runs::behind(&piece, 0)) };
             self.check(posted);
@@ -541,7 +552,7 @@ impl Connection {
         while done < length && self.ends.is_writable() {
             let at = offset.wrapping_add(done as u64);
             let Some(target) = self.targets.values().find(|target| target.holds(at)) else {
-                return Err(Refusal::new(libc::EINVAL, "the peer has mapped nothing at this offset"));
+                return Err(SocketRefusal::new(libc::EINVAL, "the peer has mapped nothing at this offset"));
             };
             let inside = at - target.offset;
             let left = (u64::from(target.memory.length) - inside) as usize;

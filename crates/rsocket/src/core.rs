@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::call::{Outcome, Refusal};
-use crate::front::Front;
+use crate::call::{Outcome, SocketRefusal};
+use crate::front::FrontSocket;
 use crate::settings::settings;
 use crate::waiting::{Set, Waiters, Waker, own_waker, readable, sleep};
 
 /// The state of a socket, under the lock of its [`Core`].
-pub(crate) trait State: Send {
+pub(crate) trait SocketState: Send {
     /// Processes events. `set` has the descriptors that announce them. Waiting threads are woken also if a notification was taken whose
     /// event has been processed before: the descriptor doesn't announce the next event then.
     fn progress(&mut self, set: &Set);
@@ -69,19 +69,19 @@ impl Drop for SocketNumber {
 
 #[derive(Debug)]
 struct Locked<S: ?Sized> {
-    front: Front,
+    front: FrontSocket,
     /// The number shows what the socket is ready for.
     shown: bool,
     state: S,
 }
 
 /// The locked state of a socket. What has become of it is shown when the lock is given back.
-pub(crate) struct Guard<'a, S: State + ?Sized> {
+pub(crate) struct StateGuard<'a, S: SocketState + ?Sized> {
     core: &'a Core<S>,
     locked: MutexGuard<'a, Locked<S>>,
 }
 
-impl<S: State + ?Sized> Deref for Guard<'_, S> {
+impl<S: SocketState + ?Sized> Deref for StateGuard<'_, S> {
     type Target = S;
 
     fn deref(&self) -> &S {
@@ -89,19 +89,19 @@ impl<S: State + ?Sized> Deref for Guard<'_, S> {
     }
 }
 
-impl<S: State + ?Sized> DerefMut for Guard<'_, S> {
+impl<S: SocketState + ?Sized> DerefMut for StateGuard<'_, S> {
     fn deref_mut(&mut self) -> &mut S {
         &mut self.locked.state
     }
 }
 
-impl<S: State + ?Sized> Guard<'_, S> {
+impl<S: SocketState + ?Sized> StateGuard<'_, S> {
     pub(crate) fn is_shown(&self) -> bool {
         self.locked.shown
     }
 }
 
-impl<S: State + ?Sized> Drop for Guard<'_, S> {
+impl<S: SocketState + ?Sized> Drop for StateGuard<'_, S> {
     fn drop(&mut self) {
         if self.locked.shown && !std::thread::panicking() {
             self.core.show_state(&mut self.locked);
@@ -112,16 +112,16 @@ impl<S: State + ?Sized> Drop for Guard<'_, S> {
 /// All that poll(2) may ask a socket.
 const ALL: libc::c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
 
-impl<S: State> Core<S> {
+impl<S: SocketState> Core<S> {
     pub(crate) fn new(set: Set, nonblocking: bool, state: S) -> io::Result<Self> {
-        let (number, front) = Front::new()?;
+        let (number, front) = FrontSocket::new()?;
         let locked = Mutex::new(Locked { front, shown: false, state });
         let number = SocketNumber { fd: number.into_raw_fd(), is_open: AtomicBool::new(true) };
         Ok(Self { number, set, nonblocking: AtomicBool::new(nonblocking), locked })
     }
 }
 
-impl<S: State + ?Sized> Core<S> {
+impl<S: SocketState + ?Sized> Core<S> {
     /// The socket's number.
     pub(crate) fn fd(&self) -> RawFd {
         self.number.fd
@@ -135,17 +135,16 @@ impl<S: State + ?Sized> Core<S> {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    pub(crate) fn lock(&self) -> Outcome<Guard<'_, S>> {
-        let locked = self
-            .locked
-            .lock()
-            .map_err(|_| Refusal::new(libc::EIO, "an earlier call has failed within; close the socket"))?;
-        Ok(Guard { core: self, locked })
+    pub(crate) fn lock(&self) -> Outcome<StateGuard<'_, S>> {
+        let locked = self.locked.lock().map_err(|_| {
+            SocketRefusal::new(libc::EIO, "an earlier call has failed within; close the socket")
+        })?;
+        Ok(StateGuard { core: self, locked })
     }
 
     /// The same, also after a call that has failed within: for the end of the socket.
-    pub(crate) fn lock_to_end(&self) -> Guard<'_, S> {
-        Guard { core: self, locked: self.locked.lock().unwrap_or_else(PoisonError::into_inner) }
+    pub(crate) fn lock_to_end(&self) -> StateGuard<'_, S> {
+        StateGuard { core: self, locked: self.locked.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
     /// The number shows from now on what the socket is ready for, since the service thread makes progress for it.
@@ -172,8 +171,8 @@ impl<S: State + ?Sized> Core<S> {
     }
 
     /// The number shows a new socket: one that has failed is to connect again. Sets of epoll don't have it any more.
-    pub(crate) fn show_anew(&self, state: &mut Guard<'_, S>) -> Outcome<()> {
-        let (number, front) = Front::new()?;
+    pub(crate) fn show_anew(&self, state: &mut StateGuard<'_, S>) -> Outcome<()> {
+        let (number, front) = FrontSocket::new()?;
         self.put_at_number(number.as_raw_fd())?;
         state.locked.front = front;
         Ok(())
@@ -196,13 +195,13 @@ impl<S: State + ?Sized> Core<S> {
     fn put_at_number(&self, fd: RawFd) -> Outcome<()> {
         // SAFETY: no memory is passed; the number stays this socket's.
         match unsafe { libc::dup3(fd, self.fd(), libc::O_CLOEXEC) } {
-            -1 => Err(Refusal::last("dup3")),
+            -1 => Err(SocketRefusal::last("dup3")),
             _ => Ok(()),
         }
     }
 
     /// Locks the state after dealing with what has happened.
-    pub(crate) fn progress(&self) -> Outcome<Guard<'_, S>> {
+    pub(crate) fn progress(&self) -> Outcome<StateGuard<'_, S>> {
         let mut state = self.lock()?;
         state.progress(&self.set);
         Ok(state)
@@ -237,7 +236,7 @@ impl<S: State + ?Sized> Core<S> {
                     return answer;
                 }
                 if nonblocking {
-                    return Err(Refusal::would_block());
+                    return Err(SocketRefusal::would_block());
                 }
                 let now = Instant::now();
                 if now >= *polling.get_or_insert_with(|| now + settings().polling) {
@@ -257,7 +256,7 @@ impl<S: State + ?Sized> Core<S> {
             state = self.lock()?;
             state.waiters().remove(&waker);
             match slept {
-                Ok(0) => return Err(Refusal::would_block()),
+                Ok(0) => return Err(SocketRefusal::would_block()),
                 Ok(_) => {}
                 Err(error) => return Err(error.into()),
             }

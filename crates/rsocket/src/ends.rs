@@ -2,11 +2,11 @@
 
 use std::ffi::c_int;
 
-use crate::wire::Control;
+use crate::wire::ControlMessage;
 
 /// The two ends of an established connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends {
+pub struct SocketAddresses {
     readable: bool,
     writable: bool,
     /// The peer has closed its sending end: no more data comes, whatever happens to the connection.
@@ -21,7 +21,7 @@ pub struct Ends {
     told: bool,
 }
 
-impl Default for Ends {
+impl Default for SocketAddresses {
     fn default() -> Self {
         Self {
             readable: true,
@@ -35,7 +35,7 @@ impl Default for Ends {
     }
 }
 
-impl Ends {
+impl SocketAddresses {
     /// Whether more data may come.
     #[must_use]
     pub fn is_readable(&self) -> bool {
@@ -87,12 +87,12 @@ impl Ends {
     }
 
     /// The peer has sent a message about its ends.
-    pub fn received(&mut self, control: Control) {
-        self.ended |= !self.is_over() && control != Control::KeepAlive;
+    pub fn received(&mut self, control: ControlMessage) {
+        self.ended |= !self.is_over() && control != ControlMessage::KeepAlive;
         match control {
-            Control::KeepAlive => {}
-            Control::Shutdown if self.writable => self.readable = false,
-            Control::Shutdown | Control::Disconnect => self.disconnect(),
+            ControlMessage::KeepAlive => {}
+            ControlMessage::Shutdown if self.writable => self.readable = false,
+            ControlMessage::Shutdown | ControlMessage::Disconnect => self.disconnect(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Ends {
     }
 
     /// The program closes ends; returns the message for the peer.
-    pub fn shut(&mut self, reading: bool, writing: bool) -> Option<Control> {
+    pub fn shut(&mut self, reading: bool, writing: bool) -> Option<ControlMessage> {
         self.shut |= writing;
         if self.is_over() {
             return None;
@@ -124,8 +124,8 @@ impl Ends {
         self.readable &= !reading;
         self.writable &= !writing;
         match (self.readable, self.writable) {
-            (false, false) if could_write || reading && could_read => Some(Control::Disconnect),
-            (true, false) if could_write => Some(Control::Shutdown),
+            (false, false) if could_write || reading && could_read => Some(ControlMessage::Disconnect),
+            (true, false) if could_write => Some(ControlMessage::Shutdown),
             _ => None,
         }
     }
@@ -138,29 +138,29 @@ mod tests {
 
     #[test]
     fn an_end_that_is_shut_alone_leaves_the_other() {
-        let (mut a, mut b) = (Ends::default(), Ends::default());
+        let (mut a, mut b) = (SocketAddresses::default(), SocketAddresses::default());
         let told = a.shut(false, true).expect("a message for the peer");
         b.received(told);
-        assert_eq!((told, a.is_readable(), b.is_writable()), (Control::Shutdown, true, true));
+        assert_eq!((told, a.is_readable(), b.is_writable()), (ControlMessage::Shutdown, true, true));
         assert!(!a.is_writable() && !b.is_readable() && !a.is_over() && !b.is_over());
         let told = b.shut(false, true).expect("a message for the peer");
-        assert_eq!(told, Control::Disconnect);
+        assert_eq!(told, ControlMessage::Disconnect);
         a.received(told);
         assert!(a.is_over());
     }
 
     #[test]
     fn shutting_reading_alone_is_told_nobody() {
-        let mut ends = Ends::default();
+        let mut ends = SocketAddresses::default();
         assert_eq!(ends.shut(true, false), None);
-        assert_eq!(ends.shut(false, true), Some(Control::Disconnect));
+        assert_eq!(ends.shut(false, true), Some(ControlMessage::Disconnect));
         assert_eq!(ends.shut(true, true), None);
     }
 
     #[test]
     fn a_peer_that_closes_its_socket_has_not_hung_up_alone() {
-        let mut ends = Ends::default();
-        ends.received(Control::Disconnect);
+        let mut ends = SocketAddresses::default();
+        ends.received(ControlMessage::Disconnect);
         assert!(ends.is_over() && !ends.has_hung_up());
         ends.shut(false, true);
         assert!(ends.has_hung_up());
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_error_is_reported_once() {
-        let mut ends = Ends::default();
+        let mut ends = SocketAddresses::default();
         assert_eq!(ends.take_error(), None);
         ends.fail(libc::ECONNRESET);
         assert_eq!((ends.error(), ends.take_error()), (Some(libc::ECONNRESET), Some(libc::ECONNRESET)));
@@ -177,24 +177,24 @@ mod tests {
 
     #[test]
     fn a_peer_that_has_sent_all_data_ends_them_also_if_it_resets_the_connection_later() {
-        let mut ends = Ends::default();
+        let mut ends = SocketAddresses::default();
         assert!(!ends.has_ended());
-        ends.received(Control::KeepAlive);
+        ends.received(ControlMessage::KeepAlive);
         assert!(!ends.has_ended());
-        ends.received(Control::Shutdown);
+        ends.received(ControlMessage::Shutdown);
         ends.fail(libc::ECONNRESET);
         assert_eq!((ends.has_ended(), ends.take_error()), (true, Some(libc::EPIPE)));
         // What is left in a queue after a reset isn't looked at.
-        let mut ends = Ends::default();
+        let mut ends = SocketAddresses::default();
         ends.fail(libc::ECONNRESET);
-        ends.received(Control::Shutdown);
+        ends.received(ControlMessage::Shutdown);
         assert_eq!((ends.has_ended(), ends.take_error()), (false, Some(libc::ECONNRESET)));
     }
 
     #[test]
     fn what_breaks_after_the_end_is_no_error() {
-        let mut ends = Ends::default();
-        ends.received(Control::Disconnect);
+        let mut ends = SocketAddresses::default();
+        ends.received(ControlMessage::Disconnect);
         ends.fail(libc::EIO);
         assert_eq!(ends.broken(), None);
     }
@@ -202,15 +202,15 @@ mod tests {
     proptest! {
         #[test]
         fn ends_never_open_again(steps in proptest::collection::vec(0..6u8, 0..20)) {
-            let mut ends = Ends::default();
+            let mut ends = SocketAddresses::default();
             for step in steps {
                 let before = ends;
                 match step {
                     0 => { ends.shut(true, false); }
                     1 => { ends.shut(false, true); }
                     2 => { ends.shut(true, true); }
-                    3 => ends.received(Control::Shutdown),
-                    4 => ends.received(Control::Disconnect),
+                    3 => ends.received(ControlMessage::Shutdown),
+                    4 => ends.received(ControlMessage::Disconnect),
                     _ => ends.fail(libc::ECONNRESET),
                 }
                 prop_assert!(!ends.is_readable() || before.is_readable());

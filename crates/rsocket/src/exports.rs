@@ -6,12 +6,12 @@ use std::slice;
 use libc::{epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, timeval};
 
 use crate::address;
-use crate::call::{Outcome, Refusal, minus_one};
-use crate::datagram::Datagram;
+use crate::call::{Outcome, SocketRefusal, minus_one};
+use crate::datagram::DatagramSocket;
 use crate::options;
 use crate::poll::{self, Sets};
 use crate::repoll;
-use crate::stream::Stream;
+use crate::stream::StreamSocket;
 use crate::table::{self, Socket};
 use crate::waiting::deadline;
 
@@ -38,7 +38,7 @@ const UNREAD: (c_int, c_int) = (options::SOL_RDMA, 0x4653);
 unsafe fn array<'a, T>(first: *const T, count: usize, what: &'static str) -> Outcome<&'a [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(Refusal::new(libc::EFAULT, what)),
+        (true, _) => Err(SocketRefusal::new(libc::EFAULT, what)),
         // SAFETY: the caller's promise.
         _ => Ok(unsafe { slice::from_raw_parts(first, count) }),
     }
@@ -51,14 +51,14 @@ unsafe fn array<'a, T>(first: *const T, count: usize, what: &'static str) -> Out
 unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Outcome<&'a [iovec]> {
     const MOST: usize = 1024;
     if count > MOST {
-        return Err(Refusal::new(libc::EINVAL, "too many pieces of memory"));
+        return Err(SocketRefusal::new(libc::EINVAL, "too many pieces of memory"));
     }
     // SAFETY: the caller's promise.
     let pieces = unsafe { array(first, count, "no pieces of memory") }?;
     let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len));
     match total.map(isize::try_from) {
         Some(Ok(_)) => Ok(pieces),
-        _ => Err(Refusal::new(libc::EINVAL, "the pieces of memory are too long together")),
+        _ => Err(SocketRefusal::new(libc::EINVAL, "the pieces of memory are too long together")),
     }
 }
 
@@ -79,16 +79,16 @@ entry! { fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
     let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     if !matches!(domain, libc::AF_INET | libc::AF_INET6 | address::AF_IB) {
-        return Err(Refusal::new(libc::ENOTSUP, "rsockets are of AF_INET, AF_INET6 or AF_IB"));
+        return Err(SocketRefusal::new(libc::ENOTSUP, "rsockets are of AF_INET, AF_INET6 or AF_IB"));
     }
     match (kind, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-            Ok(table::add(Socket::Stream(Stream::new(domain, nonblocking)?)))
+            Ok(table::add(Socket::Stream(StreamSocket::new(domain, nonblocking)?)))
         }
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if domain != address::AF_IB => {
-            Ok(table::add(Socket::Datagram(Datagram::new(domain, nonblocking)?)))
+            Ok(table::add(Socket::Datagram(DatagramSocket::new(domain, nonblocking)?)))
         }
-        _ => Err(Refusal::new(libc::ENOTSUP, "rsockets are SOCK_STREAM or SOCK_DGRAM, with the usual protocol")),
+        _ => Err(SocketRefusal::new(libc::ENOTSUP, "rsockets are SOCK_STREAM or SOCK_DGRAM, with the usual protocol")),
     }
 } }
 
@@ -223,7 +223,7 @@ entry! { fn rrecvfrom(
 
 entry! { fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
     // SAFETY: the program's promise, here and below.
-    let message = unsafe { message.as_mut() }.ok_or_else(|| Refusal::new(libc::EFAULT, "no message"))?;
+    let message = unsafe { message.as_mut() }.ok_or_else(|| SocketRefusal::new(libc::EFAULT, "no message"))?;
     // SAFETY: as above.
     let pieces = unsafe { pieces(message.msg_iov, message.msg_iovlen) }?;
     // SAFETY: as above.
@@ -248,9 +248,9 @@ entry! { fn rsendto(
 
 entry! { fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     // SAFETY: the program's promise, here and below.
-    let message = unsafe { message.as_ref() }.ok_or_else(|| Refusal::new(libc::EFAULT, "no message"))?;
+    let message = unsafe { message.as_ref() }.ok_or_else(|| SocketRefusal::new(libc::EFAULT, "no message"))?;
     if message.msg_controllen != 0 && !message.msg_control.is_null() {
-        return Err(Refusal::new(libc::ENOTSUP, "rsockets carry no control messages"));
+        return Err(SocketRefusal::new(libc::ENOTSUP, "rsockets carry no control messages"));
     }
     // SAFETY: as above.
     let pieces = unsafe { pieces(message.msg_iov, message.msg_iovlen) }?;
@@ -264,7 +264,7 @@ entry! { fn rread(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
 } }
 
 fn count(number: c_int) -> Outcome<usize> {
-    usize::try_from(number).map_err(|_| Refusal::new(libc::EINVAL, "a negative number"))
+    usize::try_from(number).map_err(|_| SocketRefusal::new(libc::EINVAL, "a negative number"))
 }
 
 entry! { fn rreadv(fd: c_int, first: *const iovec, number: c_int) -> isize {
@@ -295,7 +295,7 @@ entry! { fn rwritev(fd: c_int, first: *const iovec, number: c_int) -> isize {
 entry! { fn rpoll(first: *mut pollfd, number: nfds_t, timeout: c_int) -> c_int {
     let number = number as usize;
     if first.is_null() && number > 0 {
-        return Err(Refusal::new(libc::EFAULT, "no descriptors"));
+        return Err(SocketRefusal::new(libc::EFAULT, "no descriptors"));
     }
     let until = deadline(timeout);
     // SAFETY: the program's promise.
@@ -315,7 +315,7 @@ entry! { fn rselect(
         Some(timeout) => {
             let (seconds, micros) = (u64::try_from(timeout.tv_sec), u64::try_from(timeout.tv_usec));
             let (Ok(seconds), Ok(micros)) = (seconds, micros) else {
-                return Err(Refusal::new(libc::EINVAL, "a negative time"));
+                return Err(SocketRefusal::new(libc::EINVAL, "a negative time"));
             };
             let whole = std::time::Duration::from_secs(seconds) + std::time::Duration::from_micros(micros);
             std::time::Instant::now().checked_add(whole)
@@ -405,17 +405,17 @@ entry! { fn rfcntl(fd: c_int, command: c_int, argument: c_int) -> c_int {
         libc::F_GETFD | libc::F_SETFD => {
             // SAFETY: no memory is passed.
             match unsafe { libc::fcntl(fd, command, argument) } {
-                -1 => Err(Refusal::last("fcntl")),
+                -1 => Err(SocketRefusal::last("fcntl")),
                 flags => Ok(flags),
             }
         }
-        _ => Err(Refusal::new(libc::ENOTSUP, "rfcntl has F_GETFL, F_SETFL, F_GETFD and F_SETFD")),
+        _ => Err(SocketRefusal::new(libc::ENOTSUP, "rfcntl has F_GETFL, F_SETFL, F_GETFD and F_SETFD")),
     }
 } }
 
 entry! { fn riomap(fd: c_int, buffer: *mut c_void, length: usize, protection: c_int, flags: c_int, offset: off_t) -> off_t {
     if flags != 0 || !matches!(protection, libc::PROT_WRITE | libc::PROT_NONE) {
-        return Err(Refusal::new(libc::EINVAL, "riomap has PROT_WRITE and PROT_NONE, and no flags"));
+        return Err(SocketRefusal::new(libc::EINVAL, "riomap has PROT_WRITE and PROT_NONE, and no flags"));
     }
     let offset = u64::try_from(offset).ok();
     let write = protection == libc::PROT_WRITE;

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::wire::{Control, Entry, Message, TABLE};
+use crate::wire::{ControlMessage, ImmediateMessage, MemoryEntry, TABLE};
 
 /// Places of the send queue that data can't take.
 pub const CONTROL_PLACES: u32 = 4;
@@ -16,7 +16,7 @@ pub const LOW_WATER: usize = 2048;
 
 /// The peer has broken the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Violation(pub &'static str);
+pub struct ProtocolViolation(pub &'static str);
 
 /// The sizes of a sender.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub struct SenderSizes {
 
 /// Where the bytes of a request lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum DataSource {
     /// In the request: they needn't stay.
     Inline,
     /// In the send buffer from this offset on, around its end if need be.
@@ -42,7 +42,7 @@ pub enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write {
     /// Where its bytes lie.
-    pub place: Place,
+    pub place: DataSource,
     /// How many bytes.
     pub length: usize,
     /// Where they go.
@@ -53,7 +53,7 @@ pub struct Write {
 
 /// What a request was, for when it has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
+pub enum SentRequest {
     /// Data, a mapped write or an entry of the table of mapped memory, with so many bytes of the send buffer.
     Data(u32),
     /// Credits or a keep-alive.
@@ -62,7 +62,7 @@ pub enum Sent {
     Disconnect,
 }
 
-impl Sent {
+impl SentRequest {
     /// As a `wr_id`.
     #[must_use]
     pub fn id(self) -> u64 {
@@ -86,7 +86,7 @@ impl Sent {
 
 /// The sending half.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct SendingHalf {
     sizes: SenderSizes,
     places: u32,
     control_places: u32,
@@ -98,16 +98,16 @@ pub struct Sender {
     head: usize,
     used: usize,
     /// The announced parts of the peer's receive buffer, less what we have filled.
-    targets: [Entry; TABLE],
+    targets: [MemoryEntry; TABLE],
     current: usize,
     /// The entry that the peer writes next.
     expected: usize,
 }
 
-impl Sender {
+impl SendingHalf {
     /// After the connection data of the peer.
     #[must_use]
-    pub fn new(sizes: SenderSizes, credits: u16, first: Entry) -> Self {
+    pub fn new(sizes: SenderSizes, credits: u16, first: MemoryEntry) -> Self {
         Self {
             sizes,
             places: sizes.queue.saturating_sub(CONTROL_PLACES),
@@ -116,7 +116,7 @@ impl Sender {
             granted: credits,
             head: 0,
             used: 0,
-            targets: [first, Entry::default()],
+            targets: [first, MemoryEntry::default()],
             current: 0,
             expected: 1,
         }
@@ -186,14 +186,14 @@ impl Sender {
         Some(Write { place, length, remote, key })
     }
 
-    fn place(&mut self, length: usize) -> Place {
+    fn place(&mut self, length: usize) -> DataSource {
         if length <= self.sizes.inline {
-            return Place::Inline;
+            return DataSource::Inline;
         }
         let offset = self.head;
         self.head = (self.head + length) % self.sizes.buffer;
         self.used += length;
-        Place::Buffer(offset)
+        DataSource::Buffer(offset)
     }
 
     /// Takes a place for a message about the connection.
@@ -204,13 +204,13 @@ impl Sender {
     }
 
     /// A request has completed; requests complete in order.
-    pub fn completed(&mut self, sent: Sent) {
+    pub fn completed(&mut self, sent: SentRequest) {
         match sent {
-            Sent::Data(bytes) => {
+            SentRequest::Data(bytes) => {
                 self.places += 1;
                 self.used = self.used.saturating_sub(bytes as usize);
             }
-            Sent::Control | Sent::Disconnect => self.control_places += 1,
+            SentRequest::Control | SentRequest::Disconnect => self.control_places += 1,
         }
     }
 
@@ -224,12 +224,12 @@ impl Sender {
     ///
     /// # Errors
     /// The peer announces a half before the one whose place it takes is full.
-    pub fn granted(&mut self, until: u16, entry: Option<Entry>) -> Result<(), Violation> {
+    pub fn granted(&mut self, until: u16, entry: Option<MemoryEntry>) -> Result<(), ProtocolViolation> {
         self.granted = until;
         if let Some(entry) = entry {
             let target = &mut self.targets[self.expected];
             if target.length > 0 {
-                return Err(Violation("it writes an entry of the table that is in use"));
+                return Err(ProtocolViolation("it writes an entry of the table that is in use"));
             }
             *target = entry;
             self.expected = (self.expected + 1) % TABLE;
@@ -248,7 +248,7 @@ impl Sender {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// Its immediate data.
-    pub message: Message,
+    pub message: ImmediateMessage,
     /// The half of the receive buffer that it announces, by the offset of its beginning, and the entry of the peer's table
     /// that is written.
     pub half: Option<(usize, usize)>,
@@ -264,12 +264,12 @@ pub enum Arrived {
     /// An entry of the table of mapped memory has been written.
     IoMap(u16),
     /// Something about the connection.
-    Control(Control),
+    Control(ControlMessage),
 }
 
 /// The receiving half.
 #[derive(Clone, Debug)]
-pub struct Receiver {
+pub struct ReceivingHalf {
     half: u64,
     credits: u16,
     /// Halves that have been announced to the peer.
@@ -287,7 +287,7 @@ pub struct Receiver {
     entry: usize,
 }
 
-impl Receiver {
+impl ReceivingHalf {
     /// With the first half announced in the connection data.
     #[must_use]
     pub fn new(credits: u16, half: usize) -> Self {
@@ -308,28 +308,30 @@ impl Receiver {
     ///
     /// # Errors
     /// The peer sends what it mustn't.
-    pub fn message(&mut self, message: Message) -> Result<Arrived, Violation> {
+    pub fn message(&mut self, message: ImmediateMessage) -> Result<Arrived, ProtocolViolation> {
         Ok(match message {
-            Message::Data(length) => {
+            ImmediateMessage::Data(length) => {
                 if self.arrived + u64::from(length) > self.told * self.half {
-                    return Err(Violation("it writes more than fits"));
+                    return Err(ProtocolViolation("it writes more than fits"));
                 }
                 if self.messages.len() >= usize::from(self.credits) {
-                    return Err(Violation("it sends without credits"));
+                    return Err(ProtocolViolation("it sends without credits"));
                 }
                 self.arrived += u64::from(length);
                 self.messages.push_back(length);
                 self.drop_finished();
                 Arrived::Data
             }
-            Message::Credits(until) => Arrived::Credits(until),
-            Message::IoMap(index) => {
+            ImmediateMessage::Credits(until) => Arrived::Credits(until),
+            ImmediateMessage::IoMap(index) => {
                 // The sender has taken a credit for it.
                 self.sequence = self.sequence.wrapping_add(1);
                 Arrived::IoMap(index)
             }
-            Message::Control(control) => Arrived::Control(control),
-            Message::Unknown(_) => return Err(Violation("it sends a message that doesn't exist")),
+            ImmediateMessage::Control(control) => Arrived::Control(control),
+            ImmediateMessage::Unknown(_) => {
+                return Err(ProtocolViolation("it sends a message that doesn't exist"));
+            }
         })
     }
 
@@ -387,7 +389,7 @@ impl Receiver {
             self.entry = (entry + 1) % TABLE;
             (offset as usize, entry)
         });
-        Grant { message: Message::Credits(self.sequence.wrapping_add(self.credits)), half }
+        Grant { message: ImmediateMessage::Credits(self.sequence.wrapping_add(self.credits)), half }
     }
 }
 
@@ -401,16 +403,16 @@ mod tests {
 
     /// One side, with its memory, and what travels to the other.
     struct Side {
-        sender: Sender,
-        receiver: Receiver,
+        sender: SendingHalf,
+        receiver: ReceivingHalf,
         half: usize,
         buffer: Vec<u8>,
         send_buffer: Vec<u8>,
-        table: [Entry; TABLE],
+        table: [MemoryEntry; TABLE],
         /// On its way to the other side: writes take effect, and messages arrive, in this order.
         wire: VecDeque<Packet>,
         /// Sent and not completed.
-        posted: VecDeque<Sent>,
+        posted: VecDeque<SentRequest>,
         written: u64,
         read: u64,
     }
@@ -418,8 +420,8 @@ mod tests {
     struct Packet {
         bytes: Vec<u8>,
         offset: usize,
-        entry: Option<(usize, Entry)>,
-        message: Message,
+        entry: Option<(usize, MemoryEntry)>,
+        message: ImmediateMessage,
     }
 
     fn byte(at: u64) -> u8 {
@@ -429,14 +431,14 @@ mod tests {
     impl Side {
         fn new(queue: u32, credits: u16, half: usize, peer: (u16, usize), send_buffer: usize) -> Self {
             let sizes = SenderSizes { queue, buffer: send_buffer, inline: 16 };
-            let first = Entry { addr: BASE, key: 7, length: peer.1 as u32 };
+            let first = MemoryEntry { addr: BASE, key: 7, length: peer.1 as u32 };
             Self {
-                sender: Sender::new(sizes, peer.0, first),
-                receiver: Receiver::new(credits, half),
+                sender: SendingHalf::new(sizes, peer.0, first),
+                receiver: ReceivingHalf::new(credits, half),
                 half,
                 buffer: vec![0; 2 * half],
                 send_buffer: vec![0; send_buffer],
-                table: [Entry::default(); TABLE],
+                table: [MemoryEntry::default(); TABLE],
                 wire: VecDeque::new(),
                 posted: VecDeque::new(),
                 written: 0,
@@ -449,7 +451,7 @@ mod tests {
             assert!((1..=wanted).contains(&write.length));
             let bytes: Vec<u8> = (self.written..).take(write.length).map(byte).collect();
             let mut kept = 0;
-            if let Place::Buffer(offset) = write.place {
+            if let DataSource::Buffer(offset) = write.place {
                 kept = write.length as u32;
                 for (i, b) in bytes.iter().enumerate() {
                     let at = (offset + i) % self.send_buffer.len();
@@ -458,8 +460,8 @@ mod tests {
                 }
             }
             self.written += write.length as u64;
-            self.posted.push_back(Sent::of(Sent::Data(kept).id()));
-            let message = Message::Data(write.length as u32);
+            self.posted.push_back(SentRequest::of(SentRequest::Data(kept).id()));
+            let message = ImmediateMessage::Data(write.length as u32);
             let offset = (write.remote - BASE) as usize;
             self.wire.push_back(Packet { bytes, offset, entry: None, message });
         }
@@ -469,16 +471,16 @@ mod tests {
                 let grant = self.receiver.grant();
                 let entry = grant.half.map(|(offset, entry)| {
                     let addr = BASE + offset as u64;
-                    (entry, Entry { addr, key: 7, length: self.half as u32 })
+                    (entry, MemoryEntry { addr, key: 7, length: self.half as u32 })
                 });
-                self.posted.push_back(Sent::Control);
+                self.posted.push_back(SentRequest::Control);
                 self.wire.push_back(Packet { bytes: vec![], offset: 0, entry, message: grant.message });
             }
         }
 
         fn complete(&mut self, tail: &mut usize) {
             if let Some(sent) = self.posted.pop_front() {
-                if let Sent::Data(bytes) = sent {
+                if let SentRequest::Data(bytes) = sent {
                     for _ in 0..bytes {
                         self.send_buffer[*tail] = 0;
                         *tail = (*tail + 1) % self.send_buffer.len();
@@ -589,20 +591,20 @@ mod tests {
         #[test]
         fn a_hostile_peer_is_told_so(numbers in proptest::collection::vec((any::<u32>(), any::<bool>()), 0..200)) {
             let sizes = SenderSizes { queue: 20, buffer: 4096, inline: 16 };
-            let mut sender = Sender::new(sizes, 4, Entry { addr: 0, key: 0, length: 100 });
-            let mut receiver = Receiver::new(4, 1000);
+            let mut sender = SendingHalf::new(sizes, 4, MemoryEntry { addr: 0, key: 0, length: 100 });
+            let mut receiver = ReceivingHalf::new(4, 1000);
             for (number, written) in numbers {
                 // Data of a length that may fit.
                 let number = if number & 3 == 0 { number % 600 } else { number };
-                match receiver.message(Message::parse(number)) {
+                match receiver.message(ImmediateMessage::parse(number)) {
                     Ok(Arrived::Credits(until)) => {
-                        let entry = written.then_some(Entry { addr: 0, key: 0, length: number });
+                        let entry = written.then_some(MemoryEntry { addr: 0, key: 0, length: number });
                         if sender.granted(until, entry).is_err() {
                             break;
                         }
                     }
                     Ok(_) => {}
-                    Err(Violation(_)) => break,
+                    Err(ProtocolViolation(_)) => break,
                 }
                 prop_assert!(receiver.readable() <= 2000);
                 let _ = sender.data(number as usize | 1);

@@ -24,7 +24,7 @@ const ENDED: c_short = libc::POLLRDHUP | libc::POLLHUP;
 
 /// The library's end of the pair, and what the number shows.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub(crate) struct FrontSocket {
     /// None once the number shows that the socket has failed, or is closed.
     other: Option<OwnedFd>,
     /// The number shows an error that hasn't been reported to the program.
@@ -38,7 +38,7 @@ pub(crate) struct Front {
     ended: c_short,
 }
 
-impl Front {
+impl FrontSocket {
     /// A new pair: the number and the other end.
     pub(crate) fn new() -> io::Result<(OwnedFd, Self)> {
         let mut ends = [-1; 2];
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_failed_socket_shows_what_tcp_does() {
-        let (number, mut front) = Front::new().unwrap();
+        let (number, mut front) = FrontSocket::new().unwrap();
         front.show(number.as_raw_fd(), libc::POLLIN, 1);
         front.show(number.as_raw_fd(), libc::POLLIN | libc::POLLOUT | libc::POLLERR, 1);
         assert_eq!(polled(&number), ALL | libc::POLLHUP | libc::POLLERR);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn each_arrival_is_an_edge() {
-        let (number, mut front) = Front::new().unwrap();
+        let (number, mut front) = FrontSocket::new().unwrap();
         // SAFETY: no memory is passed; a valid event and room for one.
         unsafe {
             let set = OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC));
@@ -204,7 +204,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_kernel_finds_what_is_shown(steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..3u64), 1..60), end in 0..3) {
-            let (number, mut front) = Front::new().unwrap();
+            let (number, mut front) = FrontSocket::new().unwrap();
             let mut arrivals = 0;
             for (readable, writable, more) in steps {
                 arrivals += more;

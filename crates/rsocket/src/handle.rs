@@ -5,22 +5,22 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 
 use crate::abi::*;
-use crate::call::{Outcome, Refusal, errno, zero};
-use crate::verbs::Id;
+use crate::call::{Outcome, SocketRefusal, errno, zero};
+use crate::verbs::ConnectionId;
 
 /// An address handle.
 #[derive(Debug)]
-pub(crate) struct Handle(NonNull<ibv_ah>);
+pub(crate) struct AddressHandle(NonNull<ibv_ah>);
 
 // SAFETY: any thread may use and destroy it.
-unsafe impl Send for Handle {}
+unsafe impl Send for AddressHandle {}
 
 /// How many routers a datagram may pass.
 const HOP_LIMIT: u8 = 64;
 
-impl Handle {
+impl AddressHandle {
     /// From the address that `id` is bound to.
-    pub(crate) fn new(id: &Id, peer: IpAddr) -> Outcome<Self> {
+    pub(crate) fn new(id: &ConnectionId, peer: IpAddr) -> Outcome<Self> {
         let mut attr = ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: gid_of(peer),
@@ -34,7 +34,7 @@ impl Handle {
         };
         // SAFETY: a live domain, attributes that are copied.
         let handle = unsafe { ibv_create_ah(id.pd(), &mut attr) };
-        NonNull::new(handle).map(Self).ok_or_else(|| Refusal::last("no address handle"))
+        NonNull::new(handle).map(Self).ok_or_else(|| SocketRefusal::last("no address handle"))
     }
 
     pub(crate) fn raw(&self) -> *mut ibv_ah {
@@ -42,14 +42,14 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for AddressHandle {
     fn drop(&mut self) {
         // SAFETY: live and ours.
         unsafe { ibv_destroy_ah(self.raw()) };
     }
 }
 
-fn port_of(id: &Id) -> u8 {
+fn port_of(id: &ConnectionId) -> u8 {
     // SAFETY: a live id.
     unsafe { (*id.raw()).port_num }
 }
@@ -64,7 +64,7 @@ fn gid_of(address: IpAddr) -> ibv_gid {
 }
 
 /// The place of the id's address in its port's table of GIDs, that of RoCEv2 if there are several.
-fn source_index(id: &Id) -> Outcome<u8> {
+fn source_index(id: &ConnectionId) -> Outcome<u8> {
     let context = id.context()?;
     // SAFETY: a live id.
     let wanted = unsafe { (*id.raw()).route.addr.ibaddr.sgid };
@@ -95,11 +95,11 @@ fn source_index(id: &Id) -> Outcome<u8> {
             _ => break,
         }
     }
-    found.ok_or_else(|| Refusal::new(libc::ENODEV, "the address has no GID"))
+    found.ok_or_else(|| SocketRefusal::new(libc::ENODEV, "the address has no GID"))
 }
 
 /// The longest datagram that the id's port carries.
-pub(crate) fn mtu(id: &Id) -> Outcome<usize> {
+pub(crate) fn mtu(id: &ConnectionId) -> Outcome<usize> {
     let mut port = ibv_port_attr::default();
     // SAFETY: a live device, a place for the attributes.
     let result = unsafe { ibv_query_port(id.context()?, port_of(id), &mut port) };

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use libc::socklen_t;
 
 use crate::abi::*;
-use crate::call::{Outcome, Refusal};
+use crate::call::{Outcome, SocketRefusal};
 use crate::connection::Choices;
 use crate::settings::{LARGEST_QUEUE, SMALLEST_QUEUE, settings};
-use crate::verbs::Id;
+use crate::verbs::ConnectionId;
 
 /// The level of options that ordinary sockets don't have.
 pub(crate) const SOL_RDMA: c_int = 0x10000;
@@ -26,7 +26,7 @@ const CONGESTION_CONTROL: &[u8] = b"rdma\0";
 
 /// The options of a socket.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct SocketOptions {
     pub(crate) choices: Choices,
     /// SO_LINGER.
     pub(crate) linger: Option<Duration>,
@@ -80,9 +80,9 @@ struct Given {
 impl Given {
     fn read<T: Copy>(&self) -> Outcome<T> {
         if self.length < size_of::<T>() || self.value.is_null() {
-            return Err(Refusal::new(libc::EINVAL, "the option's value is too short"));
+            return Err(SocketRefusal::new(libc::EINVAL, "the option's value is too short"));
         }
-        // SAFETY: readable for `length` bytes, by the promise of `Options::set`; `T` is made of integers.
+        // SAFETY: readable for `length` bytes, by the promise of `SocketOptions::set`; `T` is made of integers.
         Ok(unsafe { ptr::read_unaligned(self.value.cast()) })
     }
 
@@ -91,11 +91,11 @@ impl Given {
     }
 }
 
-fn unknown() -> Refusal {
-    Refusal::new(libc::ENOTSUP, "rsockets have no such option")
+fn unknown() -> SocketRefusal {
+    SocketRefusal::new(libc::ENOTSUP, "rsockets have no such option")
 }
 
-impl Options {
+impl SocketOptions {
     pub(crate) fn new() -> Self {
         let defaults = settings();
         Self {
@@ -150,7 +150,7 @@ impl Options {
     }
 
     /// Sets the options of librdmacm that it needs before the id has an address.
-    pub(crate) fn apply(&self, id: &Id, domain: c_int) -> Outcome<()> {
+    pub(crate) fn apply(&self, id: &ConnectionId, domain: c_int) -> Outcome<()> {
         if self.flag(libc::SO_REUSEADDR) != 0 {
             id.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, 1 as c_int)?;
         }
@@ -164,7 +164,7 @@ impl Options {
     }
 
     /// Gives the id the path that the program has set; whether there is one.
-    pub(crate) fn set_route(&self, id: &Id) -> Outcome<bool> {
+    pub(crate) fn set_route(&self, id: &ConnectionId) -> Outcome<bool> {
         if self.route.is_empty() {
             return Ok(false);
         }
@@ -178,7 +178,7 @@ impl Options {
                 self.route.len(),
             )
         };
-        if done == 0 { Ok(true) } else { Err(Refusal::last("the path")) }
+        if done == 0 { Ok(true) } else { Err(SocketRefusal::last("the path")) }
     }
 
     /// Sets an option.
@@ -197,7 +197,7 @@ impl Options {
         let before_connecting = || {
             if about.connected {
                 // Programs set them on accepted sockets, too, and don't mind.
-                return Err(Refusal::plain(libc::EINVAL));
+                return Err(SocketRefusal::plain(libc::EINVAL));
             }
             Ok(())
         };
@@ -205,10 +205,10 @@ impl Options {
         let doubled = |value: c_int| {
             size(value)
                 .map(|v| v.saturating_mul(2).min(1 << 29))
-                .ok_or_else(|| Refusal::new(libc::EINVAL, "no size"))
+                .ok_or_else(|| SocketRefusal::new(libc::EINVAL, "no size"))
         };
         let queue = |value: c_int| -> Outcome<u16> {
-            let places = size(value).ok_or_else(|| Refusal::new(libc::EINVAL, "no size"))?;
+            let places = size(value).ok_or_else(|| SocketRefusal::new(libc::EINVAL, "no size"))?;
             Ok(places.clamp(SMALLEST_QUEUE.into(), LARGEST_QUEUE.into()) as u16)
         };
         match (level, name) {
@@ -244,7 +244,7 @@ impl Options {
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
                 let seconds = given.int()?;
                 if seconds <= 0 {
-                    return Err(Refusal::new(libc::EINVAL, "no time"));
+                    return Err(SocketRefusal::new(libc::EINVAL, "no time"));
                 }
                 self.keep_idle = Some(seconds);
                 self.keep_alive_due = None;
@@ -265,7 +265,7 @@ impl Options {
                     }
                     _ => {
                         if given.length == 0 || !given.length.is_multiple_of(PATH_DATA) || value.is_null() {
-                            return Err(Refusal::new(libc::EINVAL, "no array of struct ibv_path_data"));
+                            return Err(SocketRefusal::new(libc::EINVAL, "no array of struct ibv_path_data"));
                         }
                         // SAFETY: the caller's promise.
                         self.route =
@@ -339,7 +339,7 @@ fn duration(time: libc::timeval) -> Outcome<Option<Duration>> {
             let whole = Duration::new(seconds.min(u32::MAX.into()), micros * 1000);
             Ok((!whole.is_zero()).then_some(whole))
         }
-        _ => Err(Refusal::new(libc::EDOM, "no time")),
+        _ => Err(SocketRefusal::new(libc::EDOM, "no time")),
     }
 }
 
@@ -349,7 +349,7 @@ fn duration(time: libc::timeval) -> Outcome<Option<Duration>> {
 /// `length` is null or valid, and `value` is null or writable for `*length` bytes.
 pub(crate) unsafe fn tell(from: &[u8], value: *mut c_void, length: *mut socklen_t) -> Outcome<()> {
     if value.is_null() || length.is_null() {
-        return Err(Refusal::new(libc::EFAULT, "no room for the option's value"));
+        return Err(SocketRefusal::new(libc::EFAULT, "no room for the option's value"));
     }
     // SAFETY: the caller's promise.
     unsafe {
@@ -373,7 +373,7 @@ mod tests {
     };
 
     fn set(
-        options: &mut Options,
+        options: &mut SocketOptions,
         about: &About,
         level: c_int,
         name: c_int,
@@ -384,14 +384,14 @@ mod tests {
         done.map_err(|refusal| refusal.errno)
     }
 
-    fn get(options: &Options, level: c_int, name: c_int) -> c_int {
+    fn get(options: &SocketOptions, level: c_int, name: c_int) -> c_int {
         let bytes = options.get(&FRESH, level, name).expect("an option");
         c_int::from_ne_bytes(bytes[..4].try_into().expect("four bytes"))
     }
 
     #[test]
     fn buffers_are_twice_what_is_asked_and_only_before_connecting() {
-        let mut options = Options::new();
+        let mut options = SocketOptions::new();
         assert_eq!(set(&mut options, &FRESH, libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 19), Ok(()));
         assert_eq!(get(&options, libc::SOL_SOCKET, libc::SO_RCVBUF), 1 << 20);
         let connected = About { connected: true, ..FRESH };
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn queues_are_kept_within_their_limits() {
-        let mut options = Options::new();
+        let mut options = SocketOptions::new();
         for (asked, got) in [(1, 16), (500, 500), (1 << 20, 0xfffe)] {
             assert_eq!(set(&mut options, &FRESH, SOL_RDMA, RDMA_SQSIZE, asked), Ok(()));
             assert_eq!(get(&options, SOL_RDMA, RDMA_SQSIZE), got);
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn unknown_options_are_not_supported() {
-        let mut options = Options::new();
+        let mut options = SocketOptions::new();
         assert_eq!(set(&mut options, &FRESH, libc::SOL_SOCKET, libc::SO_MARK, 1), Err(libc::ENOTSUP));
         assert!(options.get(&FRESH, libc::IPPROTO_TCP, libc::TCP_CORK).is_err());
     }

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use libc::{c_short, pollfd};
 
-use crate::call::{Outcome, Refusal};
+use crate::call::{Outcome, SocketRefusal};
 use crate::table::{Socket, find};
-use crate::waiting::{Awaited, Waker, look_or_sleep, readable, sleep};
+use crate::waiting::{WaitCondition, Waker, look_or_sleep, readable, sleep};
 
 /// The descriptors of one call.
 struct Polled<'a> {
@@ -17,7 +17,7 @@ struct Polled<'a> {
     sockets: Vec<Option<Socket>>,
 }
 
-impl Awaited for Polled<'_> {
+impl WaitCondition for Polled<'_> {
     fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize> {
         let mut ready = 0;
         let mut others = Vec::new();
@@ -91,7 +91,7 @@ const MEANING: [(c_short, c_short); 3] = [
 pub(crate) fn select(numbers: c_int, sets: Sets<'_>, until: Option<Instant>) -> Outcome<c_int> {
     let most = libc::FD_SETSIZE as RawFd;
     if numbers < 0 || numbers > most {
-        return Err(Refusal::new(libc::EINVAL, "no such number of descriptors"));
+        return Err(SocketRefusal::new(libc::EINVAL, "no such number of descriptors"));
     }
     let mut sets = [sets.read, sets.write, sets.except];
     let mut fds: Vec<pollfd> = Vec::new();
@@ -109,7 +109,7 @@ pub(crate) fn select(numbers: c_int, sets: Sets<'_>, until: Option<Instant>) -> 
     }
     poll(&mut fds, until)?;
     if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-        return Err(Refusal::plain(libc::EBADF));
+        return Err(SocketRefusal::plain(libc::EBADF));
     }
     let mut ready = 0;
     for (set, (asked, told)) in sets.iter_mut().zip(MEANING) {

@@ -6,7 +6,7 @@ use std::io;
 
 use libc::epoll_event;
 
-use crate::call::{Outcome, Refusal};
+use crate::call::{Outcome, SocketRefusal};
 use crate::table;
 
 /// As epoll_create1(2).
@@ -14,7 +14,7 @@ pub(crate) fn create(flags: c_int) -> Outcome<c_int> {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::epoll_create1(flags) };
     if fd < 0 {
-        return Err(Refusal::last("epoll_create1"));
+        return Err(SocketRefusal::last("epoll_create1"));
     }
     table::add_set(fd);
     Ok(fd)

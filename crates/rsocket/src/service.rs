@@ -14,19 +14,19 @@ use std::{io, mem, ptr, thread};
 use crate::waiting::{Set, Waker};
 
 /// What the thread attends.
-pub(crate) trait Attended: Send + Sync {
+pub(crate) trait Attendee: Send + Sync {
     /// Processes events, and returns when to attend next.
-    fn attend(self: Arc<Self>) -> Next;
+    fn attend(self: Arc<Self>) -> NextAttendance;
 }
 
 /// When a socket wants to be attended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextAttendance {
     on_event: bool,
     at: Option<Instant>,
 }
 
-impl Next {
+impl NextAttendance {
     /// Not any more.
     pub(crate) const NEVER: Self = Self { on_event: false, at: None };
     /// When its descriptor is readable.
@@ -43,32 +43,32 @@ impl Next {
     }
 }
 
-struct Entry {
-    attended: Weak<dyn Attended>,
-    next: Next,
+struct WatchEntry {
+    attended: Weak<dyn Attendee>,
+    next: NextAttendance,
     /// Which call of [`watch`] has made it.
     watch: u64,
 }
 
-struct Service {
+struct BackgroundService {
     /// The process whose thread it is: a child of a fork has none.
     process: u32,
     set: Arc<Set>,
     waker: Arc<Waker>,
-    entries: BTreeMap<RawFd, Entry>,
+    entries: BTreeMap<RawFd, WatchEntry>,
     /// Calls of [`watch`].
     watches: u64,
 }
 
-static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
+static SERVICE: Mutex<Option<BackgroundService>> = Mutex::new(None);
 
-fn lock() -> MutexGuard<'static, Option<Service>> {
+fn lock() -> MutexGuard<'static, Option<BackgroundService>> {
     // Nothing under this lock panics half-way through a change.
     SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has the socket attended from now on, when `fd` is readable.
-pub(crate) fn watch<T: Attended + 'static>(attended: &Arc<T>, fd: RawFd) {
+pub(crate) fn watch<T: Attendee + 'static>(attended: &Arc<T>, fd: RawFd) {
     let attended: Weak<T> = Arc::downgrade(attended);
     if let Err(error) = try_watch(attended, fd) {
         let why = format!("the service thread can't be used: {error}");
@@ -76,16 +76,16 @@ pub(crate) fn watch<T: Attended + 'static>(attended: &Arc<T>, fd: RawFd) {
     }
 }
 
-fn try_watch(attended: Weak<dyn Attended>, fd: RawFd) -> io::Result<()> {
+fn try_watch(attended: Weak<dyn Attendee>, fd: RawFd) -> io::Result<()> {
     let mut service = lock();
     if service.as_ref().is_none_or(|service| service.process != std::process::id()) {
-        *service = Some(Service::start()?);
+        *service = Some(BackgroundService::start()?);
     }
     let Some(service) = service.as_mut() else { return Ok(()) };
     // Whether it is to be attended at a time is found out at the first attendance, which is now.
     service.watches += 1;
-    let next = Next::event_or(Instant::now());
-    service.entries.insert(fd, Entry { attended, next, watch: service.watches });
+    let next = NextAttendance::event_or(Instant::now());
+    service.entries.insert(fd, WatchEntry { attended, next, watch: service.watches });
     service.waker.wake();
     match service.set.add(fd, fd as u64) {
         Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
@@ -101,7 +101,7 @@ pub(crate) fn forget(fd: RawFd) {
     }
 }
 
-impl Service {
+impl BackgroundService {
     fn start() -> io::Result<Self> {
         let (set, waker) = (Arc::new(Set::new()?), Arc::new(Waker::new()?));
         set.add(waker.fd(), waker.fd() as u64)?;
@@ -174,7 +174,7 @@ fn attend(fd: RawFd) {
         (entry.attended.clone(), entry.watch)
     };
     // The last handle may be ours to drop: not under the lock.
-    let next = attended.upgrade().map_or(Next::NEVER, Attended::attend);
+    let next = attended.upgrade().map_or(NextAttendance::NEVER, Attendee::attend);
     let mut service = lock();
     let Some(service) = service.as_mut() else { return };
     // An entry that was watched again meanwhile keeps its own time.
@@ -199,15 +199,15 @@ mod tests {
         told: Mutex<(u32, Sender<u32>)>,
     }
 
-    impl Attended for Again {
-        fn attend(self: Arc<Self>) -> Next {
+    impl Attendee for Again {
+        fn attend(self: Arc<Self>) -> NextAttendance {
             let mut told = self.told.lock().unwrap();
             told.0 += 1;
             if told.0 < 3 {
                 watch(&self, self.descriptor.fd());
             }
             told.1.send(told.0).unwrap();
-            Next::NEVER
+            NextAttendance::NEVER
         }
     }
 

@@ -5,16 +5,16 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::call::{Outcome, Refusal};
-use crate::core::{Core, State};
-use crate::datagram::Datagram;
-use crate::stream::Stream;
+use crate::call::{Outcome, SocketRefusal};
+use crate::core::{Core, SocketState};
+use crate::datagram::DatagramSocket;
+use crate::stream::StreamSocket;
 
 /// A socket.
 #[derive(Clone, Debug)]
 pub(crate) enum Socket {
-    Stream(Arc<Stream>),
-    Datagram(Arc<Datagram>),
+    Stream(Arc<StreamSocket>),
+    Datagram(Arc<DatagramSocket>),
 }
 
 static SOCKETS: RwLock<Option<BTreeMap<RawFd, Socket>>> = RwLock::new(None);
@@ -47,14 +47,14 @@ pub(crate) fn find(fd: c_int) -> Option<Socket> {
 
 /// The same for a call that needs one.
 pub(crate) fn get(fd: c_int) -> Outcome<Socket> {
-    find(fd).ok_or_else(|| Refusal::new(libc::EBADF, "no rsocket has this number"))
+    find(fd).ok_or_else(|| SocketRefusal::new(libc::EBADF, "no rsocket has this number"))
 }
 
 /// The stream socket with this number.
-pub(crate) fn get_stream(fd: c_int) -> Outcome<Arc<Stream>> {
+pub(crate) fn get_stream(fd: c_int) -> Outcome<Arc<StreamSocket>> {
     match get(fd)? {
         Socket::Stream(stream) => Ok(stream),
-        Socket::Datagram(_) => Err(Refusal::new(libc::EOPNOTSUPP, "a datagram socket can't do this")),
+        Socket::Datagram(_) => Err(SocketRefusal::new(libc::EOPNOTSUPP, "a datagram socket can't do this")),
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn get_stream(fd: c_int) -> Outcome<Arc<Stream>> {
 pub(crate) fn remove(fd: c_int) -> Outcome<Socket> {
     let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
     let socket = sockets.as_mut().and_then(|sockets| sockets.remove(&fd));
-    socket.ok_or_else(|| Refusal::new(libc::EBADF, "no rsocket has this number"))
+    socket.ok_or_else(|| SocketRefusal::new(libc::EBADF, "no rsocket has this number"))
 }
 
 impl Socket {
@@ -75,7 +75,7 @@ impl Socket {
     }
 
     /// What does not depend on the kind.
-    pub(crate) fn core(&self) -> &Core<dyn State> {
+    pub(crate) fn core(&self) -> &Core<dyn SocketState> {
         match self {
             Self::Stream(stream) => &stream.core,
             Self::Datagram(datagram) => &datagram.core,

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 
 use crate::abi::*;
-use crate::call::{Outcome, Refusal, errno, zero};
+use crate::call::{Outcome, SocketRefusal, errno, zero};
 use crate::waiting::make_nonblocking;
 
 /// A channel of connection events, whose reads never wait.
@@ -16,7 +16,7 @@ impl Channel {
     fn new() -> Outcome<Self> {
         // SAFETY: no memory is passed.
         let channel = unsafe { rdma_create_event_channel() };
-        let channel = Self(NonNull::new(channel).ok_or_else(|| Refusal::last("no event channel"))?);
+        let channel = Self(NonNull::new(channel).ok_or_else(|| SocketRefusal::last("no event channel"))?);
         make_nonblocking(channel.fd())?;
         Ok(channel)
     }
@@ -35,7 +35,7 @@ impl Drop for Channel {
 }
 
 /// What has happened to an id.
-pub(crate) struct Event {
+pub(crate) struct IdEvent {
     pub(crate) kind: c_int,
     pub(crate) status: c_int,
     /// Of a request: the id of the new connection.
@@ -47,7 +47,7 @@ pub(crate) struct Event {
     data_length: usize,
 }
 
-impl Event {
+impl IdEvent {
     /// The private data that came with it, its beginning at least.
     pub(crate) fn data(&self) -> &[u8] {
         &self.data[..self.data_length]
@@ -67,22 +67,22 @@ impl Event {
 
 /// A connection identifier with a channel of its own.
 #[derive(Debug)]
-pub(crate) struct Id {
+pub(crate) struct ConnectionId {
     id: NonNull<rdma_cm_id>,
     channel: Option<Channel>,
 }
 
 // SAFETY: librdmacm's and libibverbs' calls may come from any thread.
-unsafe impl Send for Id {}
+unsafe impl Send for ConnectionId {}
 
-impl Id {
+impl ConnectionId {
     pub(crate) fn new(space: c_int) -> Outcome<Self> {
         let channel = Channel::new()?;
         let mut id = ptr::null_mut();
         // SAFETY: a live channel and a place for the id.
         let made = unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, ptr::null_mut(), space) };
         zero(made, "no connection identifier")?;
-        let id = NonNull::new(id).ok_or_else(|| Refusal::plain(libc::EIO))?;
+        let id = NonNull::new(id).ok_or_else(|| SocketRefusal::plain(libc::EIO))?;
         Ok(Self { id, channel: Some(channel) })
     }
 
@@ -91,7 +91,7 @@ impl Id {
     /// # Safety
     /// `id` is the id of a request whose event has been acknowledged, and is given up by the caller.
     pub(crate) unsafe fn of_request(id: *mut rdma_cm_id) -> Outcome<Self> {
-        let id = NonNull::new(id).ok_or_else(|| Refusal::plain(libc::EIO))?;
+        let id = NonNull::new(id).ok_or_else(|| SocketRefusal::plain(libc::EIO))?;
         // The listener's channel is the listener's to destroy.
         let mut new = Self { id, channel: None };
         let channel = Channel::new()?;
@@ -111,21 +111,21 @@ impl Id {
     }
 
     /// The next event, which is acknowledged.
-    pub(crate) fn next_event(&mut self) -> Outcome<Option<Event>> {
+    pub(crate) fn next_event(&mut self) -> Outcome<Option<IdEvent>> {
         let Some(channel) = &self.channel else { return Ok(None) };
         let mut event = ptr::null_mut();
         // SAFETY: a live channel, a place for the event.
         if unsafe { rdma_get_cm_event(channel.0.as_ptr(), &mut event) } != 0 {
             return match errno() {
                 libc::EAGAIN | libc::EINTR => Ok(None),
-                _ => Err(Refusal::last("no event")),
+                _ => Err(SocketRefusal::last("no event")),
             };
         }
         // SAFETY: an event that stays until it is acknowledged. Both members of the union may be read as `conn`, whose
         // beginning they share.
         let copy = unsafe {
             let conn = (*event).param.conn;
-            let mut copy = Event {
+            let mut copy = IdEvent {
                 kind: (*event).event,
                 status: (*event).status,
                 id: (*event).id,
@@ -151,7 +151,7 @@ impl Id {
         // SAFETY: a live id.
         let context = unsafe { (*self.raw()).verbs };
         if context.is_null() {
-            return Err(Refusal::new(libc::ENODEV, "the address belongs to no device"));
+            return Err(SocketRefusal::new(libc::ENODEV, "the address belongs to no device"));
         }
         Ok(context)
     }
@@ -189,7 +189,7 @@ impl Id {
     }
 }
 
-impl Drop for Id {
+impl Drop for ConnectionId {
     fn drop(&mut self) {
         // SAFETY: a live id, whose QP has gone and whose events are acknowledged.
         unsafe { rdma_destroy_id(self.raw()) };
@@ -220,7 +220,7 @@ fn limit(context: *mut ibv_context, sizes: Sizes) -> Sizes {
 ///
 /// It ends before its id, which its owner sees to by the order of fields.
 #[derive(Debug)]
-pub(crate) struct QueuePair {
+pub(crate) struct IdQp {
     id: *mut rdma_cm_id,
     qp: *mut ibv_qp,
     cq: *mut ibv_cq,
@@ -231,11 +231,11 @@ pub(crate) struct QueuePair {
     armed: bool,
 }
 
-// SAFETY: as for `Id`.
-unsafe impl Send for QueuePair {}
+// SAFETY: as for `ConnectionId`.
+unsafe impl Send for IdQp {}
 
-impl QueuePair {
-    pub(crate) fn new(id: &Id, kind: c_int, sizes: Sizes) -> Outcome<Self> {
+impl IdQp {
+    pub(crate) fn new(id: &ConnectionId, kind: c_int, sizes: Sizes) -> Outcome<Self> {
         let context = id.context()?;
         let sizes = limit(context, sizes);
         let mut new = Self {
@@ -251,13 +251,13 @@ impl QueuePair {
         unsafe {
             new.channel = ibv_create_comp_channel(context);
             if new.channel.is_null() {
-                return Err(Refusal::last("no completion channel"));
+                return Err(SocketRefusal::last("no completion channel"));
             }
             make_nonblocking((*new.channel).fd)?;
             let entries = c_int::try_from(sizes.send + sizes.receive).unwrap_or(c_int::MAX);
             new.cq = ibv_create_cq(context, entries, ptr::null_mut(), new.channel, 0);
             if new.cq.is_null() {
-                return Err(Refusal::last("no completion queue"));
+                return Err(SocketRefusal::last("no completion queue"));
             }
         }
         // A device may have no room for payloads in requests.
@@ -285,7 +285,7 @@ impl QueuePair {
                 return Ok(new);
             }
         }
-        Err(Refusal::last("no queue pair"))
+        Err(SocketRefusal::last("no queue pair"))
     }
 
     pub(crate) fn sizes(&self) -> Sizes {
@@ -308,10 +308,10 @@ impl QueuePair {
         let mut bad = ptr::null_mut();
         // SAFETY: a live queue pair; its device has the function; a request whose list is valid during the call.
         let result = unsafe {
-            let post = (*(*self.qp).context).ops.post_send.ok_or_else(|| Refusal::plain(libc::EIO))?;
+            let post = (*(*self.qp).context).ops.post_send.ok_or_else(|| SocketRefusal::plain(libc::EIO))?;
             post(self.qp, request, &mut bad)
         };
-        if result == 0 { Ok(()) } else { Err(Refusal::new(result.abs(), "a request can't be posted")) }
+        if result == 0 { Ok(()) } else { Err(SocketRefusal::new(result.abs(), "a request can't be posted")) }
     }
 
     /// Posts a receive request.
@@ -325,22 +325,22 @@ impl QueuePair {
         };
         // SAFETY: as in `post_send`.
         let result = unsafe {
-            let post = (*(*self.qp).context).ops.post_recv.ok_or_else(|| Refusal::plain(libc::EIO))?;
+            let post = (*(*self.qp).context).ops.post_recv.ok_or_else(|| SocketRefusal::plain(libc::EIO))?;
             post(self.qp, &mut request, &mut bad)
         };
-        if result == 0 { Ok(()) } else { Err(Refusal::new(result.abs(), "a receive can't be posted")) }
+        if result == 0 { Ok(()) } else { Err(SocketRefusal::new(result.abs(), "a receive can't be posted")) }
     }
 
     /// The next completions.
     pub(crate) fn poll<'a>(&self, room: &'a mut [ibv_wc]) -> Outcome<&'a [ibv_wc]> {
         // SAFETY: a live queue; its device has the function; an array of this length.
         let found = unsafe {
-            let poll = (*(*self.cq).context).ops.poll_cq.ok_or_else(|| Refusal::plain(libc::EIO))?;
+            let poll = (*(*self.cq).context).ops.poll_cq.ok_or_else(|| SocketRefusal::plain(libc::EIO))?;
             poll(self.cq, room.len() as c_int, room.as_mut_ptr())
         };
         match usize::try_from(found) {
             Ok(found) => Ok(&room[..found]),
-            Err(_) => Err(Refusal::new(libc::EIO, "the completion queue has failed")),
+            Err(_) => Err(SocketRefusal::new(libc::EIO, "the completion queue has failed")),
         }
     }
 
@@ -351,11 +351,12 @@ impl QueuePair {
         }
         // SAFETY: as in `poll`.
         let result = unsafe {
-            let arm = (*(*self.cq).context).ops.req_notify_cq.ok_or_else(|| Refusal::plain(libc::EIO))?;
+            let arm =
+                (*(*self.cq).context).ops.req_notify_cq.ok_or_else(|| SocketRefusal::plain(libc::EIO))?;
             arm(self.cq, 0)
         };
         self.armed = result == 0;
-        if self.armed { Ok(()) } else { Err(Refusal::new(result.abs(), "no notification")) }
+        if self.armed { Ok(()) } else { Err(SocketRefusal::new(result.abs(), "no notification")) }
     }
 
     /// Whether a notification is requested.
@@ -390,7 +391,7 @@ impl QueuePair {
     }
 }
 
-impl Drop for QueuePair {
+impl Drop for IdQp {
     fn drop(&mut self) {
         // SAFETY: each object is live and owned here, and goes before what it is made of.
         unsafe {
@@ -410,16 +411,16 @@ impl Drop for QueuePair {
 
 /// Memory of ours that is registered.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct RegisteredMemory {
     memory: NonNull<u8>,
     length: usize,
     mr: *mut ibv_mr,
 }
 
 // SAFETY: it is memory, and a region that any thread may use.
-unsafe impl Send for Region {}
+unsafe impl Send for RegisteredMemory {}
 
-impl Region {
+impl RegisteredMemory {
     pub(crate) fn new(pd: *mut ibv_pd, length: usize, access: c_uint) -> Outcome<Self> {
         let length = length.max(1);
         // SAFETY: a new mapping.
@@ -434,14 +435,14 @@ impl Region {
             )
         };
         if memory == libc::MAP_FAILED {
-            return Err(Refusal::last("no memory for buffers"));
+            return Err(SocketRefusal::last("no memory for buffers"));
         }
-        let memory = NonNull::new(memory.cast::<u8>()).ok_or_else(|| Refusal::plain(libc::ENOMEM))?;
+        let memory = NonNull::new(memory.cast::<u8>()).ok_or_else(|| SocketRefusal::plain(libc::ENOMEM))?;
         let mut new = Self { memory, length, mr: ptr::null_mut() };
         // SAFETY: a live domain, memory of this length.
         new.mr = unsafe { ibv_reg_mr(pd, memory.as_ptr().cast(), length, access) };
         if new.mr.is_null() {
-            return Err(Refusal::last("the buffers can't be registered"));
+            return Err(SocketRefusal::last("the buffers can't be registered"));
         }
         Ok(new)
     }
@@ -503,7 +504,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         // SAFETY: the region is live and the mapping is ours.
         unsafe {

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::call::{Outcome, Refusal};
+use crate::call::{Outcome, SocketRefusal};
 use crate::settings::settings;
 
 /// What wakes one thread.
@@ -61,7 +61,7 @@ pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
             _ => Ok(own.insert((process, Arc::new(Waker::new()?))).1.clone()),
         }
     })
-    .unwrap_or_else(|_| Err(Refusal::new(libc::EIO, "the thread has ended")))
+    .unwrap_or_else(|_| Err(SocketRefusal::new(libc::EIO, "the thread has ended")))
 }
 
 /// The threads that wait for a socket to change.
@@ -123,7 +123,7 @@ pub(crate) fn sleep(fds: &mut [libc::pollfd], until: Option<Instant>) -> io::Res
 }
 
 /// What a call waits for.
-pub(crate) trait Awaited {
+pub(crate) trait WaitCondition {
     /// Writes what is ready now to the caller's memory, and returns how much is. `waker` is left with the sockets.
     fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize>;
     /// Sleeps until something may be ready, or the deadline.
@@ -133,7 +133,10 @@ pub(crate) trait Awaited {
 }
 
 /// Looks for the time of the settings, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again.
-pub(crate) fn look_or_sleep(awaited: &mut impl Awaited, until: Option<Instant>) -> Outcome<Option<c_int>> {
+pub(crate) fn look_or_sleep(
+    awaited: &mut impl WaitCondition,
+    until: Option<Instant>,
+) -> Outcome<Option<c_int>> {
     let count = |ready: usize| Some(c_int::try_from(ready).unwrap_or(c_int::MAX));
     let polling = Instant::now() + settings().polling;
     loop {

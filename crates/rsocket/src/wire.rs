@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 pub const VERSION: u8 = 1;
 /// Length of the connection data.
 pub const CONNECTION_DATA: usize = 40;
-/// Length of an [`Entry`].
+/// Length of an [`MemoryEntry`].
 pub const ENTRY: usize = 16;
 /// Length of an [`IoMapEntry`].
 pub const IO_MAP_ENTRY: usize = 24;
@@ -18,7 +18,7 @@ pub const TABLE: usize = 2;
 
 /// A piece of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Entry {
+pub struct MemoryEntry {
     /// Where it begins.
     pub addr: u64,
     /// Its rkey.
@@ -27,7 +27,7 @@ pub struct Entry {
     pub length: u32,
 }
 
-impl Entry {
+impl MemoryEntry {
     fn big_endian(self) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -76,7 +76,7 @@ pub struct IoMapEntry {
     /// The offset that the program gave its first byte.
     pub offset: u64,
     /// The memory.
-    pub memory: Entry,
+    pub memory: MemoryEntry,
 }
 
 impl IoMapEntry {
@@ -99,7 +99,7 @@ impl IoMapEntry {
         let (offset, memory) = bytes.split_at(8);
         Self {
             offset: u64::from_ne_bytes(offset.try_into().expect("8 bytes")),
-            memory: Entry::from_own_table(memory.try_into().expect("16 bytes")),
+            memory: MemoryEntry::from_own_table(memory.try_into().expect("16 bytes")),
         }
     }
 
@@ -122,9 +122,9 @@ pub struct ConnectionData {
     /// How many entries of the sender's memory may be mapped; see [`from_8_bits`].
     pub io_map_size: u16,
     /// The sender's table, which its peer writes.
-    pub table: Entry,
+    pub table: MemoryEntry,
     /// The first piece of the sender's receive buffer.
-    pub buffer: Entry,
+    pub buffer: MemoryEntry,
 }
 
 const BIG_ENDIAN: u8 = 1;
@@ -156,8 +156,8 @@ impl ConnectionData {
             io_map: bytes[1] & IO_MAP != 0,
             credits: u16::from_be_bytes([bytes[2], bytes[3]]),
             io_map_size: from_8_bits(bytes[7]),
-            table: Entry::from_big_endian(bytes[8..24].try_into().expect("16 bytes")),
-            buffer: Entry::from_big_endian(bytes[24..].try_into().expect("16 bytes")),
+            table: MemoryEntry::from_big_endian(bytes[8..24].try_into().expect("16 bytes")),
+            buffer: MemoryEntry::from_big_endian(bytes[24..].try_into().expect("16 bytes")),
         })
     }
 }
@@ -186,7 +186,7 @@ pub fn told_in_8_bits(value: u16) -> u16 {
 
 /// The content of a message beside its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Control {
+pub enum ControlMessage {
     /// The sender neither sends nor receives any more.
     Disconnect,
     /// Nothing.
@@ -197,7 +197,7 @@ pub enum Control {
 
 /// The immediate data of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Message {
+pub enum ImmediateMessage {
     /// So many bytes have been written into the receive buffer.
     Data(u32),
     /// Messages may be sent up to this number.
@@ -205,7 +205,7 @@ pub enum Message {
     /// An entry of the table of mapped memory has been written.
     IoMap(u16),
     /// Something about the connection.
-    Control(Control),
+    Control(ControlMessage),
     /// What no implementation sends.
     Unknown(u32),
 }
@@ -217,7 +217,7 @@ const CONTROL: u32 = 7;
 /// The largest number beside an operation.
 pub const VALUE: u32 = (1 << 29) - 1;
 
-impl Message {
+impl ImmediateMessage {
     /// The number on the wire, in host order.
     #[must_use]
     pub fn emit(self) -> u32 {
@@ -226,9 +226,9 @@ impl Message {
             Self::Data(length) => of(DATA, length),
             Self::Credits(until) => of(CREDITS, until.into()),
             Self::IoMap(index) => of(IO_MAP_WRITTEN, index.into()),
-            Self::Control(Control::Disconnect) => of(CONTROL, 0),
-            Self::Control(Control::KeepAlive) => of(CONTROL, 1),
-            Self::Control(Control::Shutdown) => of(CONTROL, 2),
+            Self::Control(ControlMessage::Disconnect) => of(CONTROL, 0),
+            Self::Control(ControlMessage::KeepAlive) => of(CONTROL, 1),
+            Self::Control(ControlMessage::Shutdown) => of(CONTROL, 2),
             Self::Unknown(number) => number,
         }
     }
@@ -241,9 +241,9 @@ impl Message {
             (DATA, _) => Self::Data(value),
             (CREDITS, _) => Self::Credits(value as u16),
             (IO_MAP_WRITTEN, _) => Self::IoMap(value as u16),
-            (CONTROL, 0) => Self::Control(Control::Disconnect),
-            (CONTROL, 1) => Self::Control(Control::KeepAlive),
-            (CONTROL, 2) => Self::Control(Control::Shutdown),
+            (CONTROL, 0) => Self::Control(ControlMessage::Disconnect),
+            (CONTROL, 1) => Self::Control(ControlMessage::KeepAlive),
+            (CONTROL, 2) => Self::Control(ControlMessage::Shutdown),
             _ => Self::Unknown(number),
         }
     }
@@ -388,8 +388,8 @@ mod tests {
             io_map: true,
             credits: 384,
             io_map_size: 0,
-            table: Entry { addr: 0x5645_c7ea_3000, key: 0x91e, length: 2 },
-            buffer: Entry { addr: 0x7fee_6591_c000, key: 0xa41, length: 0x8_0000 },
+            table: MemoryEntry { addr: 0x5645_c7ea_3000, key: 0x91e, length: 2 },
+            buffer: MemoryEntry { addr: 0x7fee_6591_c000, key: 0xa41, length: 0x8_0000 },
         };
         assert_eq!(ConnectionData::parse(&CAPTURED), Some(data));
         assert_eq!(data.emit(), CAPTURED);
@@ -399,13 +399,13 @@ mod tests {
     fn captured_credits_are_read_and_written() {
         // Frame 4 of that capture.
         let payload = [0x00, 0xc0, 0x99, 0x65, 0xee, 0x7f, 0, 0, 0x41, 0x0a, 0, 0, 0, 0, 0x08, 0];
-        let entry = Entry { addr: 0x7fee_6599_c000, key: 0xa41, length: 0x8_0000 };
+        let entry = MemoryEntry { addr: 0x7fee_6599_c000, key: 0xa41, length: 0x8_0000 };
         assert_eq!(entry.for_peer(false), payload);
         if cfg!(target_endian = "little") {
-            assert_eq!(Entry::from_own_table(&payload), entry);
+            assert_eq!(MemoryEntry::from_own_table(&payload), entry);
         }
-        assert_eq!(Message::parse(0x8000_0180), Message::Credits(384));
-        assert_eq!(Message::Credits(384).emit(), 0x8000_0180);
+        assert_eq!(ImmediateMessage::parse(0x8000_0180), ImmediateMessage::Credits(384));
+        assert_eq!(ImmediateMessage::Credits(384).emit(), 0x8000_0180);
     }
 
     #[test]
@@ -427,8 +427,8 @@ mod tests {
     proptest! {
         #[test]
         fn messages_are_read_as_they_were_written(number: u32) {
-            let message = Message::parse(number);
-            prop_assert_eq!(Message::parse(message.emit()), message);
+            let message = ImmediateMessage::parse(number);
+            prop_assert_eq!(ImmediateMessage::parse(message.emit()), message);
         }
 
         #[test]

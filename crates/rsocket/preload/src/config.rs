@@ -10,7 +10,7 @@ const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
 /// A line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Rule {
+struct ConfigRule {
     /// `None` for any.
     program: Option<String>,
     domain: Option<c_int>,
@@ -18,7 +18,7 @@ struct Rule {
     protocol: Option<c_int>,
 }
 
-impl Rule {
+impl ConfigRule {
     fn parse(line: &str) -> Option<Self> {
         let line = line.split('#').next().unwrap_or_default();
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -48,11 +48,11 @@ impl Rule {
 
 const AF_IB: c_int = 27;
 
-fn parse(text: &str) -> Vec<Rule> {
-    text.lines().filter_map(Rule::parse).collect()
+fn parse(text: &str) -> Vec<ConfigRule> {
+    text.lines().filter_map(ConfigRule::parse).collect()
 }
 
-fn is_wanted_by(rules: &[Rule], program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
+fn is_wanted_by(rules: &[ConfigRule], program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
     let usual = match kind {
         libc::SOCK_STREAM => libc::IPPROTO_TCP,
         libc::SOCK_DGRAM => libc::IPPROTO_UDP,
@@ -70,7 +70,7 @@ unsafe extern "C" {
 
 /// Whether a socket of this program becomes an rsocket; `kind` is without flags.
 pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
-    static CONFIG: OnceLock<(Vec<Rule>, String)> = OnceLock::new();
+    static CONFIG: OnceLock<(Vec<ConfigRule>, String)> = OnceLock::new();
     let (rules, program) = CONFIG.get_or_init(|| {
         let rules = std::fs::read_to_string(FILE).map(|text| parse(&text)).unwrap_or_default();
         // SAFETY: the C library's, set before the program begins.

@@ -52,20 +52,20 @@ const ACCEPTED: u8 = 4;
 const BUSY: u8 = 5;
 
 /// What is known of a number.
-struct Place {
+struct DescriptorState {
     step: AtomicU8,
     /// The socket that this was known of. A number may lead to another one since: not all ways to close it come by here.
     socket: AtomicU64,
 }
 
-static PLACES: [Place; MOST] =
-    [const { Place { step: AtomicU8::new(ORDINARY), socket: AtomicU64::new(0) } }; MOST];
+static PLACES: [DescriptorState; MOST] =
+    [const { DescriptorState { step: AtomicU8::new(ORDINARY), socket: AtomicU64::new(0) } }; MOST];
 /// One more than the highest number that has ever had a step.
 static UPTO: AtomicUsize = AtomicUsize::new(0);
 /// There has been a socket that is to be replaced.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-impl Place {
+impl DescriptorState {
     fn step(&self) -> u8 {
         self.step.load(Ordering::Acquire)
     }
@@ -76,7 +76,7 @@ impl Place {
     }
 }
 
-fn place(number: c_int) -> Option<&'static Place> {
+fn place(number: c_int) -> Option<&'static DescriptorState> {
     if !ANY.load(Ordering::Relaxed) || is_inside() {
         return None;
     }
@@ -84,12 +84,12 @@ fn place(number: c_int) -> Option<&'static Place> {
 }
 
 /// Places of numbers that have had a step.
-fn used() -> &'static [Place] {
+fn used() -> &'static [DescriptorState] {
     &PLACES[..UPTO.load(Ordering::Relaxed)]
 }
 
 /// A number's place, if one of `steps` is known of the socket that it leads to.
-fn at(number: c_int, steps: &[u8]) -> Option<&'static Place> {
+fn at(number: c_int, steps: &[u8]) -> Option<&'static DescriptorState> {
     let place = place(number).filter(|place| steps.contains(&place.step()))?;
     let before = errno();
     let is_same = identity(number) == place.socket.load(Ordering::Relaxed);
@@ -136,7 +136,7 @@ pub(crate) fn connects(number: c_int) {
     let socket = place.socket.load(Ordering::Relaxed);
     let others =
         used().iter().filter(|other| other.step() == FRESH && other.socket.load(Ordering::Relaxed) == socket);
-    let others: Vec<&Place> = others.collect();
+    let others: Vec<&DescriptorState> = others.collect();
     // A number that leads elsewhere since may be among them: the socket is an ordinary one then too.
     let step = if others.len() > 1 { ORDINARY } else { CONNECTED };
     for place in others {
@@ -212,7 +212,7 @@ pub(crate) fn settled(number: c_int) -> Option<c_int> {
 
 /// Replaces a socket whose turn has come. Another thread that is at it is waited for.
 #[cold]
-fn settle(number: c_int, place: &Place) {
+fn settle(number: c_int, place: &DescriptorState) {
     let before = errno();
     loop {
         let step = place.step();
@@ -234,7 +234,7 @@ fn settle(number: c_int, place: &Place) {
     crate::real::set_errno(before);
 }
 
-fn replace(number: c_int, step: u8, place: &Place) {
+fn replace(number: c_int, step: u8, place: &DescriptorState) {
     let Some(new) = (if step == ACCEPTED { accept(number) } else { connect(number) }) else { return };
     // SAFETY: numbers of sockets, and flags.
     unsafe {

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::address;
-use crate::call::{Outcome, Refusal, zero};
-use crate::core::{Core, Guard, State};
+use crate::call::{Outcome, SocketRefusal, zero};
+use crate::core::{Core, SocketState, StateGuard};
 use crate::service;
-use crate::verbs::Id;
+use crate::verbs::ConnectionId;
 use crate::waiting::Set;
 use crate::wire::UDP_HEADER;
 
@@ -30,19 +30,19 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A datagram socket.
 #[derive(Debug)]
-pub(crate) struct Datagram {
+pub(crate) struct DatagramSocket {
     pub(crate) core: Core<DatagramState>,
 }
 
-impl Datagram {
+impl DatagramSocket {
     pub(crate) fn new(domain: c_int, nonblocking: bool) -> Outcome<Arc<Self>> {
         // Without a device the call fails: the caller is better off with an ordinary socket.
-        drop(Id::new(RDMA_PS_UDP)?);
+        drop(ConnectionId::new(RDMA_PS_UDP)?);
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no memory is passed.
         let udp = unsafe { libc::socket(domain, kind, 0) };
         if udp < 0 {
-            return Err(Refusal::last("no UDP socket"));
+            return Err(SocketRefusal::last("no UDP socket"));
         }
         // SAFETY: a new descriptor.
         let udp = unsafe { OwnedFd::from_raw_fd(udp) };
@@ -51,7 +51,7 @@ impl Datagram {
         Ok(Arc::new(Self { core: Core::new(set, nonblocking, DatagramState::new(domain, udp))? }))
     }
 
-    pub(crate) fn lock(&self) -> Outcome<Guard<'_, DatagramState>> {
+    pub(crate) fn lock(&self) -> Outcome<StateGuard<'_, DatagramState>> {
         self.core.lock()
     }
 
@@ -88,7 +88,7 @@ impl Datagram {
             return Ok(());
         }
         let peer = address::to_rust(&name).ok_or_else(|| {
-            Refusal::new(libc::EAFNOSUPPORT, "datagram sockets have IPv4 and IPv6 addresses")
+            SocketRefusal::new(libc::EAFNOSUPPORT, "datagram sockets have IPv4 and IPv6 addresses")
         })?;
         state.ensure_bound()?;
         self.watch(&mut state);
@@ -105,7 +105,7 @@ impl Datagram {
         mut ready: impl FnMut(&mut DatagramState) -> Option<Outcome<T>>,
     ) -> Outcome<T> {
         self.core.wait(nonblocking, until, |state| {
-            if state.closed { Some(Err(Refusal::plain(libc::EBADF))) } else { ready(state) }
+            if state.closed { Some(Err(SocketRefusal::plain(libc::EBADF))) } else { ready(state) }
         })
     }
 
@@ -123,8 +123,10 @@ impl Datagram {
         let (to, until) = {
             let mut state = self.lock()?;
             let to = match to {
-                Some(name) => address::to_rust(&name).ok_or_else(|| Refusal::plain(libc::EAFNOSUPPORT))?,
-                None => state.connected.ok_or_else(|| Refusal::plain(libc::EDESTADDRREQ))?,
+                Some(name) => {
+                    address::to_rust(&name).ok_or_else(|| SocketRefusal::plain(libc::EAFNOSUPPORT))?
+                }
+                None => state.connected.ok_or_else(|| SocketRefusal::plain(libc::EDESTADDRREQ))?,
             };
             state.ensure_bound()?;
             self.watch(&mut state);
@@ -136,7 +138,7 @@ impl Datagram {
             data.extend_from_slice(unsafe { slice(piece) });
         }
         if data.len() > LONGEST - UDP_HEADER {
-            return Err(Refusal::plain(libc::EMSGSIZE));
+            return Err(SocketRefusal::plain(libc::EMSGSIZE));
         }
         self.wait(nonblocking, until, |state| match state.send(to, &data, &self.core.set) {
             Ok(true) => Some(Ok(data.len())),
@@ -200,19 +202,19 @@ impl Datagram {
 
     pub(crate) fn peer_name(&self) -> Outcome<libc::sockaddr_storage> {
         let connected = self.lock()?.connected;
-        connected.map(address::of_rust).ok_or_else(|| Refusal::plain(libc::ENOTCONN))
+        connected.map(address::of_rust).ok_or_else(|| SocketRefusal::plain(libc::ENOTCONN))
     }
 }
 
-impl service::Attended for Datagram {
-    fn attend(self: Arc<Self>) -> service::Next {
+impl service::Attendee for DatagramSocket {
+    fn attend(self: Arc<Self>) -> service::NextAttendance {
         match self.lock() {
             Ok(mut state) if !state.closed => {
                 state.take_udp(&self.core.set);
                 state.progress(&self.core.set);
-                service::Next::EVENT
+                service::NextAttendance::EVENT
             }
-            _ => service::Next::NEVER,
+            _ => service::NextAttendance::NEVER,
         }
     }
 }

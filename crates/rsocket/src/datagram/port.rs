@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use crate::abi::*;
 use crate::address;
 use crate::call::{Outcome, zero};
-use crate::handle::Handle;
-use crate::options::Options;
-use crate::verbs::{Id, NO_COMPLETION, QueuePair, Region, Sizes, request};
+use crate::handle::AddressHandle;
+use crate::options::SocketOptions;
+use crate::verbs::{ConnectionId, IdQp, NO_COMPLETION, RegisteredMemory, Sizes, request};
 use crate::wire::parse_datagram_header;
 
 /// What the adapter puts before a received datagram.
@@ -24,33 +24,34 @@ pub(super) type Arrived = (SocketAddr, Vec<u8>);
 
 /// A queue pair at a local address. Its fields go in this order.
 #[derive(Debug)]
-pub(super) struct Port {
-    handles: BTreeMap<IpAddr, Handle>,
-    pub(super) qp: QueuePair,
-    received: Region,
-    sent: Region,
+pub(super) struct UdPort {
+    handles: BTreeMap<IpAddr, AddressHandle>,
+    pub(super) qp: IdQp,
+    received: RegisteredMemory,
+    sent: RegisteredMemory,
     pub(super) free: Vec<u32>,
     pub(super) mtu: usize,
-    id: Id,
+    id: ConnectionId,
 }
 
 /// The `wr_id` of a send is its slot; of a receive, its slot and this.
 const RECEIVE: u64 = 1 << 32;
 
-impl Port {
-    pub(super) fn new(address: IpAddr, options: &Options) -> Outcome<Self> {
-        let id = Id::new(RDMA_PS_UDP)?;
+impl UdPort {
+    pub(super) fn new(address: IpAddr, options: &SocketOptions) -> Outcome<Self> {
+        let id = ConnectionId::new(RDMA_PS_UDP)?;
         let mut name = address::of_rust(SocketAddr::new(address, 0));
         // SAFETY: a live id, an address.
         zero(unsafe { rdma_bind_addr(id.raw(), (&raw mut name).cast()) }, "rdma_bind_addr")?;
         let choices = &options.choices;
         let sizes =
             Sizes { send: choices.send_queue.into(), receive: choices.receive_queue.into(), inline: 0 };
-        let qp = QueuePair::new(&id, IBV_QPT_UD, sizes)?;
+        let qp = IdQp::new(&id, IBV_QPT_UD, sizes)?;
         let sizes = qp.sizes();
         let slots = |count: u32, length: usize| count as usize * length;
-        let received = Region::new(id.pd(), slots(sizes.receive, GRH + SLOT), IBV_ACCESS_LOCAL_WRITE)?;
-        let sent = Region::new(id.pd(), slots(sizes.send, SLOT), IBV_ACCESS_LOCAL_WRITE)?;
+        let received =
+            RegisteredMemory::new(id.pd(), slots(sizes.receive, GRH + SLOT), IBV_ACCESS_LOCAL_WRITE)?;
+        let sent = RegisteredMemory::new(id.pd(), slots(sizes.send, SLOT), IBV_ACCESS_LOCAL_WRITE)?;
         let mtu = crate::handle::mtu(&id)?;
         let new =
             Self { handles: BTreeMap::new(), qp, received, sent, free: (0..sizes.send).collect(), mtu, id };
@@ -109,7 +110,7 @@ impl Port {
         let handle = match self.handles.get(&peer) {
             Some(handle) => handle,
             None => {
-                let handle = Handle::new(&self.id, peer);
+                let handle = AddressHandle::new(&self.id, peer);
                 let handle = handle.inspect_err(|_| self.free.push(slot))?;
                 self.handles.entry(peer).or_insert(handle)
             }

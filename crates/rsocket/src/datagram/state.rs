@@ -8,13 +8,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::address;
-use crate::call::{Outcome, Refusal, zero};
-use crate::core::State;
-use crate::options::{About, Options};
+use crate::call::{Outcome, SocketRefusal, zero};
+use crate::core::SocketState;
+use crate::options::{About, SocketOptions};
 use crate::waiting::{Set, Waiters};
 use crate::wire::{DATAGRAM_HEADER, UdpHeader, UdpOperation, emit_datagram_header};
 
-use super::port::{Arrived, MOST_WAITING, Port, SLOT};
+use super::port::{Arrived, MOST_WAITING, SLOT, UdPort};
 
 /// The longest UDP datagram.
 pub(super) const LONGEST: usize = 65507;
@@ -26,9 +26,9 @@ const FRESH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct DatagramState {
     pub(crate) domain: c_int,
-    pub(crate) options: Options,
-    ports: BTreeMap<IpAddr, Option<Port>>,
-    peers: BTreeMap<Peer, Known>,
+    pub(crate) options: SocketOptions,
+    ports: BTreeMap<IpAddr, Option<UdPort>>,
+    peers: BTreeMap<Peer, KnownPeer>,
     pub(super) connected: Option<SocketAddr>,
     pub(super) arrived: VecDeque<Arrived>,
     udp: OwnedFd,
@@ -42,7 +42,7 @@ type Peer = (IpAddr, u16);
 
 /// What is known of a peer.
 #[derive(Debug)]
-struct Known {
+struct KnownPeer {
     qpn: u32,
     heard: Instant,
 }
@@ -56,7 +56,7 @@ pub(super) fn same_host(from: SocketAddr, peer: SocketAddr) -> bool {
     peer_of(from) == peer_of(peer)
 }
 
-impl State for DatagramState {
+impl SocketState for DatagramState {
     fn progress(&mut self, _set: &Set) {
         let mut changed = false;
         let before = self.arrived.len();
@@ -125,7 +125,7 @@ impl DatagramState {
     pub(super) fn new(domain: c_int, udp: OwnedFd) -> Self {
         Self {
             domain,
-            options: Options::new(),
+            options: SocketOptions::new(),
             ports: BTreeMap::new(),
             peers: BTreeMap::new(),
             connected: None,
@@ -182,7 +182,7 @@ impl DatagramState {
         // SAFETY: no memory is passed.
         let probe = unsafe { libc::socket(self.domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if probe < 0 {
-            return Err(Refusal::last("no UDP socket"));
+            return Err(SocketRefusal::last("no UDP socket"));
         }
         // SAFETY: a new descriptor.
         let probe = unsafe { OwnedFd::from_raw_fd(probe) };
@@ -196,14 +196,14 @@ impl DatagramState {
     }
 
     /// The queue pair at a local address; none if no device has it.
-    fn port(&mut self, source: IpAddr, set: &Set) -> Option<&mut Port> {
+    fn port(&mut self, source: IpAddr, set: &Set) -> Option<&mut UdPort> {
         // Loopback addresses don't belong to a device.
         if source.is_loopback() {
             return None;
         }
         let options = &self.options;
         let port = self.ports.entry(source).or_insert_with(|| {
-            let port = Port::new(source, options)
+            let port = UdPort::new(source, options)
                 .inspect_err(|refusal| crate::log::refused("rsendto", &refusal.why))
                 .ok()?;
             set.add(port.qp.fd(), 0).ok()?;
@@ -217,7 +217,7 @@ impl DatagramState {
         let source = self.source_for(to)?;
         let known = self.peers.get(&peer_of(to)).filter(|known| known.heard.elapsed() < FRESH);
         let qpn = known.map(|known| known.qpn);
-        let fits = |port: &Port| data.len() + DATAGRAM_HEADER <= port.mtu.min(SLOT);
+        let fits = |port: &UdPort| data.len() + DATAGRAM_HEADER <= port.mtu.min(SLOT);
         let Some(port) = self.port(source.ip(), set) else {
             return self.send_udp(UdpOperation::Data, 0, source.ip(), to, data);
         };
@@ -290,7 +290,7 @@ impl DatagramState {
             let Some(from) = address::to_rust(&name) else { continue };
             let Some((header, start)) = UdpHeader::parse(&bytes[..got]) else { continue };
             if header.qpn != 0 && (self.peers.len() < MOST_PEERS || self.peers.contains_key(&peer_of(from))) {
-                self.peers.insert(peer_of(from), Known { qpn: header.qpn, heard: Instant::now() });
+                self.peers.insert(peer_of(from), KnownPeer { qpn: header.qpn, heard: Instant::now() });
             }
             if header.operation == UdpOperation::Data {
                 if let Ok(source) = self.source_for(from) {
@@ -322,5 +322,5 @@ fn name_of(fd: RawFd) -> Outcome<SocketAddr> {
     let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     // SAFETY: a place for an address of this length.
     zero(unsafe { libc::getsockname(fd, (&raw mut name).cast(), &mut length) }, "getsockname")?;
-    address::to_rust(&name).ok_or_else(|| Refusal::plain(libc::EAFNOSUPPORT))
+    address::to_rust(&name).ok_or_else(|| SocketRefusal::plain(libc::EAFNOSUPPORT))
 }

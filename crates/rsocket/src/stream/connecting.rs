@@ -4,15 +4,15 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::call::{Outcome, Refusal, zero};
-use crate::connection::{Connection, Prepared};
-use crate::options::Options;
-use crate::verbs::{Event, Id};
+use crate::call::{Outcome, SocketRefusal, zero};
+use crate::connection::{Prepared, StreamConnection};
+use crate::options::SocketOptions;
+use crate::verbs::{ConnectionId, IdEvent};
 use crate::waiting::Set;
 use crate::wire::ConnectionData;
 
-use super::Stream;
-use super::state::Phase;
+use super::StreamSocket;
+use super::state::StreamPhase;
 
 /// How often addresses and routes are asked for again, each time with twice the time.
 const RETRIES: u32 = 6;
@@ -30,7 +30,7 @@ impl Connecting {
         FIRST_ATTEMPT << self.attempt
     }
 
-    fn resolve(&mut self, id: &Id) -> Outcome<()> {
+    fn resolve(&mut self, id: &ConnectionId) -> Outcome<()> {
         // SAFETY: a live id, an address.
         zero(
             unsafe {
@@ -45,7 +45,7 @@ impl Connecting {
         )
     }
 
-    fn resolve_route(&self, id: &Id) -> Outcome<()> {
+    fn resolve_route(&self, id: &ConnectionId) -> Outcome<()> {
         // SAFETY: a live id.
         zero(unsafe { rdma_resolve_route(id.raw(), self.timeout()) }, "rdma_resolve_route")
     }
@@ -53,11 +53,11 @@ impl Connecting {
     /// The next step, and the connection after the last.
     pub(super) fn happened(
         &mut self,
-        id: &Id,
-        event: &Event,
-        options: &Options,
+        id: &ConnectionId,
+        event: &IdEvent,
+        options: &SocketOptions,
         set: &Set,
-    ) -> Outcome<Option<Box<Connection>>> {
+    ) -> Outcome<Option<Box<StreamConnection>>> {
         match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => {
                 self.attempt = 0;
@@ -79,17 +79,18 @@ impl Connecting {
             }
             RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(id, options, set)?,
             RDMA_CM_EVENT_ESTABLISHED => {
-                let peer = ConnectionData::parse(event.data())
-                    .ok_or_else(|| Refusal::new(libc::ENOTSUP, "the peer isn't an rsocket of version 1"))?;
-                let prepared = self.prepared.take().ok_or_else(|| Refusal::plain(libc::EIO))?;
-                return Ok(Some(Box::new(Connection::new(prepared, peer))));
+                let peer = ConnectionData::parse(event.data()).ok_or_else(|| {
+                    SocketRefusal::new(libc::ENOTSUP, "the peer isn't an rsocket of version 1")
+                })?;
+                let prepared = self.prepared.take().ok_or_else(|| SocketRefusal::plain(libc::EIO))?;
+                return Ok(Some(Box::new(StreamConnection::new(prepared, peer))));
             }
-            _ => return Err(Refusal::plain(event.errno())),
+            _ => return Err(SocketRefusal::plain(event.errno())),
         }
         Ok(None)
     }
 
-    fn request(&mut self, id: &Id, options: &Options, set: &Set) -> Outcome<()> {
+    fn request(&mut self, id: &ConnectionId, options: &SocketOptions, set: &Set) -> Outcome<()> {
         let prepared = Prepared::new(id, &options.choices)?;
         set.add(prepared.fd(), 0)?;
         let data = prepared.data();
@@ -99,48 +100,52 @@ impl Connecting {
     }
 }
 
-impl Stream {
+impl StreamSocket {
     pub(crate) fn connect(self: &Arc<Self>, destination: libc::sockaddr_storage) -> Outcome<()> {
         let shown = {
             let mut state = self.lock()?;
             match state.phase {
-                Phase::Fresh => {}
-                Phase::Connecting(_) => return Err(Refusal::plain(libc::EALREADY)),
-                Phase::Open(_) | Phase::Accepting(..) => return Err(Refusal::plain(libc::EISCONN)),
-                Phase::Failed(_) => {
+                StreamPhase::Fresh => {}
+                StreamPhase::Connecting(_) => return Err(SocketRefusal::plain(libc::EALREADY)),
+                StreamPhase::Open(_) | StreamPhase::Accepting(..) => {
+                    return Err(SocketRefusal::plain(libc::EISCONN));
+                }
+                StreamPhase::Failed(_) => {
                     // An id that has failed is spent.
                     if let Some(old) = &state.id {
                         self.core.set.remove(old.fd());
                     }
-                    let id = Id::new(RDMA_PS_TCP)?;
+                    let id = ConnectionId::new(RDMA_PS_TCP)?;
                     self.core.set.add(id.fd(), 0)?;
-                    state.phase = Phase::Fresh;
+                    state.phase = StreamPhase::Fresh;
                     state.id = Some(id);
                     self.core.show_anew(&mut state)?;
                 }
-                Phase::Listening(_) | Phase::Closed => return Err(Refusal::plain(libc::EINVAL)),
+                StreamPhase::Listening(_) | StreamPhase::Closed => {
+                    return Err(SocketRefusal::plain(libc::EINVAL));
+                }
             }
             state.apply_options()?;
             let mut connecting = Box::new(Connecting { destination, attempt: 0, prepared: None });
             connecting.resolve(state.id()?)?;
-            state.phase = Phase::Connecting(connecting);
+            state.phase = StreamPhase::Connecting(connecting);
             state.is_shown()
         };
         if shown || self.core.is_nonblocking() {
             self.watch();
         }
         if self.core.is_nonblocking() {
-            return Err(Refusal::plain(libc::EINPROGRESS));
+            return Err(SocketRefusal::plain(libc::EINPROGRESS));
         }
         let until = self.lock()?.options.send_deadline();
         let connected = self.core.wait(false, until, |state| match state.phase {
-            Phase::Connecting(_) => None,
-            Phase::Open(_) => Some(Ok(())),
-            Phase::Failed(errno) => {
+            StreamPhase::Connecting(_) => None,
+            StreamPhase::Open(_) => Some(Ok(())),
+            StreamPhase::Failed(errno) => {
                 state.error = 0;
-                Some(Err(Refusal::plain(errno)))
+                Some(Err(SocketRefusal::plain(errno)))
             }
-            _ => Some(Err(Refusal::plain(libc::EBADF))),
+            _ => Some(Err(SocketRefusal::plain(libc::EBADF))),
         });
         self.options_have_changed();
         if matches!(&connected, Err(refusal) if matches!(refusal.errno, libc::EAGAIN | libc::EINTR)) {
@@ -148,7 +153,7 @@ impl Stream {
             self.watch();
         }
         connected.map_err(|refusal| match refusal.errno {
-            libc::EAGAIN => Refusal::plain(libc::EINPROGRESS),
+            libc::EAGAIN => SocketRefusal::plain(libc::EINPROGRESS),
             _ => refusal,
         })
     }

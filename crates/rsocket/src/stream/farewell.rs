@@ -10,9 +10,9 @@ use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Stream;
-use super::state::{Phase, StreamState};
-use crate::core::State as _;
+use super::StreamSocket;
+use super::state::{StreamPhase, StreamState};
+use crate::core::SocketState as _;
 use crate::service;
 
 /// How long a close waits for the peer where SO_LINGER isn't set.
@@ -27,7 +27,7 @@ const AT_EXIT: Duration = Duration::from_secs(5);
 /// The streams that go on in the background, by the descriptor that the service thread waits for, and the process that they belong to.
 struct Leaving {
     process: u32,
-    streams: BTreeMap<RawFd, Arc<Stream>>,
+    streams: BTreeMap<RawFd, Arc<StreamSocket>>,
 }
 
 static LEAVING: Mutex<Leaving> = Mutex::new(Leaving { process: 0, streams: BTreeMap::new() });
@@ -39,7 +39,7 @@ fn leaving() -> MutexGuard<'static, Leaving> {
     LEAVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Stream {
+impl StreamSocket {
     /// Sends the end of the stream, waits until the peer has everything, and ends the connection. A connection that is closed with bytes
     /// unread is reset when everything was sent, as with TCP.
     pub(crate) fn close(self: &Arc<Self>) {
@@ -68,7 +68,7 @@ impl Stream {
         let Ok(mut state) = self.lock() else { return false };
         state.progress(&self.core.set);
         let state = &mut *state;
-        if let Phase::Open(connection) = &mut state.phase {
+        if let StreamPhase::Open(connection) = &mut state.phase {
             state.leaves_unread = connection.readable() > 0;
             if !state.leaves_unread {
                 connection.shut(true, true);
@@ -101,18 +101,18 @@ impl Stream {
     }
 
     /// The service thread attends a stream that leaves in the background.
-    pub(super) fn go_on_leaving(self: &Arc<Self>, until: Instant) -> service::Next {
+    pub(super) fn go_on_leaving(self: &Arc<Self>, until: Instant) -> service::NextAttendance {
         if Instant::now() < until {
             let mut state = self.core.lock_to_end();
             self.core.progress_armed(&mut state);
             if !state.has_left() {
-                return service::Next::event_or(until);
+                return service::NextAttendance::event_or(until);
             }
         }
         self.end();
         leaving().streams.remove(&self.attended_fd());
         LEFT.notify_all();
-        service::Next::NEVER
+        service::NextAttendance::NEVER
     }
 }
 
@@ -120,7 +120,7 @@ impl StreamState {
     /// Whether the peer has everything, and knows the end or is to learn it by a reset.
     fn has_left(&self) -> bool {
         match &self.phase {
-            Phase::Open(connection) => {
+            StreamPhase::Open(connection) => {
                 connection.ends.is_over() || self.leaves_unread && connection.has_sent_all()
             }
             _ => true,

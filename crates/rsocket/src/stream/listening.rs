@@ -6,16 +6,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
-use crate::call::{Outcome, Refusal, zero};
-use crate::connection::{Connection, Prepared};
-use crate::options::Options;
-use crate::verbs::{Event, Id};
+use crate::call::{Outcome, SocketRefusal, zero};
+use crate::connection::{Prepared, StreamConnection};
+use crate::options::SocketOptions;
+use crate::verbs::{ConnectionId, IdEvent};
 use crate::waiting::Set;
 use crate::wire::ConnectionData;
 
-use super::Stream;
+use super::StreamSocket;
 use super::connecting::parameters;
-use super::state::{Phase, Requested};
+use super::state::{Requested, StreamPhase};
 
 /// Requests that may wait for raccept, as listen(2) has it.
 const LONGEST_BACKLOG: usize = 4096;
@@ -28,17 +28,17 @@ pub(super) const LOOK_AT_REQUESTS: Duration = Duration::from_secs(1);
 const CONFIRMATION: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub(super) struct Listening {
-    listener: Weak<Stream>,
+pub(super) struct ListeningState {
+    listener: Weak<StreamSocket>,
     backlog: usize,
     /// Connections that the peer hasn't confirmed.
-    unconfirmed: Vec<Arc<Stream>>,
-    ready: VecDeque<Arc<Stream>>,
+    unconfirmed: Vec<Arc<StreamSocket>>,
+    ready: VecDeque<Arc<StreamSocket>>,
     /// The channel isn't looked at because there are enough connections: a waiting thread would be woken again and again.
     pub(super) full: bool,
 }
 
-impl Listening {
+impl ListeningState {
     /// Whether raccept has a connection to give.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
@@ -49,7 +49,7 @@ impl Listening {
     }
 
     /// Takes requests, or leaves them in the channel, as there is room now.
-    pub(super) fn take_requests(&mut self, id: &Id, set: &Set) {
+    pub(super) fn take_requests(&mut self, id: &ConnectionId, set: &Set) {
         let full = self.ready.len() >= self.backlog || self.has_many_unconfirmed();
         if full == self.full {
             return;
@@ -64,30 +64,35 @@ impl Listening {
     }
 
     /// Accepts a request.
-    pub(super) fn requested(&mut self, event: &Event, domain: c_int, options: &Options) -> Outcome<()> {
+    pub(super) fn requested(
+        &mut self,
+        event: &IdEvent,
+        domain: c_int,
+        options: &SocketOptions,
+    ) -> Outcome<()> {
         // SAFETY: the id of a request that has been acknowledged, which is owned here.
-        let id = unsafe { Id::of_request(event.id) }?;
+        let id = unsafe { ConnectionId::of_request(event.id) }?;
         let stream = self.accept_request(id, event, domain, options)?;
         self.unconfirmed.push(stream);
         Ok(())
     }
 
-    fn take_unconfirmed(&mut self, stream: &Arc<Stream>) -> Option<Arc<Stream>> {
+    fn take_unconfirmed(&mut self, stream: &Arc<StreamSocket>) -> Option<Arc<StreamSocket>> {
         let at = self.unconfirmed.iter().position(|s| Arc::ptr_eq(s, stream))?;
         Some(self.unconfirmed.swap_remove(at))
     }
 
     fn accept_request(
         &self,
-        id: Id,
-        event: &Event,
+        id: ConnectionId,
+        event: &IdEvent,
         domain: c_int,
-        options: &Options,
-    ) -> Outcome<Arc<Stream>> {
+        options: &SocketOptions,
+    ) -> Outcome<Arc<StreamSocket>> {
         let Some(peer) = ConnectionData::parse(event.data()) else {
             // SAFETY: a live id.
             unsafe { rdma_reject(id.raw(), std::ptr::null(), 0) };
-            return Err(Refusal::new(libc::EPROTO, "a peer that isn't an rsocket wants to connect"));
+            return Err(SocketRefusal::new(libc::EPROTO, "a peer that isn't an rsocket wants to connect"));
         };
         let prepared = Prepared::new(&id, &options.choices)?;
         let data = prepared.data();
@@ -95,29 +100,29 @@ impl Listening {
         parameters.flow_control = event.flow_control;
         parameters.retry_count = event.retry_count;
         parameters.rnr_retry_count = event.rnr_retry_count;
-        let connection = Box::new(Connection::new(prepared, peer));
+        let connection = Box::new(StreamConnection::new(prepared, peer));
         // SAFETY: a live id with a queue pair; data that is copied.
         zero(unsafe { rdma_accept(id.raw(), &mut parameters) }, "a request can't be accepted")?;
         let requested = Requested { listener: self.listener.clone(), at: Instant::now() };
-        let phase = Phase::Accepting(connection, requested);
-        let stream = Stream::with(domain, false, id, options.clone(), phase)?;
+        let phase = StreamPhase::Accepting(connection, requested);
+        let stream = StreamSocket::with(domain, false, id, options.clone(), phase)?;
         stream.watch();
         Ok(stream)
     }
 }
 
-impl Stream {
+impl StreamSocket {
     pub(crate) fn listen(self: &Arc<Self>, backlog: c_int) -> Outcome<()> {
         let mut state = self.lock()?;
         let backlog = usize::try_from(backlog).unwrap_or(0).clamp(1, LONGEST_BACKLOG);
         match &mut state.phase {
-            Phase::Listening(listening) => {
+            StreamPhase::Listening(listening) => {
                 listening.backlog = backlog;
                 state.take_requests(&self.core.set);
                 return Ok(());
             }
-            Phase::Fresh => {}
-            _ => return Err(Refusal::new(libc::EINVAL, "the socket is in use")),
+            StreamPhase::Fresh => {}
+            _ => return Err(SocketRefusal::new(libc::EINVAL, "the socket is in use")),
         }
         state.apply_options()?;
         let id = state.id()?.raw();
@@ -125,7 +130,7 @@ impl Stream {
         let waiting = c_int::try_from(backlog.max(FEWEST_UNCONFIRMED)).unwrap_or(c_int::MAX);
         // SAFETY: a live id.
         zero(unsafe { rdma_listen(id, waiting) }, "rdma_listen")?;
-        state.phase = Phase::Listening(Listening {
+        state.phase = StreamPhase::Listening(ListeningState {
             listener: Arc::downgrade(self),
             backlog,
             unconfirmed: Vec::new(),
@@ -140,8 +145,8 @@ impl Stream {
     pub(crate) fn accept(&self) -> Outcome<Arc<Self>> {
         let until = self.lock()?.options.receive_deadline();
         self.core.wait(self.core.is_nonblocking(), until, |state| {
-            let Phase::Listening(listening) = &mut state.phase else {
-                return Some(Err(Refusal::new(libc::EINVAL, "the socket doesn't listen")));
+            let StreamPhase::Listening(listening) = &mut state.phase else {
+                return Some(Err(SocketRefusal::new(libc::EINVAL, "the socket doesn't listen")));
             };
             let stream = listening.ready.pop_front()?;
             state.take_requests(&self.core.set);
@@ -150,9 +155,9 @@ impl Stream {
     }
 
     /// A connection of this listener is confirmed, or has failed.
-    pub(super) fn confirmed(&self, stream: &Arc<Stream>, works: bool) {
+    pub(super) fn confirmed(&self, stream: &Arc<StreamSocket>, works: bool) {
         let Ok(mut state) = self.lock() else { return };
-        let Phase::Listening(listening) = &mut state.phase else { return };
+        let StreamPhase::Listening(listening) = &mut state.phase else { return };
         let Some(stream) = listening.take_unconfirmed(stream) else { return };
         if works {
             listening.ready.push_back(stream);
@@ -163,9 +168,9 @@ impl Stream {
     }
 
     /// A connection of this listener hasn't been confirmed since `at`. It is given up after a long time, or if there are many.
-    pub(super) fn unconfirmed_since(&self, at: Instant, stream: &Arc<Stream>) {
+    pub(super) fn unconfirmed_since(&self, at: Instant, stream: &Arc<StreamSocket>) {
         let Ok(mut state) = self.lock() else { return };
-        let Phase::Listening(listening) = &mut state.phase else { return };
+        let StreamPhase::Listening(listening) = &mut state.phase else { return };
         let age = at.elapsed();
         if age < CONFIRMATION && (age < LOOK_AT_REQUESTS || !listening.has_many_unconfirmed()) {
             return;

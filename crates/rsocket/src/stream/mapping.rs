@@ -1,10 +1,10 @@
 //! Memory that the peer may write: riomap(3) and riounmap(3).
 
-use crate::call::{Outcome, Refusal};
+use crate::call::{Outcome, SocketRefusal};
 
-use super::Stream;
+use super::StreamSocket;
 
-impl Stream {
+impl StreamSocket {
     pub(crate) fn map(&self, memory: (usize, usize), write: bool, offset: Option<u64>) -> Outcome<u64> {
         let (mut mapped, until) = (None, self.lock()?.options.send_deadline());
         let told = self.core.wait(false, until, |state| {
@@ -24,14 +24,14 @@ impl Stream {
             }
             (connection.has_told_mapped() || connection.ends.is_over()).then_some(Ok(()))
         });
-        mapped.ok_or_else(|| told.err().unwrap_or_else(|| Refusal::plain(libc::EIO)))
+        mapped.ok_or_else(|| told.err().unwrap_or_else(|| SocketRefusal::plain(libc::EIO)))
     }
 
     pub(crate) fn unmap(&self, memory: (usize, usize)) -> Outcome<()> {
         let mut state = self.core.progress()?;
         match state.connection()? {
             Some(connection) => connection.unmap(memory),
-            None => Err(Refusal::plain(libc::ENOTCONN)),
+            None => Err(SocketRefusal::plain(libc::ENOTCONN)),
         }
     }
 }

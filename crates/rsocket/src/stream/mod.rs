@@ -17,31 +17,37 @@ use std::sync::Arc;
 
 use crate::abi::*;
 use crate::address;
-use crate::call::{Outcome, Refusal, zero};
-use crate::core::{Core, Guard, State};
-use crate::options::Options;
+use crate::call::{Outcome, SocketRefusal, zero};
+use crate::core::{Core, SocketState, StateGuard};
+use crate::options::SocketOptions;
 use crate::service;
-use crate::verbs::Id;
+use crate::verbs::ConnectionId;
 use crate::waiting::Set;
 
-use state::{Phase, StreamState};
+use state::{StreamPhase, StreamState};
 
 /// A stream socket.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct StreamSocket {
     pub(crate) core: Core<StreamState>,
 }
 
-impl Stream {
+impl StreamSocket {
     pub(crate) fn new(domain: c_int, nonblocking: bool) -> Outcome<Arc<Self>> {
-        let id = Id::new(RDMA_PS_TCP)?;
-        Self::with(domain, nonblocking, id, Options::new(), Phase::Fresh)
+        let id = ConnectionId::new(RDMA_PS_TCP)?;
+        Self::with(domain, nonblocking, id, SocketOptions::new(), StreamPhase::Fresh)
     }
 
-    fn with(domain: c_int, nonblocking: bool, id: Id, options: Options, phase: Phase) -> Outcome<Arc<Self>> {
+    fn with(
+        domain: c_int,
+        nonblocking: bool,
+        id: ConnectionId,
+        options: SocketOptions,
+        phase: StreamPhase,
+    ) -> Outcome<Arc<Self>> {
         let set = Set::new()?;
         set.add(id.fd(), 0)?;
-        if let Phase::Accepting(connection, _) = &phase {
+        if let StreamPhase::Accepting(connection, _) = &phase {
             set.add(connection.fd(), 0)?;
         }
         let state = StreamState::new(domain, options, phase, id);
@@ -53,14 +59,14 @@ impl Stream {
         self.core.set.fd()
     }
 
-    pub(crate) fn lock(&self) -> Outcome<Guard<'_, StreamState>> {
+    pub(crate) fn lock(&self) -> Outcome<StateGuard<'_, StreamState>> {
         self.core.lock()
     }
 
     pub(crate) fn bind(&self, mut name: libc::sockaddr_storage) -> Outcome<()> {
         let mut state = self.lock()?;
-        if !matches!(state.phase, Phase::Fresh) {
-            return Err(Refusal::new(libc::EINVAL, "the socket is in use"));
+        if !matches!(state.phase, StreamPhase::Fresh) {
+            return Err(SocketRefusal::new(libc::EINVAL, "the socket is in use"));
         }
         state.apply_options()?;
         // SAFETY: a live id, an address.
@@ -85,7 +91,7 @@ impl Stream {
     /// How many bytes can be received.
     pub(crate) fn unread(&self) -> Outcome<c_int> {
         let state = self.core.progress()?;
-        let unread = if let Phase::Open(connection) = &state.phase { connection.readable() } else { 0 };
+        let unread = if let StreamPhase::Open(connection) = &state.phase { connection.readable() } else { 0 };
         Ok(c_int::try_from(unread).unwrap_or(c_int::MAX))
     }
 
@@ -109,14 +115,14 @@ impl Stream {
             libc::SHUT_RD => (true, false),
             libc::SHUT_WR => (false, true),
             libc::SHUT_RDWR => (true, true),
-            _ => return Err(Refusal::new(libc::EINVAL, "no such end")),
+            _ => return Err(SocketRefusal::new(libc::EINVAL, "no such end")),
         };
         let mut state = self.core.progress()?;
         match &mut state.phase {
-            Phase::Open(connection) => connection.shut(reading, writing),
+            StreamPhase::Open(connection) => connection.shut(reading, writing),
             // Threads that wait in raccept or rpoll return.
-            Phase::Listening(_) => state.phase = Phase::Failed(libc::EINVAL),
-            _ => return Err(Refusal::plain(libc::ENOTCONN)),
+            StreamPhase::Listening(_) => state.phase = StreamPhase::Failed(libc::EINVAL),
+            _ => return Err(SocketRefusal::plain(libc::ENOTCONN)),
         }
         state.changed();
         Ok(())
@@ -134,18 +140,18 @@ impl Stream {
     pub(crate) fn peer_name(&self) -> Outcome<libc::sockaddr_storage> {
         let state = self.core.progress()?;
         match state.phase {
-            Phase::Open(_) => Ok(state.id()?.destination()),
-            _ => Err(Refusal::plain(libc::ENOTCONN)),
+            StreamPhase::Open(_) => Ok(state.id()?.destination()),
+            _ => Err(SocketRefusal::plain(libc::ENOTCONN)),
         }
     }
 }
 
-impl service::Attended for Stream {
-    fn attend(self: Arc<Self>) -> service::Next {
+impl service::Attendee for StreamSocket {
+    fn attend(self: Arc<Self>) -> service::NextAttendance {
         let (requested, works, next) = {
-            let Ok(mut state) = self.lock() else { return service::Next::NEVER };
+            let Ok(mut state) = self.lock() else { return service::NextAttendance::NEVER };
             let requested = match &state.phase {
-                Phase::Accepting(_, requested) => Some(requested.clone()),
+                StreamPhase::Accepting(_, requested) => Some(requested.clone()),
                 _ => None,
             };
             state.progress(&self.core.set);
@@ -156,9 +162,9 @@ impl service::Attended for Stream {
             let shown = state.is_shown();
             let next = state.next_attention(shown);
             match state.phase {
-                Phase::Open(_) => (requested, Some(true), next),
-                Phase::Failed(_) | Phase::Closed => (requested, Some(false), next),
-                Phase::Accepting(..) => (requested, None, next),
+                StreamPhase::Open(_) => (requested, Some(true), next),
+                StreamPhase::Failed(_) | StreamPhase::Closed => (requested, Some(false), next),
+                StreamPhase::Accepting(..) => (requested, None, next),
                 _ => return next,
             }
         };
@@ -174,7 +180,7 @@ impl service::Attended for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for StreamSocket {
     fn drop(&mut self) {
         service::forget(self.attended_fd());
     }

@@ -5,25 +5,25 @@ use std::sync::Weak;
 use std::time::Instant;
 
 use crate::abi::*;
-use crate::call::{Outcome, Refusal};
-use crate::connection::Connection;
-use crate::core::State;
-use crate::options::{About, Options};
+use crate::call::{Outcome, SocketRefusal};
+use crate::connection::StreamConnection;
+use crate::core::SocketState;
+use crate::options::{About, SocketOptions};
 use crate::service;
-use crate::verbs::{Event, Id};
+use crate::verbs::{ConnectionId, IdEvent};
 use crate::waiting::{Set, Waiters};
 
-use super::Stream;
+use super::StreamSocket;
 use super::connecting::Connecting;
-use super::listening::{LOOK_AT_REQUESTS, Listening};
+use super::listening::{LOOK_AT_REQUESTS, ListeningState};
 
 #[derive(Debug)]
 pub(crate) struct StreamState {
     pub(crate) domain: c_int,
-    pub(crate) options: Options,
-    pub(super) phase: Phase,
+    pub(crate) options: SocketOptions,
+    pub(super) phase: StreamPhase,
     /// Goes after the queue pair, which `phase` has.
-    pub(super) id: Option<Id>,
+    pub(super) id: Option<ConnectionId>,
     waiters: Waiters,
     /// The next value of SO_ERROR.
     pub(super) error: c_int,
@@ -36,26 +36,26 @@ pub(crate) struct StreamState {
 /// Where a connection comes from that the peer hasn't confirmed.
 #[derive(Clone, Debug)]
 pub(super) struct Requested {
-    pub(super) listener: Weak<Stream>,
+    pub(super) listener: Weak<StreamSocket>,
     pub(super) at: Instant,
 }
 
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum StreamPhase {
     Fresh,
-    Listening(Listening),
+    Listening(ListeningState),
     Connecting(Box<Connecting>),
     /// The peer hasn't confirmed; the listener gets the socket then.
-    Accepting(Box<Connection>, Requested),
-    Open(Box<Connection>),
+    Accepting(Box<StreamConnection>, Requested),
+    Open(Box<StreamConnection>),
     Failed(c_int),
     Closed,
 }
 
-impl State for StreamState {
+impl SocketState for StreamState {
     fn progress(&mut self, set: &Set) {
         // What has arrived before the end of the connection counts.
-        if let Phase::Open(connection) | Phase::Accepting(connection, _) = &mut self.phase {
+        if let StreamPhase::Open(connection) | StreamPhase::Accepting(connection, _) = &mut self.phase {
             let before = connection.readable();
             if connection.progress() {
                 if connection.readable() > before {
@@ -73,14 +73,14 @@ impl State for StreamState {
                 Err(refusal) => self.fail(refusal.errno),
             }
             self.changed();
-            if matches!(self.phase, Phase::Failed(_)) {
+            if matches!(self.phase, StreamPhase::Failed(_)) {
                 break;
             }
         }
     }
 
     fn arm(&mut self) -> bool {
-        if let Phase::Open(connection) | Phase::Accepting(connection, _) = &mut self.phase {
+        if let StreamPhase::Open(connection) | StreamPhase::Accepting(connection, _) = &mut self.phase {
             connection.arm();
         }
         true
@@ -88,7 +88,7 @@ impl State for StreamState {
 
     fn is_armed(&self) -> bool {
         match &self.phase {
-            Phase::Open(connection) | Phase::Accepting(connection, _) => connection.is_armed(),
+            StreamPhase::Open(connection) | StreamPhase::Accepting(connection, _) => connection.is_armed(),
             _ => true,
         }
     }
@@ -101,9 +101,9 @@ impl State for StreamState {
         let (read, write) =
             (events & (libc::POLLIN | libc::POLLRDNORM), events & (libc::POLLOUT | libc::POLLWRNORM));
         match &self.phase {
-            Phase::Listening(listening) if listening.has_ready() => read,
-            Phase::Listening(_) | Phase::Connecting(_) | Phase::Accepting(..) => 0,
-            Phase::Open(connection) => {
+            StreamPhase::Listening(listening) if listening.has_ready() => read,
+            StreamPhase::Listening(_) | StreamPhase::Connecting(_) | StreamPhase::Accepting(..) => 0,
+            StreamPhase::Open(connection) => {
                 let ends = &connection.ends;
                 let mut ready = 0;
                 if connection.readable() > 0 || !ends.is_readable() {
@@ -121,16 +121,18 @@ impl State for StreamState {
                 }
                 ready
             }
-            Phase::Fresh => write | libc::POLLHUP,
-            Phase::Failed(_) => read | write | events & libc::POLLRDHUP | self.ended(),
-            Phase::Closed => libc::POLLNVAL,
+            StreamPhase::Fresh => write | libc::POLLHUP,
+            StreamPhase::Failed(_) => read | write | events & libc::POLLRDHUP | self.ended(),
+            StreamPhase::Closed => libc::POLLNVAL,
         }
     }
 
     fn ended(&self) -> libc::c_short {
         let (hung_up, error) = match &self.phase {
-            Phase::Open(connection) => (connection.ends.has_hung_up(), connection.ends.error().is_some()),
-            Phase::Failed(_) => (true, self.error != 0),
+            StreamPhase::Open(connection) => {
+                (connection.ends.has_hung_up(), connection.ends.error().is_some())
+            }
+            StreamPhase::Failed(_) => (true, self.error != 0),
             _ => (false, false),
         };
         let mut ended = 0;
@@ -145,7 +147,7 @@ impl State for StreamState {
 }
 
 impl StreamState {
-    pub(super) fn new(domain: c_int, options: Options, phase: Phase, id: Id) -> Self {
+    pub(super) fn new(domain: c_int, options: SocketOptions, phase: StreamPhase, id: ConnectionId) -> Self {
         Self {
             domain,
             options,
@@ -158,14 +160,14 @@ impl StreamState {
         }
     }
 
-    fn happened(&mut self, event: &Event, set: &Set) {
+    fn happened(&mut self, event: &IdEvent, set: &Set) {
         if event.kind == RDMA_CM_EVENT_ADDR_CHANGE {
             // As with a socket: a call that needs the address fails by itself.
             return;
         }
         let (domain, options) = (self.domain, self.options.clone());
         match &mut self.phase {
-            Phase::Listening(listening) if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST => {
+            StreamPhase::Listening(listening) if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST => {
                 if let Err(refusal) = listening.requested(event, domain, &options) {
                     crate::log::refused("raccept", &refusal.why);
                 }
@@ -173,13 +175,13 @@ impl StreamState {
                     listening.take_requests(id, set);
                 }
             }
-            Phase::Connecting(connecting) => {
+            StreamPhase::Connecting(connecting) => {
                 let Some(id) = &self.id else { return };
                 match connecting.happened(id, event, &options, set) {
                     Ok(None) => {}
                     Ok(Some(mut connection)) => {
                         connection.give_credits();
-                        self.phase = Phase::Open(connection);
+                        self.phase = StreamPhase::Open(connection);
                     }
                     Err(refusal) => {
                         crate::log::refused("rconnect", &refusal.why);
@@ -187,11 +189,11 @@ impl StreamState {
                     }
                 }
             }
-            Phase::Accepting(..) => match event.kind {
+            StreamPhase::Accepting(..) => match event.kind {
                 RDMA_CM_EVENT_ESTABLISHED => self.open(),
                 _ => self.fail(event.errno()),
             },
-            Phase::Open(connection)
+            StreamPhase::Open(connection)
                 if matches!(event.kind, RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_DEVICE_REMOVAL) =>
             {
                 connection.progress();
@@ -201,8 +203,8 @@ impl StreamState {
         }
     }
 
-    pub(super) fn id(&self) -> Outcome<&Id> {
-        self.id.as_ref().ok_or_else(|| Refusal::plain(libc::EBADF))
+    pub(super) fn id(&self) -> Outcome<&ConnectionId> {
+        self.id.as_ref().ok_or_else(|| SocketRefusal::plain(libc::EBADF))
     }
 
     pub(super) fn changed(&mut self) {
@@ -216,79 +218,84 @@ impl StreamState {
 
     /// A listener takes requests, or leaves them, as there is room now.
     pub(super) fn take_requests(&mut self, set: &Set) {
-        if let (Phase::Listening(listening), Some(id)) = (&mut self.phase, &self.id) {
+        if let (StreamPhase::Listening(listening), Some(id)) = (&mut self.phase, &self.id) {
             listening.take_requests(id, set);
         }
     }
 
     fn fail(&mut self, errno: c_int) {
         self.error = errno;
-        self.phase = Phase::Failed(errno);
+        self.phase = StreamPhase::Failed(errno);
     }
 
     fn open(&mut self) {
-        self.phase = match std::mem::replace(&mut self.phase, Phase::Closed) {
-            Phase::Accepting(mut connection, _) => {
+        self.phase = match std::mem::replace(&mut self.phase, StreamPhase::Closed) {
+            StreamPhase::Accepting(mut connection, _) => {
                 connection.give_credits();
-                Phase::Open(connection)
+                StreamPhase::Open(connection)
             }
             other => other,
         };
     }
 
     /// Closes the socket; the objects that it had.
-    pub(super) fn end(&mut self, set: &Set) -> (Phase, Option<Id>) {
-        if let Phase::Open(connection) | Phase::Accepting(connection, _) = &self.phase {
+    pub(super) fn end(&mut self, set: &Set) -> (StreamPhase, Option<ConnectionId>) {
+        if let StreamPhase::Open(connection) | StreamPhase::Accepting(connection, _) = &self.phase {
             set.remove(connection.fd());
         }
         if let Some(id) = &self.id {
             set.remove(id.fd());
         }
-        let ended = (std::mem::replace(&mut self.phase, Phase::Closed), self.id.take());
+        let ended = (std::mem::replace(&mut self.phase, StreamPhase::Closed), self.id.take());
         self.changed();
         ended
     }
 
     /// What options depend on.
     pub(crate) fn about(&self) -> About {
-        let id = self.id.as_ref().filter(|_| matches!(self.phase, Phase::Open(_)));
+        let id = self.id.as_ref().filter(|_| matches!(self.phase, StreamPhase::Open(_)));
         About {
             kind: libc::SOCK_STREAM,
             domain: self.domain,
-            connected: matches!(self.phase, Phase::Connecting(_) | Phase::Accepting(..) | Phase::Open(_)),
-            listening: matches!(self.phase, Phase::Listening(_)),
-            segment: id.and_then(Id::path_mtu),
+            connected: matches!(
+                self.phase,
+                StreamPhase::Connecting(_) | StreamPhase::Accepting(..) | StreamPhase::Open(_)
+            ),
+            listening: matches!(self.phase, StreamPhase::Listening(_)),
+            segment: id.and_then(ConnectionId::path_mtu),
         }
     }
 
     /// Options that librdmacm must know before the socket has an address.
     pub(super) fn apply_options(&mut self) -> Outcome<()> {
-        let id = self.id.as_ref().ok_or_else(|| Refusal::plain(libc::EBADF))?;
+        let id = self.id.as_ref().ok_or_else(|| SocketRefusal::plain(libc::EBADF))?;
         self.options.apply(id, self.domain)
     }
 
     /// The connection; none while it isn't there yet.
-    pub(super) fn connection(&mut self) -> Outcome<Option<&mut Connection>> {
+    pub(super) fn connection(&mut self) -> Outcome<Option<&mut StreamConnection>> {
         match &mut self.phase {
-            Phase::Open(connection) => Ok(Some(connection)),
-            Phase::Connecting(_) | Phase::Accepting(..) => Ok(None),
-            Phase::Failed(errno) => Err(Refusal::plain(*errno)),
-            Phase::Closed => Err(Refusal::plain(libc::EBADF)),
-            Phase::Fresh | Phase::Listening(_) => Err(Refusal::plain(libc::ENOTCONN)),
+            StreamPhase::Open(connection) => Ok(Some(connection)),
+            StreamPhase::Connecting(_) | StreamPhase::Accepting(..) => Ok(None),
+            StreamPhase::Failed(errno) => Err(SocketRefusal::plain(*errno)),
+            StreamPhase::Closed => Err(SocketRefusal::plain(libc::EBADF)),
+            StreamPhase::Fresh | StreamPhase::Listening(_) => Err(SocketRefusal::plain(libc::ENOTCONN)),
         }
     }
 
     /// Whether no request is to be taken now.
     fn is_full(&self) -> bool {
-        matches!(&self.phase, Phase::Listening(listening) if listening.full)
+        matches!(&self.phase, StreamPhase::Listening(listening) if listening.full)
     }
 
     /// Whether the service thread must look after the socket, and when. One that is shown has its events dealt with by the thread.
-    pub(super) fn next_attention(&mut self, shown: bool) -> service::Next {
+    pub(super) fn next_attention(&mut self, shown: bool) -> service::NextAttendance {
         match &mut self.phase {
-            Phase::Listening(_) | Phase::Connecting(_) => service::Next::EVENT,
-            Phase::Accepting(..) => service::Next::event_or(Instant::now() + LOOK_AT_REQUESTS),
-            Phase::Open(connection) => {
+            StreamPhase::Listening(_) | StreamPhase::Connecting(_) => service::NextAttendance::EVENT,
+            StreamPhase::Accepting(..) => {
+                service::NextAttendance::event_or(Instant::now() + LOOK_AT_REQUESTS)
+            }
+            StreamPhase::Open(connection) => {
                 let due = match self.options.keep_alive_interval() {
                     Some(interval) if !connection.ends.is_over() => {
                         let now = Instant::now();
@@ -302,20 +309,22 @@ impl StreamState {
                     _ => None,
                 };
                 match (due, shown) {
-                    (Some(due), true) => service::Next::event_or(due),
-                    (Some(due), false) => service::Next::at(due),
-                    (None, true) => service::Next::EVENT,
-                    (None, false) => service::Next::NEVER,
+                    (Some(due), true) => service::NextAttendance::event_or(due),
+                    (Some(due), false) => service::NextAttendance::at(due),
+                    (None, true) => service::NextAttendance::EVENT,
+                    (None, false) => service::NextAttendance::NEVER,
                 }
             }
-            Phase::Fresh | Phase::Failed(_) | Phase::Closed => service::Next::NEVER,
+            StreamPhase::Fresh | StreamPhase::Failed(_) | StreamPhase::Closed => {
+                service::NextAttendance::NEVER
+            }
         }
     }
 
     /// What broke the socket, once.
     pub(super) fn take_error(&mut self) -> c_int {
         match &mut self.phase {
-            Phase::Open(connection) => connection.ends.take_error().unwrap_or(0),
+            StreamPhase::Open(connection) => connection.ends.take_error().unwrap_or(0),
             _ => std::mem::take(&mut self.error),
         }
     }

@@ -3,14 +3,14 @@
 use std::ffi::c_int;
 use std::time::Instant;
 
-use crate::call::{Outcome, Refusal};
-use crate::connection::{Connection, Piece};
-use crate::options::Options;
+use crate::call::{Outcome, SocketRefusal};
+use crate::connection::{Piece, StreamConnection};
+use crate::options::SocketOptions;
 use crate::runs::Runs;
 
-use super::Stream;
+use super::StreamSocket;
 
-impl Stream {
+impl StreamSocket {
     /// Sends from `pieces` of memory.
     ///
     /// # Safety
@@ -18,9 +18,9 @@ impl Stream {
     pub(crate) unsafe fn send(&self, pieces: &[libc::iovec], flags: c_int) -> Outcome<usize> {
         let total: usize = pieces.iter().map(|piece| piece.iov_len).sum();
         let mut piece = Piece::new();
-        self.transfer(flags, Options::send_deadline, |connection, done| {
+        self.transfer(flags, SocketOptions::send_deadline, |connection, done| {
             if !connection.ends.is_writable() {
-                return Some(Err(Refusal::plain(connection.ends.take_error().unwrap_or(libc::EPIPE))));
+                return Some(Err(SocketRefusal::plain(connection.ends.take_error().unwrap_or(libc::EPIPE))));
             }
             // SAFETY: the caller's promise.
             *done += unsafe { connection.send(Runs::behind(pieces, *done), &mut piece) };
@@ -36,7 +36,7 @@ impl Stream {
         let total: usize = pieces.iter().map(|piece| piece.iov_len).sum();
         let peek = flags & libc::MSG_PEEK != 0;
         let all = flags & libc::MSG_WAITALL != 0 && !peek;
-        self.transfer(flags, Options::receive_deadline, |connection, done| {
+        self.transfer(flags, SocketOptions::receive_deadline, |connection, done| {
             // The end may have come with the last bytes, and nothing comes after it.
             while connection.readable() > 0 {
                 let mut runs = Runs::behind(pieces, *done);
@@ -55,7 +55,7 @@ impl Stream {
                 return Some(Ok(()));
             }
             match connection.ends.take_error() {
-                Some(errno) => Some(Err(Refusal::plain(errno))),
+                Some(errno) => Some(Err(SocketRefusal::plain(errno))),
                 None if !connection.ends.is_readable() || total == 0 => Some(Ok(())),
                 None => None,
             }
@@ -74,9 +74,9 @@ impl Stream {
         flags: c_int,
     ) -> Outcome<usize> {
         let mut piece = Piece::new();
-        self.transfer(flags, Options::send_deadline, |connection, done| {
+        self.transfer(flags, SocketOptions::send_deadline, |connection, done| {
             if !connection.ends.is_writable() {
-                return Some(Err(Refusal::plain(connection.ends.broken().unwrap_or(libc::ECONNRESET))));
+                return Some(Err(SocketRefusal::plain(connection.ends.broken().unwrap_or(libc::ECONNRESET))));
             }
             let at = offset.wrapping_add(*done as u64);
             // SAFETY: the caller's promise.
@@ -93,8 +93,8 @@ impl Stream {
     fn transfer(
         &self,
         flags: c_int,
-        deadline: impl Fn(&Options) -> Option<Instant>,
-        mut step: impl FnMut(&mut Connection, &mut usize) -> Option<Outcome<()>>,
+        deadline: impl Fn(&SocketOptions) -> Option<Instant>,
+        mut step: impl FnMut(&mut StreamConnection, &mut usize) -> Option<Outcome<()>>,
     ) -> Outcome<usize> {
         let nonblocking = self.core.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         let until = if nonblocking { None } else { deadline(&self.lock()?.options) };
