@@ -1,16 +1,16 @@
 //! The catalogue: each reason with its number, which never changes its meaning, and its texts. Findings are in `findings`.
 
-use crate::entry::Entry;
+use crate::entry::Explanation;
 use crate::findings::FINDINGS;
 
 /// All reasons and findings, by number.
-pub fn all() -> impl Iterator<Item = &'static Entry> {
+pub fn all() -> impl Iterator<Item = &'static Explanation> {
     CATALOGUE.iter().chain(FINDINGS)
 }
 
 /// The entry with this number.
 #[must_use]
-pub fn entry(number: u16) -> Option<&'static Entry> {
+pub fn entry(number: u16) -> Option<&'static Explanation> {
     all().find(|entry| entry.number == number)
 }
 
@@ -24,8 +24,8 @@ const PROTECTION: &str = "IBV_WC_LOC_PROT_ERR";
 const LENGTH: &str = "IBV_WC_LOC_LEN_ERR";
 
 /// All reasons, by number.
-pub const CATALOGUE: &[Entry] = &[
-    Entry {
+pub const CATALOGUE: &[Explanation] = &[
+    Explanation {
         number: 1,
         title: "the request was posted to a queue pair that had failed before",
         means: "A failed queue pair accepts requests and flushes them. The cause isn't this request: an earlier line \
@@ -34,7 +34,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Look at the first failure; to reuse the queue pair take it to RESET, INIT, RTR and RTS, on both sides.",
         statuses: &[FLUSH],
     },
-    Entry {
+    Explanation {
         number: 10,
         title: "nothing comes back from the peer",
         means: "The request was sent retry_cnt + 1 times, and no packet came back. Possible causes: the peer's \
@@ -47,7 +47,7 @@ pub const CATALOGUE: &[Entry] = &[
                 is in RTR or RTS before the first request.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 11,
         title: "no queue pair has the peer's QP number",
         means: "The destination QPN belongs to no queue pair. Possible causes: the queue pair was never created, was \
@@ -58,7 +58,7 @@ pub const CATALOGUE: &[Entry] = &[
                 is the peer's qp_num, in host byte order.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 12,
         title: "the peer's queue pair accepts no packets",
         means: "A queue pair in RESET, INIT or ERR drops incoming packets. RESET or INIT: it isn't connected yet, \
@@ -70,7 +70,7 @@ pub const CATALOGUE: &[Entry] = &[
                 addresses.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 13,
         title: "the two sides don't agree on the first PSN",
         means: "Packets arrive with PSNs that the receiver doesn't expect: below rq_psn they look like duplicates, \
@@ -79,7 +79,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Exchange PSNs with QPNs and GIDs; set rq_psn (at RTR) to the peer's sq_psn (at RTS).",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 14,
         title: "there is no route to the peer's address",
         means: "The kernel has no route to the address of the GID, or can't create a socket for it; or a host on the \
@@ -90,7 +90,7 @@ pub const CATALOGUE: &[Entry] = &[
                 sgid_index: both must be of one address family, and of a network that the interface reaches.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 15,
         title: "the peer's process has ended",
         means: "The other process of this host exited or executed another program while requests were outstanding. \
@@ -101,7 +101,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Find out why the process ended; have both sides agree on the end before one of them exits.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 16,
         title: "the peer reports missing packets again and again",
         means: "The peer asked for the same packet more often than retry_cnt allows, and there is no local ACK \
@@ -111,7 +111,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Use a smaller path_mtu, and a timeout other than 0.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 17,
         title: "the peer's process receives the packets and doesn't answer",
         means: "The other process of this host has read the packets, and the queue pair with this number didn't \
@@ -121,7 +121,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Check that dest_qp_num of each side is the other's qp_num, and that rq_psn of each side is the other's sq_psn.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 18,
         title: "no process listens at the peer's UDP port 4791",
         means: "The peer's host answered with the ICMP message \"port unreachable\": the path works, and no process \
@@ -133,7 +133,7 @@ pub const CATALOGUE: &[Entry] = &[
                 address.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 19,
         title: "the peer's process is stopped",
         means: "The other process of this host is stopped by a signal (SIGSTOP, SIGTSTP) or a debugger. It answers \
@@ -144,7 +144,7 @@ pub const CATALOGUE: &[Entry] = &[
                 they outlast a stop.",
         statuses: &[RETRY],
     },
-    Entry {
+    Explanation {
         number: 20,
         title: "the first message came before the first receive was posted",
         means: "A SEND or an RDMA WRITE with immediate needs a receive at the peer. This queue pair has never used \
@@ -153,7 +153,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Post receives before the queue pair goes to RTR; rnr_retry 7 waits for ever.",
         statuses: &[RNR],
     },
-    Entry {
+    Explanation {
         number: 21,
         title: "the peer's receives are used up",
         means: "Earlier messages consumed all receives, and none was posted in time: the receiver doesn't repost, or \
@@ -163,7 +163,7 @@ pub const CATALOGUE: &[Entry] = &[
                waits for ever.",
         statuses: &[RNR],
     },
-    Entry {
+    Explanation {
         number: 22,
         title: "the peer had no receive",
         means: "The peer answered \"receiver not ready\" more often than rnr_retry allows. The peer doesn't use \
@@ -172,7 +172,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Post receives before RTR and repost them; rnr_retry 7 waits for ever.",
         statuses: &[RNR],
     },
-    Entry {
+    Explanation {
         number: 30,
         title: "no region or window has this key",
         means: "This process has never assigned the key. Usual causes: an rkey of another process or another \
@@ -184,7 +184,7 @@ pub const CATALOGUE: &[Entry] = &[
                 was sent.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
     },
-    Entry {
+    Explanation {
         number: 31,
         title: "the key's region or window has been deregistered",
         means: "The key was valid before. Requests must have completed, at both sides, before ibv_dereg_mr or \
@@ -194,7 +194,7 @@ pub const CATALOGUE: &[Entry] = &[
                 registration.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
     },
-    Entry {
+    Explanation {
         number: 32,
         title: "the key belongs to another protection domain than the queue pair",
         means: "A queue pair can use regions and windows of its own protection domain only.",
@@ -202,7 +202,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Register the memory, or create the queue pair, in the same protection domain.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
     },
-    Entry {
+    Explanation {
         number: 33,
         title: "the key belongs to a memory window that isn't bound for this access",
         means: "The window isn't bound, was bound again with another key, was invalidated, or is of type 2 and bound \
@@ -211,7 +211,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Bind the window, wait for the completion, and send the peer the key that the bind has set.",
         statuses: &[ACCESS, PROTECTION, OPERATION],
     },
-    Entry {
+    Explanation {
         number: 34,
         title: "the region or window doesn't permit this access",
         means: "Remote access needs IBV_ACCESS_REMOTE_READ, _WRITE or _ATOMIC of the region. Receives, and READs and \
@@ -221,7 +221,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Register the region with the right that is missing.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
     },
-    Entry {
+    Explanation {
         number: 35,
         title: "the range is outside the region",
         means: "The address or the length is wrong: an offset in place of an address, an address in another buffer, \
@@ -231,7 +231,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Use addresses from the region's first byte (mr->addr, or its iova) on, and lengths up to its end.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
     },
-    Entry {
+    Explanation {
         number: 36,
         title: "the address was byte-swapped or truncated when it was exchanged",
         means: "The key is valid, and the address is not. The address lies in the region after a byte swap, or with the \
@@ -240,7 +240,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Send 64-bit addresses with htobe64 and be64toh (htonl keeps 32 bits only), and keep them in a uint64_t.",
         statuses: &[ACCESS, PROTECTION, "IBV_WC_LOC_ACCESS_ERR", OPERATION],
     },
-    Entry {
+    Explanation {
         number: 37,
         title: "the queue pair doesn't permit this operation",
         means: "qp_access_flags of the responder's queue pair lacks the right. The rights of the region don't \
@@ -249,7 +249,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Set qp_access_flags (at INIT) to what peers may do: IBV_ACCESS_REMOTE_READ, _WRITE, _ATOMIC, _FLUSH_*.",
         statuses: &[INVALID],
     },
-    Entry {
+    Explanation {
         number: 38,
         title: "the memory behind the key is gone",
         means: "The region is registered, but its memory has since been freed, unmapped, truncated or protected. An \
@@ -258,7 +258,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Deregister a region before its memory is freed.",
         statuses: &[OPERATION, PROTECTION, "IBV_WC_LOC_ACCESS_ERR"],
     },
-    Entry {
+    Explanation {
         number: 39,
         title: "the key can't be invalidated",
         means: "SEND with invalidate and local invalidate take the key of a type 2 window that is bound to this \
@@ -267,7 +267,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Send the current key of the peer's window, over the queue pair that it is bound to.",
         statuses: &[ACCESS, "IBV_WC_MW_BIND_ERR"],
     },
-    Entry {
+    Explanation {
         number: 40,
         title: "the message is longer than the receive",
         means: "A SEND uses one receive, the oldest one, which must have room for the whole message. Receives are \
@@ -276,7 +276,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Post receives of at least the length of the longest message, or send shorter messages.",
         statuses: &[INVALID, LENGTH],
     },
-    Entry {
+    Explanation {
         number: 41,
         title: "a packet doesn't have the length that this side's path MTU requires",
         means: "Both sides of a connection must have the same path_mtu. The receiver refuses a packet that is longer \
@@ -285,7 +285,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Exchange path MTUs, and use the smaller one on both sides.",
         statuses: &[INVALID],
     },
-    Entry {
+    Explanation {
         number: 42,
         title: "the packet is invalid at this point of the message",
         means: "The opcodes came in an order that no message has, the length differs from the announced one, or the \
@@ -295,7 +295,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Report it, with a capture, to the maker of the peer's RDMA stack.",
         statuses: &[INVALID],
     },
-    Entry {
+    Explanation {
         number: 43,
         title: "a datagram doesn't fit into the receive: 40 bytes of GRH come before its data",
         means: "A receive of a UD queue pair is filled with 40 bytes of GRH and then the payload. The datagram is \
@@ -304,7 +304,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Make receives 40 bytes longer than the longest message.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 44,
         title: "a datagram has another Q_Key",
         means: "A UD queue pair accepts datagrams with its own Q_Key only, and drops others silently. If the highest \
@@ -313,7 +313,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Set wr.ud.remote_qkey to the qkey of the receiver's queue pair.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 50,
         title: "READs and atomics need max_rd_atomic of at least 1",
         means: "max_rd_atomic (at RTS) is the number of READs and atomics that this side may have outstanding. With \
@@ -322,7 +322,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Set max_rd_atomic at RTS, and max_dest_rd_atomic of the peer at RTR to at least the same value.",
         statuses: &["IBV_WC_LOC_QP_OP_ERR"],
     },
-    Entry {
+    Explanation {
         number: 51,
         title: "more READs and atomics are outstanding than max_dest_rd_atomic",
         means: "The requester's max_rd_atomic is above the responder's max_dest_rd_atomic.",
@@ -330,7 +330,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Exchange both values, and set max_rd_atomic to at most the peer's max_dest_rd_atomic.",
         statuses: &[INVALID],
     },
-    Entry {
+    Explanation {
         number: 52,
         title: "an atomic on an address that isn't a multiple of 8",
         means: "Atomics and atomic writes access 8 aligned bytes of the peer's memory.",
@@ -338,7 +338,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Align the remote variable to 8 bytes.",
         statuses: &[INVALID],
     },
-    Entry {
+    Explanation {
         number: 53,
         title: "the local buffer of an atomic has fewer than 8 bytes",
         means: "The local elements of an atomic receive the original value, which has 8 bytes.",
@@ -346,7 +346,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Give the request one element of 8 bytes.",
         statuses: &[LENGTH],
     },
-    Entry {
+    Explanation {
         number: 54,
         title: "a READ response doesn't have the requested length",
         means: "The two sides split the response into different packets: their path MTUs differ, or the peer's RDMA \
@@ -355,7 +355,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Use the same path_mtu on both sides.",
         statuses: &["IBV_WC_BAD_RESP_ERR"],
     },
-    Entry {
+    Explanation {
         number: 55,
         title: "the memory window can't be bound, or the key can't be invalidated",
         means: "The region must belong to the window's protection domain, be registered with IBV_ACCESS_MW_BIND and \
@@ -365,7 +365,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Register the region with IBV_ACCESS_MW_BIND, and invalidate a type 2 window before it is bound again.",
         statuses: &["IBV_WC_MW_BIND_ERR"],
     },
-    Entry {
+    Explanation {
         number: 60,
         title: "the peer refuses the request as invalid and gives no reason",
         means: "The peer doesn't use Ferroce, or its reason was lost. Usual causes: the message is longer than the \
@@ -375,7 +375,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Look at the peer's log, and at the status of its receive.",
         statuses: &[INVALID],
     },
-    Entry {
+    Explanation {
         number: 61,
         title: "the peer refuses the access and gives no reason",
         means: "The peer doesn't use Ferroce, or its reason was lost. Usual causes: a key that isn't valid there \
@@ -385,7 +385,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Look at the peer's log; compare address, length and rkey with the region.",
         statuses: &[ACCESS],
     },
-    Entry {
+    Explanation {
         number: 62,
         title: "the peer can't carry out the request and gives no reason",
         means: "The peer doesn't use Ferroce, or its reason was lost. Usual causes: the memory of its receive is \
@@ -394,7 +394,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Look at the peer's log, and at the lkey and addresses of its receives.",
         statuses: &[OPERATION],
     },
-    Entry {
+    Explanation {
         number: 70,
         title: "a completion queue has overrun",
         means: "More completions arrived than the queue holds. The queue can't be used any more, and neither can the \
@@ -404,7 +404,7 @@ pub const CATALOGUE: &[Entry] = &[
                 poll before posting more.",
         statuses: &[FLUSH],
     },
-    Entry {
+    Explanation {
         number: 71,
         title: "the XRC request doesn't name a shared receive queue of the target's domain",
         means: "remote_srqn must be the number of a shared receive queue of the XRC domain that the target belongs to.",
@@ -412,7 +412,7 @@ pub const CATALOGUE: &[Entry] = &[
         fix: "Exchange the number of the SRQ, in host byte order, and open the same XRC domain for target and SRQ.",
         statuses: &[INVALID],
     },
-    Entry {
+    Explanation {
         number: 72,
         title: "the process that owns the shared receive queue refuses the request",
         means: "An XRC target forwards requests to the process that owns the SRQ. That process has refused this one.",

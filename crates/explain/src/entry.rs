@@ -5,7 +5,7 @@ pub(crate) const FIRST_FINDING: u16 = 100;
 
 /// A reason, or a finding.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct Explanation {
     /// Its number: 34 is FC034.
     pub number: u16,
     /// What is wrong, in a few words without a full stop.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub statuses: &'static [&'static str],
 }
 
-impl Entry {
+impl Explanation {
     /// Whether it is a finding of `ferroce run --check` instead of the reason of a completion.
     #[must_use]
     pub const fn is_finding(&self) -> bool {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// A place in the program's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct CodeLocation {
     /// A function, or a module with an offset in it.
     pub function: String,
     /// A source file and a line in it, where debugging information has them.
@@ -25,10 +25,10 @@ pub struct Finding {
     /// Details.
     pub known: String,
     /// The place in the program.
-    pub place: Option<Place>,
+    pub place: Option<CodeLocation>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CodeLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.function)?;
         self.source.as_ref().map_or(Ok(()), |(file, line)| write!(f, " ({file}:{line})"))
@@ -210,7 +210,7 @@ mod tests {
             number: 100,
             about: "QP 0x000123".into(),
             known: "17 of 16".into(),
-            place: Some(Place { function: "main".into(), source: Some(("a \"b\".c".into(), 12)) }),
+            place: Some(CodeLocation { function: "main".into(), source: Some(("a \"b\".c".into(), 12)) }),
         }
     }
 

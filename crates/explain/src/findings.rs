@@ -1,6 +1,6 @@
 //! What `ferroce run --check` finds: uses of verbs that work here, and fail, hang or lose data on an adapter.
 
-use crate::entry::Entry;
+use crate::entry::Explanation;
 
 /// This finding is reported without `--check`, too.
 pub(crate) const ALWAYS_REPORTED: u16 = 103;
@@ -9,8 +9,8 @@ pub(crate) const ALWAYS_REPORTED: u16 = 103;
 pub(crate) const IN_DOUBT: u16 = 110;
 
 /// All findings, by number.
-pub const FINDINGS: &[Entry] = &[
-    Entry {
+pub const FINDINGS: &[Explanation] = &[
+    Explanation {
         number: 100,
         title: "more send requests are outstanding than the send queue holds",
         means: "A send request occupies its place in the send queue until its completion, or the completion of a \
@@ -22,7 +22,7 @@ pub const FINDINGS: &[Entry] = &[
         fix: "Signal at least one request in max_send_wr / 2, and poll its completion before posting more.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 101,
         title: "a region is deregistered while requests name it",
         means: "ibv_dereg_mr was called while send requests of this process use the region. They end with an error. \
@@ -32,7 +32,7 @@ pub const FINDINGS: &[Entry] = &[
                 ibv_dereg_mr.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 102,
         title: "a completion queue is smaller than the queues that complete into it",
         means: "Signaled send requests and posted receives may all complete before the program polls, and they are \
@@ -41,7 +41,7 @@ pub const FINDINGS: &[Entry] = &[
         fix: "Create the queue with an entry for each signaled send request and each receive that may be outstanding at once.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 103,
         title: "the call waits until events are acknowledged",
         means: "Each event that rdma_get_cm_event, ibv_get_cq_event or ibv_get_async_event returns must be \
@@ -54,7 +54,7 @@ pub const FINDINGS: &[Entry] = &[
                 destroyed.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 104,
         title: "a completion queue is armed with completions in it, and not polled before the wait",
         means: "ibv_req_notify_cq requests an event for the next completion that is added. For a completion that is \
@@ -64,7 +64,7 @@ pub const FINDINGS: &[Entry] = &[
         fix: "After ibv_req_notify_cq poll until the queue is empty, and wait only then.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 105,
         title: "the two ends of a connection have different path MTUs",
         means: "path_mtu of a queue pair differs from its peer's. Within a host, messages aren't split into packets \
@@ -75,7 +75,7 @@ pub const FINDINGS: &[Entry] = &[
                 active_mtu.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 106,
         title: "objects are left when their device is closed or the process exits",
         means: "A program must destroy the objects that it creates. On an adapter the remaining objects keep memory \
@@ -84,7 +84,7 @@ pub const FINDINGS: &[Entry] = &[
         fix: "Destroy queue pairs, then queues and regions, then protection domains, and close the device last.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 107,
         title: "more memory is registered than RLIMIT_MEMLOCK allows an adapter to pin",
         means: "An adapter pins the pages of each region, and the kernel counts them against RLIMIT_MEMLOCK of the \
@@ -94,7 +94,7 @@ pub const FINDINGS: &[Entry] = &[
         fix: "Raise the limit (`ulimit -l unlimited`, memlock in /etc/security/limits.conf), or register less.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 108,
         title: "a send buffer was written before the request's completion was polled",
         means: "From ibv_post_send until the request's completion is polled, the memory belongs to the adapter. The \
@@ -107,7 +107,7 @@ pub const FINDINGS: &[Entry] = &[
                 pair, is polled.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 109,
         title: "the program writes to a buffer that the adapter fills",
         means: "From ibv_post_recv, or from posting an RDMA READ or an atomic, until the completion is polled, the \
@@ -120,7 +120,7 @@ pub const FINDINGS: &[Entry] = &[
         fix: "Don't access the buffer until its completion is polled, and use a separate buffer for each receive.",
         statuses: &[],
     },
-    Entry {
+    Explanation {
         number: 110,
         title: "the program waits for a completion that no request asks for",
         means: "A request makes a completion if it has IBV_SEND_SIGNALED or its queue pair was created with \

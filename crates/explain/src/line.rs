@@ -8,7 +8,7 @@ use ferroce_types::WcStatus;
 
 /// Where the peer's queue pair is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Process {
+pub enum PeerLocation {
     /// In this process.
     This,
     /// In the process of this host with this PID.
@@ -25,7 +25,7 @@ pub struct PeerName {
     /// Its address.
     pub address: Option<IpAddr>,
     /// Its process.
-    pub process: Process,
+    pub process: PeerLocation,
 }
 
 /// What becomes of a send request.
@@ -106,9 +106,9 @@ impl fmt::Display for PeerName {
             write!(f, " at {address}")?;
         }
         match self.process {
-            Process::This => f.write_str(", this process"),
-            Process::Other(pid) => write!(f, ", process {pid}"),
-            Process::Unknown => Ok(()),
+            PeerLocation::This => f.write_str(", this process"),
+            PeerLocation::Other(pid) => write!(f, ", process {pid}"),
+            PeerLocation::Unknown => Ok(()),
         }
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     use crate::KeyFault;
     use crate::Rights;
 
-    const PEER: PeerName = PeerName { qpn: 0x456, address: None, process: Process::Other(4711) };
+    const PEER: PeerName = PeerName { qpn: 0x456, address: None, process: PeerLocation::Other(4711) };
 
     #[test]
     fn a_line_names_request_peer_reason_and_fix() {

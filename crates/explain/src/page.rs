@@ -1,7 +1,7 @@
 //! The page of a reason or a finding, for `ferroce explain` and `docs/errors`.
 
 use crate::findings::{ALWAYS_REPORTED, IN_DOUBT};
-use crate::{Entry, id, programs};
+use crate::{Explanation, id, programs};
 use ferroce_types::vendor_err;
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ fn filled(text: &str) -> String {
 
 /// The page of a reason, in Markdown.
 #[must_use]
-pub fn page(entry: &Entry) -> String {
+pub fn page(entry: &Explanation) -> String {
     let mut title = entry.title.to_owned();
     if let Some(first) = title.get_mut(..1) {
         first.make_ascii_uppercase();
@@ -78,7 +78,7 @@ Each page names a small program of the tests that makes the mistake.
 ";
 
     fn index() -> String {
-        let line = |entry: &Entry| format!("- [{0}]({0}.md): {1}\n", id(entry.number), entry.title);
+        let line = |entry: &Explanation| format!("- [{0}]({0}.md): {1}\n", id(entry.number), entry.title);
         std::iter::once(INTRODUCTION.to_owned()).chain(all().map(line)).collect()
     }
 

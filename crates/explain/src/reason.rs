@@ -238,7 +238,7 @@ impl Reason {
 
 /// A number that a peer has sent, if the catalogue lists it for the status: peers aren't trusted.
 fn known(reported: u16, status: WcStatus) -> Option<u16> {
-    let fits = |entry: &&crate::Entry| {
+    let fits = |entry: &&crate::Explanation| {
         !entry.is_finding() && entry.statuses.contains(&crate::statuses::status_name(status))
     };
     crate::entry(reported).filter(fits).map(|entry| entry.number)

@@ -2,7 +2,7 @@
 //! has the properties that it must have, and no other than those below, which have the types that they may have.
 
 use Kind::{List, Number, Object, OneOf, Reference, Text};
-use ferroce_explain::{FINDINGS, Finding, Place, ReportFormat};
+use ferroce_explain::{CodeLocation, FINDINGS, Finding, ReportFormat};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -107,9 +107,9 @@ fn check(value: &Value, kind: Kind, place: &str) -> Result<(), String> {
 fn report() -> String {
     let places = [
         None,
-        Some(Place { function: "main".into(), source: None }),
-        Some(Place { function: "f\"\\".into(), source: Some(("/src/a b\u{e9}.c".into(), 12)) }),
-        Some(Place { function: "g\u{1b}[2J".into(), source: Some(("../a.c".into(), 1)) }),
+        Some(CodeLocation { function: "main".into(), source: None }),
+        Some(CodeLocation { function: "f\"\\".into(), source: Some(("/src/a b\u{e9}.c".into(), 12)) }),
+        Some(CodeLocation { function: "g\u{1b}[2J".into(), source: Some(("../a.c".into(), 1)) }),
     ];
     let format = ReportFormat::Sarif;
     let findings = FINDINGS.iter().zip(places.iter().cycle());

@@ -1,6 +1,6 @@
 //! Where in the program a call was made.
 
-use ferroce_explain::Place;
+use ferroce_explain::CodeLocation;
 use std::backtrace::Backtrace;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -35,12 +35,12 @@ impl CallTrace {
     }
 
     /// The innermost function that isn't the library's.
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<CodeLocation> {
         frames(&format!("{:#}", self.0)).into_iter().filter(|frame| !frame.is_of_header()).find_map(|frame| {
             // A return address may be the first of the next function.
             let (module, offset) = module(frame.address.checked_sub(1)?)?;
             let function = frame.function.unwrap_or_else(|| format!("{module}+{offset:#x}"));
-            Some(Place { function, source: frame.source })
+            Some(CodeLocation { function, source: frame.source })
         })
     }
 }

@@ -4,7 +4,9 @@ use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::{Path, Qp};
 use crate::voice::Untold;
-use ferroce_explain::{InterfaceName, KeyFault, PeerName, Process, Reason, Report, RequestOutcome, Subject};
+use ferroce_explain::{
+    InterfaceName, KeyFault, PeerLocation, PeerName, Reason, Report, RequestOutcome, Subject,
+};
 use ferroce_host::is_stopped;
 use ferroce_hostlink::{Link, Unserved};
 use ferroce_mem::KeyTable;
@@ -212,7 +214,7 @@ impl QpEnv<'_> {
     fn peer(&self, failure: &Failure<'_, Arc<Ah>>) -> Option<PeerName> {
         if let Cause::QKey { from, .. } = failure.cause {
             let address = self.meta.as_ref().map(|meta| meta.src);
-            return Some(PeerName { qpn: from, address, process: Process::Unknown });
+            return Some(PeerName { qpn: from, address, process: PeerLocation::Unknown });
         }
         if self.qp.service == Service::Ud {
             return None;
@@ -220,12 +222,12 @@ impl QpEnv<'_> {
         let qpn = failure.params.dest_qpn;
         Some(match self.path? {
             Path::Shm { meta, link } => {
-                let other = link.peer_pid().map_or(Process::Unknown, Process::Other);
-                let process = if link.is_to_itself() { Process::This } else { other };
+                let other = link.peer_pid().map_or(PeerLocation::Unknown, PeerLocation::Other);
+                let process = if link.is_to_itself() { PeerLocation::This } else { other };
                 PeerName { qpn, address: Some(meta.dst), process }
             }
             Path::Udp { dest, .. } => {
-                PeerName { qpn, address: Some(dest.peer().ip()), process: Process::Unknown }
+                PeerName { qpn, address: Some(dest.peer().ip()), process: PeerLocation::Unknown }
             }
         })
     }
