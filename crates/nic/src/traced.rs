@@ -14,7 +14,7 @@ use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::WcStatus;
-use ferroce_watch::{BURST, Filter, Message, Trace};
+use ferroce_watch::{BURST, Filter, TraceBatch, TracedMessage};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,14 +129,14 @@ fn wanted(filter: &Filter, number: u32) -> qp::Traced {
 
 impl Tracer {
     /// Takes the messages that were noted. From now on those that match `filter` are noted.
-    fn take(&mut self, filter: Filter) -> (Trace, Vec<Noted>) {
+    fn take(&mut self, filter: Filter) -> (TraceBatch, Vec<Noted>) {
         let now = clock::now().0;
         let passed = now.saturating_sub(self.asked);
         let unseen = self.full.map_or(0, |full| now.saturating_sub(full));
         (self.filter, self.asked, self.full) = (filter, now, None);
         // The room is allocated here: threads that note a message allocate nothing.
         let noted = std::mem::replace(&mut self.noted, Vec::with_capacity(BURST));
-        (Trace { messages: Vec::new(), passed, unseen }, noted)
+        (TraceBatch { messages: Vec::new(), passed, unseen }, noted)
     }
 }
 
@@ -179,8 +179,8 @@ impl Adapter {
 }
 
 impl Noted {
-    fn to_message(&self) -> Message {
-        Message {
+    fn to_message(&self) -> TracedMessage {
+        TracedMessage {
             at: self.at,
             number: self.number,
             received: self.received,

@@ -14,8 +14,8 @@ use ferroce_netdev::PortState;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_watch::{
-    CompletionQueue, ConnectionManager, Counters, Device, Process, QueuePair, Region, SharedReceiveQueue,
-    TOLD, Wish, WorkQueue,
+    CompletionQueue, ConnectionManager, Counters, DeviceSnapshot, Process, QueuePair, Region,
+    SharedReceiveQueue, TOLD, Wish, WorkQueue,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -153,7 +153,7 @@ impl Account {
         if let Some(past) = PAST.lock().gone.get(name) {
             counters.add(past);
         }
-        self.process.devices.push(Device {
+        self.process.devices.push(DeviceSnapshot {
             name: name.into(),
             interface: context.device().info().netdev.name.as_str().into(),
             active: context.port().state == PortState::Active,

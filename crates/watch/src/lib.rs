@@ -15,7 +15,7 @@ mod trace;
 pub use bounded::MOST;
 pub use counters::{Counters, PORT_COUNTERS, port_counter};
 pub use text::{LONGEST_TEXT, Text, harmless};
-pub use trace::{BURST, Filter, Message, NAMED, Trace};
+pub use trace::{BURST, Filter, NAMED, TraceBatch, TracedMessage};
 
 use bounded::list;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ pub struct Process {
     pub slots: Vec<u16>,
     /// The devices that it has open.
     #[serde(deserialize_with = "list")]
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceSnapshot>,
     /// Its queue pairs.
     #[serde(deserialize_with = "list")]
     pub queue_pairs: Vec<QueuePair>,
@@ -142,7 +142,7 @@ pub struct ConnectionAccount {
 /// An open device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Device {
+pub struct DeviceSnapshot {
     /// Its name.
     pub name: Text,
     /// The interface that it stands for.
@@ -176,7 +176,7 @@ pub struct QueuePair {
     /// The send queue.
     pub send: WorkQueue,
     /// The oldest request of the send queue.
-    pub oldest: Option<Request>,
+    pub oldest: Option<PostedRequest>,
     /// The receive queue; `None`: it takes from a shared one.
     pub receive: Option<WorkQueue>,
     /// The number of its shared receive queue in this account.
@@ -220,7 +220,7 @@ pub struct WorkQueue {
 /// A request of a send queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Request {
+pub struct PostedRequest {
     /// The program's number of it.
     pub wr_id: u64,
     /// What it does.

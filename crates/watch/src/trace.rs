@@ -41,10 +41,10 @@ impl Filter {
 /// What has ended since the question before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Trace {
+pub struct TraceBatch {
     /// The messages, in the order of their ends.
     #[serde(deserialize_with = "list")]
-    pub messages: Vec<Message>,
+    pub messages: Vec<TracedMessage>,
     /// Nanoseconds since the question before.
     pub passed: u64,
     /// Nanoseconds of these in which nothing was noted, as [`BURST`] messages had been.
@@ -54,7 +54,7 @@ pub struct Trace {
 /// A message that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Message {
+pub struct TracedMessage {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub at: u64,
     /// The process's queue pair.
@@ -71,7 +71,7 @@ pub struct Message {
     pub status: u8,
 }
 
-impl Trace {
+impl TraceBatch {
     /// The form in which it is sent.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -106,14 +106,15 @@ mod tests {
 
     #[test]
     fn what_is_told_is_what_is_read_and_nonsense_is_nothing() {
-        let message = Message { at: 1, operation: "SEND".into(), bytes: u64::MAX, ..Message::default() };
-        let trace = Trace { messages: vec![message], passed: 5, unseen: 3 };
-        assert_eq!(Trace::from_bytes(&trace.to_bytes()), Some(trace));
+        let message =
+            TracedMessage { at: 1, operation: "SEND".into(), bytes: u64::MAX, ..TracedMessage::default() };
+        let trace = TraceBatch { messages: vec![message], passed: 5, unseen: 3 };
+        assert_eq!(TraceBatch::from_bytes(&trace.to_bytes()), Some(trace));
         let hostile = br#"{"messages":[{"operation":"a\u001b[2J\r\n","new":1}]}"#;
-        assert_eq!(Trace::from_bytes(hostile).unwrap().messages[0].operation, "a?[2J??");
+        assert_eq!(TraceBatch::from_bytes(hostile).unwrap().messages[0].operation, "a?[2J??");
         let many = format!("{{\"messages\":[{}]}}", vec!["{}"; crate::MOST + 1].join(","));
         for nonsense in ["", "[]x", "{\"passed\":-1}", "{\"messages\":[{\"status\":256}]}", &many] {
-            assert_eq!(Trace::from_bytes(nonsense.as_bytes()), None, "{nonsense:.40}");
+            assert_eq!(TraceBatch::from_bytes(nonsense.as_bytes()), None, "{nonsense:.40}");
         }
     }
 }

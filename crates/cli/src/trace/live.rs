@@ -5,7 +5,7 @@ use crate::output;
 use crate::watch::NO_LIST;
 use ferroce_explain::STATUSES;
 use ferroce_nic::host::{Told, Tracer, Watched, ask_all};
-use ferroce_nic::watch::{Filter, LONGEST, Message, NAMED, Trace, Wish};
+use ferroce_nic::watch::{Filter, LONGEST, NAMED, TraceBatch, TracedMessage, Wish};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub fn trace(options: &TraceOptions<'_>, pid: u32) -> Result<ExitCode, String> {
         };
         match &answer {
             Told::Account(bytes) => {
-                let trace = Trace::from_bytes(bytes).ok_or_else(|| why(Told::Nonsense))?;
+                let trace = TraceBatch::from_bytes(bytes).ok_or_else(|| why(Told::Nonsense))?;
                 complained = false;
                 if !lines.print(&trace)? {
                     break;
@@ -88,7 +88,7 @@ struct LiveOutput<'a> {
 
 impl LiveOutput<'_> {
     /// Prints what has ended; false: the reader has seen enough.
-    fn print(&mut self, trace: &Trace) -> Result<bool, String> {
+    fn print(&mut self, trace: &TraceBatch) -> Result<bool, String> {
         let mut text = String::new();
         let chosen = trace.messages.iter().filter(|message| self.options.names(message.operation.as_str()));
         for message in chosen.take(usize::try_from(self.left).unwrap_or(usize::MAX)) {
@@ -116,8 +116,8 @@ impl LiveOutput<'_> {
         }
     }
 
-    fn line(&self, message: &Message, seconds: f64) -> String {
-        let Message { number, operation, bytes, wr_id, .. } = message;
+    fn line(&self, message: &TracedMessage, seconds: f64) -> String {
+        let TracedMessage { number, operation, bytes, wr_id, .. } = message;
         let way = if message.received { "in" } else { "out" };
         format!(
             "{seconds:12.6} {way:3} {} QP {number:#08x} {operation}, {bytes} bytes, request {wr_id}: {}",
@@ -126,7 +126,7 @@ impl LiveOutput<'_> {
         )
     }
 
-    fn to_json(&self, message: &Message, seconds: f64) -> Value {
+    fn to_json(&self, message: &TracedMessage, seconds: f64) -> Value {
         json!({
             "seconds": seconds,
             "direction": if message.received { "in" } else { "out" },
@@ -166,17 +166,17 @@ mod tests {
             acks: false,
         };
         let lines = LiveOutput { options: &options, pid: 7, first: None, left: 1 };
-        let message = Message {
+        let message = TracedMessage {
             number: 0x12_3456,
             operation: "RDMA WRITE".into(),
             bytes: 64,
             wr_id: 5,
             status: 10,
-            ..Message::default()
+            ..TracedMessage::default()
         };
         let line = "    0.500000 out 7 QP 0x123456 RDMA WRITE, 64 bytes, request 5: IBV_WC_REM_ACCESS_ERR";
         assert_eq!(lines.line(&message, 0.5), line);
-        let receive = Message { received: true, status: 0, ..message };
+        let receive = TracedMessage { received: true, status: 0, ..message };
         assert!(lines.line(&receive, 0.5).ends_with(": IBV_WC_SUCCESS"));
         assert_eq!(lines.to_json(&receive, 0.5)["direction"], "in");
         assert_eq!(status(255), "status 255");

@@ -2,7 +2,7 @@
 //! they like.
 
 use super::ProcessAnswer;
-use ferroce_nic::watch::{CompletionQueue, Device, Process, QueuePair, Region, SharedReceiveQueue};
+use ferroce_nic::watch::{CompletionQueue, DeviceSnapshot, Process, QueuePair, Region, SharedReceiveQueue};
 use std::collections::BTreeMap;
 use std::mem::size_of;
 
@@ -42,7 +42,7 @@ impl KeptAccounts {
 
 /// Bytes of an account's lists, without their texts.
 fn size_of_entries(account: &Process) -> usize {
-    account.devices.len() * size_of::<Device>()
+    account.devices.len() * size_of::<DeviceSnapshot>()
         + account.queue_pairs.len() * size_of::<QueuePair>()
         + account.completion_queues.len() * size_of::<CompletionQueue>()
         + account.shared_receive_queues.len() * size_of::<SharedReceiveQueue>()

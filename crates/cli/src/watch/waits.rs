@@ -2,7 +2,7 @@
 
 use super::{ProcessAnswer, WatchedProcess};
 use ferroce_explain::{entry, id};
-use ferroce_nic::watch::{Peer, Process, QueuePair, Request};
+use ferroce_nic::watch::{Peer, PostedRequest, Process, QueuePair};
 use ferroce_types::slot_of;
 use std::collections::HashMap;
 
@@ -98,12 +98,12 @@ fn failed(pair: &QueuePair) -> String {
     }
 }
 
-fn named(request: &Request) -> String {
+fn named(request: &PostedRequest) -> String {
     format!("request {} ({}, {} bytes)", request.wr_id, request.operation, request.length)
 }
 
 /// Why the oldest request hasn't ended.
-fn unanswered(pair: &QueuePair, oldest: &Request, peer: Option<&QueuePair>) -> String {
+fn unanswered(pair: &QueuePair, oldest: &PostedRequest, peer: Option<&QueuePair>) -> String {
     let takes_receive = oldest.operation.as_str().starts_with("SEND")
         || oldest.operation.as_str().ends_with("with immediate");
     if let Some(waited) = oldest.waits_for_receive {
@@ -146,8 +146,13 @@ pub mod tests {
     use ferroce_nic::watch::{CompletionQueue, SharedReceiveQueue, WorkQueue};
 
     pub fn pair(number: u32, peer: u32, sends: u32, receives: u32) -> QueuePair {
-        let oldest =
-            Request { wr_id: 7, operation: "SEND".into(), length: 64, started: true, ..Request::default() };
+        let oldest = PostedRequest {
+            wr_id: 7,
+            operation: "SEND".into(),
+            length: 64,
+            started: true,
+            ..PostedRequest::default()
+        };
         QueuePair {
             number,
             state: "RTS".into(),
@@ -186,7 +191,8 @@ pub mod tests {
         assert_eq!(text, "waits with request 7 (SEND, 64 bytes): its peer has no receive posted");
         assert!(!mutual);
         let mut refused = pair(1, 2, 3, 1);
-        refused.oldest = refused.oldest.map(|oldest| Request { waits_for_receive: Some(3999), ..oldest });
+        refused.oldest =
+            refused.oldest.map(|oldest| PostedRequest { waits_for_receive: Some(3999), ..oldest });
         let (text, _) = says(refused, pair(2, 1, 0, 0));
         assert_eq!(text, "waits with request 7 (SEND, 64 bytes): its peer has had no receive posted for 3 s");
         let (text, _) = says(pair(1, 2, 0, 0), pair(2, 1, 0, 0));

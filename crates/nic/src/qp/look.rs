@@ -5,7 +5,7 @@ use crate::watched::named;
 use ferroce_os::clock;
 use ferroce_queues::Cq;
 use ferroce_types::QpState;
-use ferroce_watch::{Peer, QueuePair, Request, Text, WorkQueue};
+use ferroce_watch::{Peer, PostedRequest, QueuePair, Text, WorkQueue};
 use ferroce_wire::Service;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Qp {
             None => Some(self.rq.try_lock()?.fill()),
         };
         let proto = &inner.proto;
-        let oldest = proto.oldest().map(|oldest| Request {
+        let oldest = proto.oldest().map(|oldest| PostedRequest {
             wr_id: oldest.wr.wr_id,
             operation: operation_of_request(&oldest.wr.op).0.into(),
             length: u64::from(oldest.len),
