@@ -19,5 +19,5 @@ pub use ferroce_wire::cm::{
     SidrRequest, SidrStatus, Transport,
 };
 pub use manager::end_all;
-pub use port::{Bind, Port, bind};
+pub use port::{Bind, BoundPort, bind};
 pub use state::{CmEvent, Connection, Incoming, Sink};

@@ -37,14 +37,14 @@ pub struct Bind {
 
 /// A bound port. It is free again when this is dropped, or when the process dies.
 #[derive(Debug)]
-pub struct Port {
+pub struct BoundPort {
     manager: &'static Manager,
     wanted: Bind,
-    listening: Mutex<class::ListeningPort, Listening>,
+    listening: Mutex<class::ListeningPort, PortListener>,
 }
 
 #[derive(Debug)]
-struct Listening {
+struct PortListener {
     /// `None`: a label.
     held: Option<HeldPort>,
     listener: Option<ListenerId>,
@@ -55,7 +55,7 @@ struct Listening {
 /// # Errors
 /// EADDRNOTAVAIL when a process of this host has it and one of the two addresses stands for all, EADDRINUSE when both have the same
 /// address of one interface, as the kernel decides; EADDRNOTAVAIL also when no port is left to choose, EACCES for a port below 1024 without CAP_NET_BIND_SERVICE.
-pub fn bind(wanted: &Bind) -> Result<Port> {
+pub fn bind(wanted: &Bind) -> Result<BoundPort> {
     let manager = manager()?;
     let mut wanted = *wanted;
     let held = match (wanted.address.port(), wanted.label) {
@@ -70,11 +70,11 @@ pub fn bind(wanted: &Bind) -> Result<Port> {
             Some(hold(manager, &wanted, port)?.map_err(|error| taken(error, &port_address(&wanted, port)))?)
         }
     };
-    let listening = Mutex::new(Listening { held, listener: None });
-    Ok(Port { manager, wanted, listening })
+    let listening = Mutex::new(PortListener { held, listener: None });
+    Ok(BoundPort { manager, wanted, listening })
 }
 
-impl Port {
+impl BoundPort {
     /// Address and port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -118,7 +118,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for BoundPort {
     fn drop(&mut self) {
         let Some(id) = self.listening.get_mut().listener else { return };
         let sink = self.manager.with(|state| {

@@ -190,7 +190,7 @@ impl NativeDomain {
 /// A listener. It ends with its handle.
 pub struct NativeListener {
     /// `None` while it is dropped.
-    port: Option<ferroce_connect::Port>,
+    port: Option<ferroce_connect::BoundPort>,
     mail: Arc<Mail<Asked>>,
 }
 
@@ -198,7 +198,7 @@ impl NativeListener {
     /// Its address and port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.port.as_ref().map_or_else(|| SocketAddr::from(([0; 4], 0)), ferroce_connect::Port::address)
+        self.port.as_ref().map_or_else(|| SocketAddr::from(([0; 4], 0)), ferroce_connect::BoundPort::address)
     }
 
     /// The oldest request: its connection, the requester's address, and its attributes. Without one, `waker` is woken by the next.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use ferroce_connect::{Bind, Port, Transport};
+use ferroce_connect::{Bind, BoundPort, Transport};
 use ferroce_ibverbs::abi::{IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
@@ -43,7 +43,7 @@ pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<SharedDe
 }
 
 /// Takes a port at `source`, which has been checked.
-pub(crate) fn take_port(id: &CmId, source: SocketAddr, label: bool) -> Outcome<Arc<Port>> {
+pub(crate) fn take_port(id: &CmId, source: SocketAddr, label: bool) -> Outcome<Arc<BoundPort>> {
     let Some(space) = id.space else {
         return Err(Refusal::invalid(
             "RDMA_PS_IPOIB: there is no IP over InfiniBand, the network is Ethernet",

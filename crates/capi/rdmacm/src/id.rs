@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ferroce_connect::{Connection, Ece, Port, PortSpace};
+use ferroce_connect::{BoundPort, Connection, Ece, PortSpace};
 use ferroce_ibverbs::call::Outcome;
 use ferroce_nic::{DeviceNews, EventQueue};
 use ferroce_os::sync::{Mutex, class};
@@ -76,7 +76,7 @@ pub(crate) struct IdState {
     /// Where its events go.
     pub(crate) queue: Arc<Queue>,
     pub(crate) options: IdOptions,
-    pub(crate) port: Option<Arc<Port>>,
+    pub(crate) port: Option<Arc<BoundPort>>,
     /// Addresses and the way between them, as far as they are known.
     pub(crate) place: IdPlace,
     pub(crate) connection: Option<Arc<Connection>>,

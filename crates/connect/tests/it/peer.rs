@@ -1,7 +1,7 @@
 //! A process that binds ports and makes connections, by commands of one line each.
 
 use ferroce_connect::{
-    Accept, Answer, Bind, CmEvent, Connect, Connection, ConnectionEvent, Ece, IpHeader, Lookup, Port,
+    Accept, Answer, Bind, BoundPort, CmEvent, Connect, Connection, ConnectionEvent, Ece, IpHeader, Lookup,
     PortSpace, QpParams, RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
 };
 use ferroce_nic::Context;
@@ -130,7 +130,7 @@ impl Sink for Ear {
 struct Process {
     happened: Arc<Happened>,
     contexts: Vec<Arc<Context>>,
-    ports: HashMap<String, Port>,
+    ports: HashMap<String, BoundPort>,
     connections: HashMap<String, Connection>,
 }
 
