@@ -1,9 +1,9 @@
 //! The side that asks for a connection.
 
 use crate::cm::{Cm, MadWay};
-use crate::connection::{CmState, Connection, Peer};
+use crate::connection::{CmState, ConnectionRecord, PeerKey};
 use crate::time;
-use crate::types::{Connect, ConnectionEvent, Error, Handle, Route};
+use crate::types::{CmError, Connect, ConnectionEvent, ConnectionRoute, Handle};
 use ferroce_wire::cm::{
     ConnectPath, IP_HEADER_LEN, IpHeader, Mad, Message, Mra, Reject, RejectReason, Rejected, Reply, Request,
     ServiceId,
@@ -17,13 +17,13 @@ const NO_LID: u16 = 0xffff;
 pub(crate) fn with_header<const N: usize>(
     header: Option<&IpHeader>,
     private_data: &[u8],
-) -> Result<[u8; N], Error> {
+) -> Result<[u8; N], CmError> {
     let header = header.map(IpHeader::emit);
     let begin = if header.is_some() { IP_HEADER_LEN } else { 0 };
     let mut data = [0; N];
     let given = private_data.len();
     let Some(room) = data.get_mut(begin..begin + given) else {
-        return Err(Error::PrivateData { given, most: N - begin });
+        return Err(CmError::PrivateData { given, most: N - begin });
     };
     room.copy_from_slice(private_data);
     if let Some(header) = header {
@@ -47,7 +47,7 @@ impl Cm {
     ///
     /// # Errors
     /// Too much private data, or too many connections.
-    pub fn connect(&mut self, now: Duration, wanted: &Connect<'_>) -> Result<Handle, Error> {
+    pub fn connect(&mut self, now: Duration, wanted: &Connect<'_>) -> Result<Handle, CmError> {
         let private_data = with_header(wanted.header.as_ref(), wanted.private_data)?;
         let id = self.new_id()?;
         let Connect { route, qp, .. } = *wanted;
@@ -78,14 +78,14 @@ impl Cm {
             ece: wanted.ece,
             private_data,
         };
-        let connection = Connection {
+        let connection = ConnectionRecord {
             own_qpn: qp.qpn,
             own_guid: wanted.ca_guid,
             interval: time::round_trip(time::PACKET_LIFE, time::RESPONSE_TIMEOUT),
             retries: time::MAX_RETRIES,
             time_wait: time::of_code(qp.ack_timeout),
             ports: ports(wanted.header.as_ref(), wanted.service_id),
-            ..Connection::new(CmState::RequestSent, now, id, route, u64::from(id), wanted.service_id)
+            ..ConnectionRecord::new(CmState::RequestSent, now, id, route, u64::from(id), wanted.service_id)
         };
         let mad = connection.mad(Message::Request(request));
         let handle = self.add(connection);
@@ -105,7 +105,7 @@ impl Cm {
         let is_again = connection.remote == reply.local_comm_id;
         match connection.state {
             CmState::RequestSent => {
-                let peer = Peer { address: way.from, ca_guid: reply.ca_guid };
+                let peer = PeerKey { address: way.from, ca_guid: reply.ca_guid };
                 connection.remote = reply.local_comm_id;
                 connection.peer_qpn = reply.qpn;
                 connection.peer = Some(peer);
@@ -123,7 +123,7 @@ impl Cm {
     }
 
     /// The peer's QPN belongs to connection `id` from now on: one that had it is over, and the peer knows nothing of it.
-    fn replace_stale(&mut self, now: Duration, qpn: (Peer, u32), id: u32) {
+    fn replace_stale(&mut self, now: Duration, qpn: (PeerKey, u32), id: u32) {
         if let Some(stale) = self.by_peer_qpn.insert(qpn, id) {
             let _ = self.disconnect(now, Handle(stale));
         }
@@ -133,10 +133,10 @@ impl Cm {
     ///
     /// # Errors
     /// There is no reply, or the peer has gone meanwhile.
-    pub fn establish(&mut self, handle: Handle) -> Result<(), Error> {
+    pub fn establish(&mut self, handle: Handle) -> Result<(), CmError> {
         let connection = self.of(handle)?;
         if connection.state != CmState::ReplyReceived {
-            return Err(Error::State { state: connection.state.name() });
+            return Err(CmError::State { state: connection.state.name() });
         }
         connection.state = CmState::Established;
         self.send_ready_to_use(handle.0);
@@ -191,7 +191,7 @@ impl Cm {
 }
 
 /// A route as the path of a REQ.
-fn path(route: &Route, ack_timeout: u8) -> ConnectPath {
+fn path(route: &ConnectionRoute, ack_timeout: u8) -> ConnectPath {
     ConnectPath {
         local_lid: NO_LID,
         remote_lid: NO_LID,

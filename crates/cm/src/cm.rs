@@ -1,9 +1,11 @@
 //! The communication manager: its tables, timers, and what comes to it.
 
-use crate::connection::{CmState, Connection, Peer, Repeated};
+use crate::connection::{CmState, ConnectionRecord, PeerKey, Repeated};
 use crate::stray;
 use crate::time;
-use crate::types::{AddressedMad, ConnectionEvent, Error, Event, Handle, Listen, ListenerId, Route, Status};
+use crate::types::{
+    AddressedMad, CmError, ConnectionEvent, ConnectionRoute, Event, Handle, Listen, ListenerId, Status,
+};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{Mad, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,12 +39,12 @@ pub struct Cm {
     config: Config,
     next_id: u32,
     next_listener: u64,
-    pub(crate) connections: BTreeMap<u32, Connection>,
+    pub(crate) connections: BTreeMap<u32, ConnectionRecord>,
     pub(crate) listeners: BTreeMap<ListenerId, Listener>,
     /// Requests of peers by what the peers call them.
-    pub(crate) by_peer_id: BTreeMap<(Peer, u32), u32>,
+    pub(crate) by_peer_id: BTreeMap<(PeerKey, u32), u32>,
     /// Connections by the peer's QPN.
-    pub(crate) by_peer_qpn: BTreeMap<(Peer, u32), u32>,
+    pub(crate) by_peer_qpn: BTreeMap<(PeerKey, u32), u32>,
     /// Lookups of peers that wait to be answered, by what the peers call them.
     pub(crate) lookups: BTreeMap<(HostAddr, u32), u32>,
     timers: BTreeSet<(Duration, u32)>,
@@ -101,7 +103,7 @@ impl Cm {
     /// to its request.
     #[must_use]
     pub fn unanswered(&self, now: Duration, handle: Handle) -> Option<(SocketAddr, Duration)> {
-        let asks = |c: &&Connection| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
+        let asks = |c: &&ConnectionRecord| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
         let connection = self.connections.get(&handle.0).filter(asks)?;
         let (repeated, timer) = (connection.repeated.as_ref()?, connection.timer?);
         let rest = timer.saturating_sub(now) + u32::from(repeated.left) * repeated.interval;
@@ -110,7 +112,7 @@ impl Cm {
 
     /// The connections and lookups that aren't over.
     pub fn statuses(&self) -> impl Iterator<Item = Status> {
-        self.connections.values().filter(|c| c.state != CmState::Closed).map(Connection::status)
+        self.connections.values().filter(|c| c.state != CmState::Closed).map(ConnectionRecord::status)
     }
 
     /// The listeners, each with the number of requests in its backlog.
@@ -126,7 +128,7 @@ impl Cm {
 
     /// Between which addresses a connection is.
     #[must_use]
-    pub fn route(&self, handle: Handle) -> Option<Route> {
+    pub fn route(&self, handle: Handle) -> Option<ConnectionRoute> {
         self.connections.get(&handle.0).map(|connection| connection.route)
     }
 
@@ -201,7 +203,7 @@ impl Cm {
     }
 
     /// The process whose connections have these IDs has died: its connections end as by its own message.
-    pub fn peer_gone(&mut self, now: Duration, mut is_it: impl FnMut(u32, &Route) -> bool) {
+    pub fn peer_gone(&mut self, now: Duration, mut is_it: impl FnMut(u32, &ConnectionRoute) -> bool) {
         let gone: Vec<u32> = self
             .connections
             .values()
@@ -213,8 +215,8 @@ impl Cm {
 
     /// A process that was asked may be gone, or just going: requests that wait for an answer by these routes are sent again soon, and
     /// find out. That counts as no repetition, and doesn't prolong the whole wait.
-    pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&Route) -> bool) {
-        let asks = |c: &&Connection| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
+    pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&ConnectionRoute) -> bool) {
+        let asks = |c: &&ConnectionRecord| matches!(c.state, CmState::RequestSent | CmState::LookupSent);
         let asking = self.connections.values().filter(asks).filter(|c| is_it(&c.route));
         let ids: Vec<u32> = asking.map(|c| c.local).collect();
         for id in ids {
@@ -232,7 +234,7 @@ impl Cm {
     ///
     /// # Errors
     /// There are too many.
-    pub(crate) fn new_id(&mut self) -> Result<u32, Error> {
+    pub(crate) fn new_id(&mut self) -> Result<u32, CmError> {
         let most = self.config.max_connections;
         if self.connections.len() >= most {
             // Those that only wait for their peers' last words.
@@ -240,7 +242,7 @@ impl Cm {
             orphans.into_iter().for_each(|id| self.remove(id));
         }
         if self.connections.len() >= most {
-            return Err(Error::TooMany { most });
+            return Err(CmError::TooMany { most });
         }
         let mask = 1_u32.checked_shl(self.config.id_bits).map_or(u32::MAX, |beyond| beyond - 1);
         for _ in 0..=self.connections.len() {
@@ -251,11 +253,11 @@ impl Cm {
                 return Ok(id);
             }
         }
-        Err(Error::TooMany { most })
+        Err(CmError::TooMany { most })
     }
 
     /// Keeps a connection, and counts it in the backlog of its listener until [`Cm::take`].
-    pub(crate) fn add(&mut self, connection: Connection) -> Handle {
+    pub(crate) fn add(&mut self, connection: ConnectionRecord) -> Handle {
         let id = connection.local;
         if let Some(listener) = connection.backlog_of.and_then(|id| self.listeners.get_mut(&id)) {
             listener.waiting += 1;
@@ -324,7 +326,9 @@ impl Cm {
 
     /// Sends a MAD to the peer of a connection.
     pub(crate) fn send(&mut self, id: u32, mad: Mad) {
-        if let Some(Route { from, to, traffic_class, .. }) = self.connections.get(&id).map(|c| c.route) {
+        if let Some(ConnectionRoute { from, to, traffic_class, .. }) =
+            self.connections.get(&id).map(|c| c.route)
+        {
             self.transmits.push_back(AddressedMad { from, to, traffic_class, mad });
         }
     }
@@ -356,8 +360,8 @@ impl Cm {
     ///
     /// # Errors
     /// There is none: it is over.
-    pub(crate) fn of(&mut self, handle: Handle) -> Result<&mut Connection, Error> {
-        self.connections.get_mut(&handle.0).ok_or(Error::State { state: CmState::Closed.name() })
+    pub(crate) fn of(&mut self, handle: Handle) -> Result<&mut ConnectionRecord, CmError> {
+        self.connections.get_mut(&handle.0).ok_or(CmError::State { state: CmState::Closed.name() })
     }
 }
 

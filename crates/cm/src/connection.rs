@@ -1,6 +1,6 @@
 //! A connection or lookup as the communication manager knows it.
 
-use crate::types::{ListenerId, Route, Status};
+use crate::types::{ConnectionRoute, ListenerId, Status};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{CommIds, Mad, Message, ServiceId};
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl CmState {
 
 /// By what a peer is known that calls itself so.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PeerKey {
     pub(crate) address: HostAddr,
     pub(crate) ca_guid: u64,
 }
@@ -95,12 +95,12 @@ pub(crate) struct Repeated {
 
 /// A connection or lookup.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ConnectionRecord {
     pub(crate) state: CmState,
     pub(crate) local: u32,
     /// The peer's communication ID; 0: not known yet.
     pub(crate) remote: u32,
-    pub(crate) route: Route,
+    pub(crate) route: ConnectionRoute,
     /// Of the request: all messages have it.
     pub(crate) transaction: u64,
     /// What it was asked for.
@@ -110,7 +110,7 @@ pub(crate) struct Connection {
     /// When a state began that [waits](CmState::waits).
     pub(crate) since: Duration,
     /// The peer, once it is known.
-    pub(crate) peer: Option<Peer>,
+    pub(crate) peer: Option<PeerKey>,
     pub(crate) peer_qpn: u32,
     pub(crate) own_qpn: u32,
     pub(crate) own_guid: u64,
@@ -127,13 +127,13 @@ pub(crate) struct Connection {
     pub(crate) orphan: bool,
 }
 
-impl Connection {
+impl ConnectionRecord {
     /// A connection in its first state, at `since`.
     pub(crate) const fn new(
         state: CmState,
         since: Duration,
         local: u32,
-        route: Route,
+        route: ConnectionRoute,
         transaction: u64,
         service_id: ServiceId,
     ) -> Self {

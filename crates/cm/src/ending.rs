@@ -1,8 +1,8 @@
 //! How connections end: on request, by a rejection, when a peer is silent or gone, or with their user.
 
 use crate::cm::{Cm, MadWay};
-use crate::connection::{CmState, Connection, Peer};
-use crate::types::{ConnectionEvent, Error, Handle};
+use crate::connection::{CmState, ConnectionRecord, PeerKey};
+use crate::types::{CmError, ConnectionEvent, Handle};
 use ferroce_wire::cm::{
     CommIds, DisconnectRequest, Mad, Message, Reject, RejectReason, Rejected, SidrStatus,
 };
@@ -13,11 +13,11 @@ impl Cm {
     ///
     /// # Errors
     /// It hasn't been accepted or rejected.
-    pub fn disconnect(&mut self, now: Duration, handle: Handle) -> Result<(), Error> {
+    pub fn disconnect(&mut self, now: Duration, handle: Handle) -> Result<(), CmError> {
         let Some(connection) = self.connections.get_mut(&handle.0) else { return Ok(()) };
         match connection.state {
             CmState::RequestReceived | CmState::LookupReceived => {
-                return Err(Error::State { state: connection.state.name() });
+                return Err(CmError::State { state: connection.state.name() });
             }
             CmState::ReplySent | CmState::Established => {
                 connection.wait(CmState::DisconnectSent, now);
@@ -118,7 +118,7 @@ impl Cm {
             // A requester that gives up knows its own ID only.
             0 => {
                 let [guid, ..] = reject.info.as_chunks::<8>().0 else { return };
-                let peer = Peer { address: way.from, ca_guid: u64::from_be_bytes(*guid) };
+                let peer = PeerKey { address: way.from, ca_guid: u64::from_be_bytes(*guid) };
                 match self.by_peer_id.get(&(peer, reject.local_comm_id)) {
                     Some(&id) if reject.reason == RejectReason::TIMEOUT => id,
                     _ => return,
@@ -239,7 +239,7 @@ impl Cm {
     }
 }
 
-fn disconnect_request(connection: &Connection) -> Mad {
+fn disconnect_request(connection: &ConnectionRecord) -> Mad {
     let ids = connection.ids();
     connection.mad(Message::DisconnectRequest(DisconnectRequest { ids, remote_qpn: connection.peer_qpn }))
 }

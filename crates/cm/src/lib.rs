@@ -22,6 +22,6 @@ mod types;
 pub use cm::{Cm, Config};
 pub use stray::answer_for_nobody;
 pub use types::{
-    Accept, AddressedMad, Answer, Connect, ConnectionEvent, Error, Event, Handle, Listen, ListenerId, Lookup,
-    QpParams, Route, Status,
+    Accept, AddressedMad, CmError, Connect, ConnectionEvent, ConnectionQp, ConnectionRoute, Event, Handle,
+    Listen, ListenerId, Lookup, LookupReply, Status,
 };

@@ -2,10 +2,10 @@
 
 use crate::active::{ports, service_port, with_header};
 use crate::cm::{Cm, MadWay};
-use crate::connection::{CmState, Connection};
+use crate::connection::{CmState, ConnectionRecord};
 use crate::passive::{DEFAULT_PKEY, NoListener, private_data};
 use crate::time;
-use crate::types::{Answer, ConnectionEvent, Error, Event, Handle, Lookup, Route};
+use crate::types::{CmError, ConnectionEvent, ConnectionRoute, Event, Handle, Lookup, LookupReply};
 use ferroce_wire::cm::{IpHeader, Mad, Message, SidrReply, SidrRequest, SidrStatus};
 use std::time::Duration;
 
@@ -14,14 +14,21 @@ impl Cm {
     ///
     /// # Errors
     /// Too much private data, or too many connections.
-    pub fn lookup(&mut self, now: Duration, wanted: &Lookup<'_>) -> Result<Handle, Error> {
+    pub fn lookup(&mut self, now: Duration, wanted: &Lookup<'_>) -> Result<Handle, CmError> {
         let private_data = with_header(wanted.header.as_ref(), wanted.private_data)?;
         let id = self.new_id()?;
-        let connection = Connection {
+        let connection = ConnectionRecord {
             interval: time::of_code(time::RESPONSE_TIMEOUT),
             retries: time::MAX_RETRIES,
             ports: ports(wanted.header.as_ref(), wanted.service_id),
-            ..Connection::new(CmState::LookupSent, now, id, wanted.route, u64::from(id), wanted.service_id)
+            ..ConnectionRecord::new(
+                CmState::LookupSent,
+                now,
+                id,
+                wanted.route,
+                u64::from(id),
+                wanted.service_id,
+            )
         };
         let request =
             SidrRequest { request_id: id, pkey: wanted.pkey, service_id: wanted.service_id, private_data };
@@ -61,13 +68,19 @@ impl Cm {
             return;
         }
         let Ok(id) = self.new_id() else { return };
-        let route =
-            Route { from: way.to, to: way.from, traffic_class: 0, hop_limit: 64, flow_label: 0, sl: 0 };
-        let handle = self.add(Connection {
+        let route = ConnectionRoute {
+            from: way.to,
+            to: way.from,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            sl: 0,
+        };
+        let handle = self.add(ConnectionRecord {
             remote: request.request_id,
             backlog_of: Some(listener),
             ports: [service_port(request.service_id), header.source.port()],
-            ..Connection::new(CmState::LookupReceived, now, id, route, transaction, request.service_id)
+            ..ConnectionRecord::new(CmState::LookupReceived, now, id, route, transaction, request.service_id)
         });
         self.lookups.insert(name, id);
         self.raise(Event::Lookup { listener, handle, request: Box::new(*request), header, route });
@@ -77,11 +90,11 @@ impl Cm {
     ///
     /// # Errors
     /// Too much private data, or it was answered before.
-    pub fn answer(&mut self, handle: Handle, given: &Answer<'_>) -> Result<(), Error> {
+    pub fn answer(&mut self, handle: Handle, given: &LookupReply<'_>) -> Result<(), CmError> {
         let private_data = private_data(given.private_data)?;
         let connection = self.of(handle)?;
         if connection.state != CmState::LookupReceived {
-            return Err(Error::State { state: connection.state.name() });
+            return Err(CmError::State { state: connection.state.name() });
         }
         let reply = SidrReply {
             qpn: given.qpn,

@@ -2,10 +2,10 @@
 
 use crate::active::service_port;
 use crate::cm::{Cm, MadWay};
-use crate::connection::{CmState, Connection, Peer};
+use crate::connection::{CmState, ConnectionRecord, PeerKey};
 use crate::stray::refusal;
 use crate::time;
-use crate::types::{Accept, ConnectionEvent, Error, Event, Handle, ListenerId, Route};
+use crate::types::{Accept, CmError, ConnectionEvent, ConnectionRoute, Event, Handle, ListenerId};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
     CommIds, IpHeader, Mad, Message, Reject, RejectReason, Rejected, Reply, Request, ServiceId, Transport,
@@ -25,10 +25,10 @@ pub(crate) enum NoListener {
 }
 
 /// `data` as private data of `N` bytes.
-pub(crate) fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], Error> {
+pub(crate) fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], CmError> {
     let mut bytes = [0; N];
     let Some(room) = bytes.get_mut(..data.len()) else {
-        return Err(Error::PrivateData { given: data.len(), most: N });
+        return Err(CmError::PrivateData { given: data.len(), most: N });
     };
     room.copy_from_slice(data);
     Ok(bytes)
@@ -37,7 +37,7 @@ pub(crate) fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], Error
 impl Cm {
     /// A REQ has come.
     pub(crate) fn request(&mut self, now: Duration, way: MadWay, transaction: u64, request: &Request) {
-        let peer = Peer { address: way.from, ca_guid: request.ca_guid };
+        let peer = PeerKey { address: way.from, ca_guid: request.ca_guid };
         let name = (peer, request.local_comm_id);
         if let Some(&known) = self.by_peer_id.get(&name) {
             if self.connections.get(&known).is_some_and(|c| c.state == CmState::RequestReceived) {
@@ -71,7 +71,7 @@ impl Cm {
         }
         let Ok(id) = self.new_id() else { return };
         let path = &request.primary;
-        let route = Route {
+        let route = ConnectionRoute {
             from: way.to,
             to: way.from,
             traffic_class: path.traffic_class,
@@ -79,7 +79,7 @@ impl Cm {
             flow_label: path.flow_label,
             sl: path.sl,
         };
-        let handle = self.add(Connection {
+        let handle = self.add(ConnectionRecord {
             remote: request.local_comm_id,
             peer: Some(peer),
             peer_qpn: request.qpn,
@@ -88,7 +88,7 @@ impl Cm {
             retries: request.max_cm_retries,
             time_wait: time::granted(path.ack_timeout),
             ports: [service_port(request.service_id), header.source.port()],
-            ..Connection::new(CmState::RequestReceived, now, id, route, transaction, request.service_id)
+            ..ConnectionRecord::new(CmState::RequestReceived, now, id, route, transaction, request.service_id)
         });
         self.by_peer_id.insert(name, id);
         self.by_peer_qpn.insert((peer, request.qpn), id);
@@ -131,11 +131,11 @@ impl Cm {
     ///
     /// # Errors
     /// Too much private data; the peer has given up meanwhile; it was accepted or rejected before.
-    pub fn accept(&mut self, now: Duration, handle: Handle, answer: &Accept<'_>) -> Result<(), Error> {
+    pub fn accept(&mut self, now: Duration, handle: Handle, answer: &Accept<'_>) -> Result<(), CmError> {
         let private_data = private_data(answer.private_data)?;
         let connection = self.of(handle)?;
         if connection.state != CmState::RequestReceived {
-            return Err(Error::State { state: connection.state.name() });
+            return Err(CmError::State { state: connection.state.name() });
         }
         connection.wait(CmState::ReplySent, now);
         connection.own_qpn = answer.qpn;
@@ -167,7 +167,7 @@ impl Cm {
     ///
     /// # Errors
     /// As [`Cm::accept`].
-    pub fn reject(&mut self, handle: Handle, reason: RejectReason, data: &[u8]) -> Result<(), Error> {
+    pub fn reject(&mut self, handle: Handle, reason: RejectReason, data: &[u8]) -> Result<(), CmError> {
         let private_data = private_data(data)?;
         let connection = self.of(handle)?;
         let rejected = match connection.state {
@@ -175,7 +175,7 @@ impl Cm {
             CmState::ReplyReceived => Rejected::Reply,
             // The reply is taken back.
             CmState::ReplySent => Rejected::Other,
-            state => return Err(Error::State { state: state.name() }),
+            state => return Err(CmError::State { state: state.name() }),
         };
         self.send_reject(
             handle.0,
@@ -207,14 +207,14 @@ impl Cm {
     ///
     /// # Errors
     /// The connection is established, or not accepted.
-    pub fn notify_established(&mut self, handle: Handle) -> Result<(), Error> {
+    pub fn notify_established(&mut self, handle: Handle) -> Result<(), CmError> {
         match self.of(handle)?.state {
             CmState::ReplySent => {
                 self.is_established(handle.0);
                 Ok(())
             }
-            CmState::Established => Err(Error::Established),
-            state => Err(Error::State { state: state.name() }),
+            CmState::Established => Err(CmError::Established),
+            state => Err(CmError::State { state: state.name() }),
         }
     }
 

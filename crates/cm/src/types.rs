@@ -15,7 +15,7 @@ pub struct Handle(pub u32);
 
 /// Between which addresses the packets of a connection go, and how. The communication manager's own go the same way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Route {
+pub struct ConnectionRoute {
     /// The local address: the GID of this side.
     pub from: HostAddr,
     /// The peer's address: its GID.
@@ -32,7 +32,7 @@ pub struct Route {
 
 /// A requester's QP, and the attributes of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QpParams {
+pub struct ConnectionQp {
     /// The kind of service.
     pub transport: Transport,
     /// Its QPN.
@@ -63,7 +63,7 @@ pub struct QpParams {
 #[derive(Clone, Copy, Debug)]
 pub struct Connect<'a> {
     /// The way there.
-    pub route: Route,
+    pub route: ConnectionRoute,
     /// What the connection is wanted with.
     pub service_id: ServiceId,
     /// Addresses and port as the programs know them; all port spaces of librdmacm have it.
@@ -71,7 +71,7 @@ pub struct Connect<'a> {
     /// GUID of the adapter.
     pub ca_guid: u64,
     /// The QP.
-    pub qp: QpParams,
+    pub qp: ConnectionQp,
     /// What the adapter offers.
     pub ece: Ece,
     /// The consumer's: at most 56 bytes behind a header, 92 without one.
@@ -111,7 +111,7 @@ pub struct Accept<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<'a> {
     /// The way there.
-    pub route: Route,
+    pub route: ConnectionRoute,
     /// What is looked up.
     pub service_id: ServiceId,
     /// Addresses and port as the programs know them.
@@ -124,7 +124,7 @@ pub struct Lookup<'a> {
 
 /// The answer to a lookup (rdma_accept(3) and rdma_reject(3) of a datagram id).
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct LookupReply<'a> {
     /// [`SidrStatus::SUCCESS`] with a QPN and Q_Key, or why there is none.
     pub status: SidrStatus,
     /// The QPN.
@@ -210,7 +210,7 @@ pub enum Event {
         /// Addresses as the programs know them.
         header: IpHeader,
         /// Between which addresses.
-        route: Route,
+        route: ConnectionRoute,
     },
     /// A lookup has come.
     Lookup {
@@ -223,7 +223,7 @@ pub enum Event {
         /// Addresses as the programs know them.
         header: IpHeader,
         /// Between which addresses.
-        route: Route,
+        route: ConnectionRoute,
     },
     /// An event of a connection or lookup of this side.
     Of(Handle, ConnectionEvent),
@@ -253,7 +253,7 @@ pub enum ConnectionEvent {
 
 /// Why something can't be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Error {
+pub enum CmError {
     /// Too much private data.
     PrivateData {
         /// How much it is.
@@ -275,7 +275,7 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for CmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PrivateData { given, most } => {
@@ -288,4 +288,4 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for CmError {}

@@ -2,7 +2,7 @@
 
 use crate::manager::{IN_DOUBT, manager};
 use crate::state::{Connection, Sink, now, refused};
-use crate::{Accept, Answer, Connect, Lookup, RejectReason};
+use crate::{Accept, Connect, Lookup, LookupReply, RejectReason};
 use ferroce_cm::Handle;
 use ferroce_types::Result;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub fn lookup(wanted: &Lookup<'_>, sink: Arc<dyn Sink>) -> Result<Connection> {
 
 fn begin(
     sink: Arc<dyn Sink>,
-    ask: impl FnOnce(&mut ferroce_cm::Cm) -> std::result::Result<Handle, ferroce_cm::Error>,
+    ask: impl FnOnce(&mut ferroce_cm::Cm) -> std::result::Result<Handle, ferroce_cm::CmError>,
 ) -> Result<Connection> {
     let manager = manager()?;
     let handle = manager.with(|state| {
@@ -42,7 +42,7 @@ fn begin(
 impl Connection {
     fn with_cm(
         &self,
-        f: impl FnOnce(&mut ferroce_cm::Cm, Handle) -> std::result::Result<(), ferroce_cm::Error>,
+        f: impl FnOnce(&mut ferroce_cm::Cm, Handle) -> std::result::Result<(), ferroce_cm::CmError>,
     ) -> Result<()> {
         self.manager.with(|state| f(&mut state.cm, self.handle))?.map_err(refused)
     }
@@ -84,7 +84,7 @@ impl Connection {
     ///
     /// # Errors
     /// EINVAL when it was answered before, and for too much private data.
-    pub fn answer(&self, answer: &Answer<'_>) -> Result<()> {
+    pub fn answer(&self, answer: &LookupReply<'_>) -> Result<()> {
         self.with_cm(|cm, handle| cm.answer(handle, answer))
     }
 

@@ -13,7 +13,7 @@ mod port;
 mod state;
 
 pub use connection::{connect, lookup};
-pub use ferroce_cm::{Accept, Answer, Connect, ConnectionEvent, Lookup, QpParams, Route};
+pub use ferroce_cm::{Accept, Connect, ConnectionEvent, ConnectionQp, ConnectionRoute, Lookup, LookupReply};
 pub use ferroce_wire::cm::{
     ConnectPath, Ece, IpHeader, PortSpace, Reject, RejectReason, Reply, Request, ServiceId, SidrReply,
     SidrRequest, SidrStatus, Transport,

@@ -1,7 +1,7 @@
 //! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
 use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
-use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, Listen, Route, Status};
+use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status};
 use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
 use ferroce_nic::sys;
 use ferroce_nic::watch::{self, ConnectionManager, TOLD};
@@ -122,7 +122,7 @@ impl ManagerState {
     fn gone(&mut self, gsi: Gsi, slot: Option<u16>) {
         let mut known = BTreeMap::new();
         let mut is_here =
-            |route: &Route| *known.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to));
+            |route: &ConnectionRoute| *known.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to));
         if let Some(slot) = slot {
             self.cm.peer_gone(now(), |id, route| slot_of_id(id) == slot && is_here(route));
         }

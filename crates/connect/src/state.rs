@@ -1,6 +1,6 @@
 //! The state of the communication manager of a process, the connections that refer to it, and the receivers of their events.
 
-use ferroce_cm::{AddressedMad, Cm, ConnectionEvent, Handle, ListenerId, Route};
+use ferroce_cm::{AddressedMad, Cm, ConnectionEvent, ConnectionRoute, Handle, ListenerId};
 use ferroce_nic::clock;
 use ferroce_nic::gsi::{Gsi, SentMad};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
@@ -43,7 +43,7 @@ pub struct Incoming<R> {
     /// Addresses as the programs know them. The destination's port is the listener's.
     pub header: IpHeader,
     /// From the address that the request came to (this side's GID) to the peer's.
-    pub route: Route,
+    pub route: ConnectionRoute,
 }
 
 /// A connection or lookup, from the request to the end. A drop ends it: a DREQ goes to a connected peer, a REJ to one that waits for an
@@ -155,12 +155,12 @@ pub(crate) fn now() -> Duration {
 }
 
 /// A refusal of the communication manager as an errno.
-pub(crate) fn refused(error: ferroce_cm::Error) -> Error {
+pub(crate) fn refused(error: ferroce_cm::CmError) -> Error {
     match error {
-        ferroce_cm::Error::PrivateData { .. } | ferroce_cm::Error::State { .. } => {
+        ferroce_cm::CmError::PrivateData { .. } | ferroce_cm::CmError::State { .. } => {
             Error::Invalid(error.to_string())
         }
-        ferroce_cm::Error::Established => Error::Refused { errno: libc::EISCONN, why: error.to_string() },
-        ferroce_cm::Error::TooMany { .. } => Error::NoMemory(error.to_string()),
+        ferroce_cm::CmError::Established => Error::Refused { errno: libc::EISCONN, why: error.to_string() },
+        ferroce_cm::CmError::TooMany { .. } => Error::NoMemory(error.to_string()),
     }
 }

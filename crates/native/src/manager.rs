@@ -4,8 +4,8 @@ use crate::device::NativeDomain;
 use crate::library;
 use ferroce_buffers::{Error, Kind, ManagedPeer, ManagedQp, ManagerNews};
 use ferroce_connect::{
-    Accept, Bind, CmEvent, Connect, Connection, ConnectionEvent, Ece, IpHeader, PortSpace, QpParams,
-    RejectReason, Request, Route, ServiceId, Sink, Transport,
+    Accept, Bind, CmEvent, Connect, Connection, ConnectionEvent, ConnectionQp, ConnectionRoute, Ece,
+    IpHeader, PortSpace, RejectReason, Request, ServiceId, Sink, Transport,
 };
 use ferroce_types::HostAddr;
 use std::collections::VecDeque;
@@ -112,7 +112,7 @@ impl NativeDomain {
     }
 
     /// The way to an address; a loopback address stands for this host.
-    fn route(&self, to: IpAddr) -> Result<Route, Error> {
+    fn route(&self, to: IpAddr) -> Result<ConnectionRoute, Error> {
         let (index, gid) = self.gid()?;
         let gids = self.context().gids();
         let scope =
@@ -124,7 +124,7 @@ impl NativeDomain {
             return Err(Error::new(Kind::Unreachable, "connect", why));
         }
         let to = HostAddr::new(to, scope);
-        Ok(Route { from, to, traffic_class: 0, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 })
+        Ok(ConnectionRoute { from, to, traffic_class: 0, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 })
     }
 
     /// Listens at an address; port 0 has one chosen.
@@ -164,7 +164,7 @@ impl NativeDomain {
             service_id: ServiceId::of_port(PortSpace::Tcp, to.port()),
             header: Some(IpHeader { source, destination: route.to.ip() }),
             ca_guid: self.guid(),
-            qp: QpParams {
+            qp: ConnectionQp {
                 transport: Transport::Rc,
                 qpn: qp.qpn,
                 srq: false,

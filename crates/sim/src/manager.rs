@@ -8,7 +8,9 @@ use crate::reasons;
 use crate::state::State;
 use crate::world::Host;
 use ferroce_buffers::{Error, Kind, ManagedPeer, ManagedQp, ManagerNews};
-use ferroce_cm::{Accept, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams, Route};
+use ferroce_cm::{
+    Accept, Connect, ConnectionEvent, ConnectionQp, ConnectionRoute, Event, Handle, Listen, ListenerId,
+};
 use ferroce_types::{HostAddr, QpState as TransportState, WcStatus};
 use ferroce_wire::cm::{
     Ece, GSI_QKEY, GSI_QPN, IP_HEADER_LEN, IpHeader, Mad, PortSpace, RejectReason, ServiceId, Transport,
@@ -204,11 +206,18 @@ impl Host {
                 destination: IpAddr::V4(*to.ip()),
             };
             let connect = Connect {
-                route: Route { from, to: to_ip, traffic_class: 0, hop_limit: 64, flow_label: 0, sl: 0 },
+                route: ConnectionRoute {
+                    from,
+                    to: to_ip,
+                    traffic_class: 0,
+                    hop_limit: 64,
+                    flow_label: 0,
+                    sl: 0,
+                },
                 service_id: ServiceId::of_port(PortSpace::Tcp, to.port()),
                 header: Some(header),
                 ca_guid: guid(self),
-                qp: QpParams {
+                qp: ConnectionQp {
                     transport: Transport::Rc,
                     qpn: qp.qpn,
                     srq: false,
@@ -239,11 +248,11 @@ fn guid(host: &Host) -> u64 {
     0x5100 + host.index as u64
 }
 
-fn refused(error: ferroce_cm::Error) -> Error {
+fn refused(error: ferroce_cm::CmError) -> Error {
     let kind = match error {
-        ferroce_cm::Error::PrivateData { .. } => Kind::TooLong,
-        ferroce_cm::Error::TooMany { .. } => Kind::Busy,
-        ferroce_cm::Error::State { .. } | ferroce_cm::Error::Established => Kind::Dead,
+        ferroce_cm::CmError::PrivateData { .. } => Kind::TooLong,
+        ferroce_cm::CmError::TooMany { .. } => Kind::Busy,
+        ferroce_cm::CmError::State { .. } | ferroce_cm::CmError::Established => Kind::Dead,
     };
     Error::new(kind, "connect", error.to_string())
 }

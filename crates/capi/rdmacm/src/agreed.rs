@@ -7,7 +7,7 @@ use std::mem::zeroed;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ferroce_connect::{QpParams, Reply, Request};
+use ferroce_connect::{ConnectionQp, Reply, Request};
 use ferroce_ibverbs::abi::*;
 use ferroce_ibverbs::call::{Outcome, Refusal};
 
@@ -33,9 +33,9 @@ pub(crate) enum Agreed {
     /// Nothing yet.
     Nothing,
     /// This side has asked.
-    Asked(QpParams),
+    Asked(ConnectionQp),
     /// The peer has answered.
-    Answered(QpParams, Box<Reply>),
+    Answered(ConnectionQp, Box<Reply>),
     /// The peer has asked.
     Wanted(Box<Request>, Own),
     /// The connection has ended.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ferroce_connect::{
-    Accept, Answer, Connection, Ece, IpHeader, QpParams, RejectReason, ServiceId, SidrStatus,
+    Accept, Connection, ConnectionQp, Ece, IpHeader, LookupReply, RejectReason, ServiceId, SidrStatus,
 };
 use ferroce_ibverbs::abi::*;
 use ferroce_ibverbs::call::{Outcome, Refusal, at, put};
@@ -110,7 +110,7 @@ unsafe fn ask(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u8])
     let options = shared.state.lock().options;
     let transport =
         bind::transport_of(qp_type).ok_or_else(|| Refusal::invalid("a datagram id has no connection"))?;
-    let own = QpParams {
+    let own = ConnectionQp {
         transport,
         qpn,
         srq,
@@ -279,7 +279,7 @@ unsafe fn answer(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u
     // SAFETY: the caller's promise.
     let (shared, (qpn, _)) = unsafe { (IdBlock::of(id)?, queue_pair(id, param)) };
     let connection = requested(&shared)?;
-    let reply = Answer {
+    let reply = LookupReply {
         status: SidrStatus::SUCCESS,
         qpn,
         qkey: RDMA_UDP_QKEY,
@@ -327,8 +327,13 @@ unsafe fn reject(
     let (shared, data, qp_type) = unsafe { (IdBlock::of(id)?, private_data(data, length)?, (*id).qp_type) };
     let connection = requested(&shared)?;
     if qp_type == IBV_QPT_UD {
-        let refusal =
-            Answer { status: SidrStatus::REJECT, qpn: 0, qkey: 0, ece: Ece::default(), private_data: data };
+        let refusal = LookupReply {
+            status: SidrStatus::REJECT,
+            qpn: 0,
+            qkey: 0,
+            ece: Ece::default(),
+            private_data: data,
+        };
         connection.answer(&refusal)?;
     } else {
         connection.reject(reason, data)?;

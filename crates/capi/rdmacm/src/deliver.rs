@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use ferroce_connect::{
-    CmEvent, ConnectionEvent, Incoming, RejectReason, Reply, Request, Route, SidrReply, SidrRequest,
-    SidrStatus,
+    CmEvent, ConnectionEvent, ConnectionRoute, Incoming, RejectReason, Reply, Request, SidrReply,
+    SidrRequest, SidrStatus,
 };
 use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_global_route, ibv_sa_path_rec};
 use ferroce_ibverbs::call::{Outcome, Refusal};
@@ -243,7 +243,12 @@ unsafe fn child_of(listener: *mut rdma_cm_id, place: &IdPlace) -> Outcome<*mut r
 }
 
 /// Where the new id of a request is.
-fn place_of(header: &ferroce_connect::IpHeader, listener: &CmId, route: Route, mtu: u8) -> Outcome<IdPlace> {
+fn place_of(
+    header: &ferroce_connect::IpHeader,
+    listener: &CmId,
+    route: ConnectionRoute,
+    mtu: u8,
+) -> Outcome<IdPlace> {
     let device = devices::with_address(route.from.ip(), route.from.scope_id())?;
     let found = device.and_then(|device| {
         device.gid_of(route.from.ip(), route.from.scope_id()).map(|(index, _)| (device, index as u8))
@@ -268,7 +273,7 @@ unsafe fn requested(
 ) -> Outcome<()> {
     let Incoming { connection, request, header, route } = incoming;
     connection.take();
-    let route = Route { hop_limit: HOP_LIMIT, ..route };
+    let route = ConnectionRoute { hop_limit: HOP_LIMIT, ..route };
     // SAFETY: the caller's promise.
     unsafe {
         let place = place_of(&header, &*IdBlock::of(listener)?, route, request.path_mtu)?;
@@ -313,7 +318,7 @@ unsafe fn looked_up(
 ) -> Outcome<()> {
     let Incoming { connection, request, header, route } = incoming;
     connection.take();
-    let route = Route { hop_limit: HOP_LIMIT, ..route };
+    let route = ConnectionRoute { hop_limit: HOP_LIMIT, ..route };
     // SAFETY: the caller's promise.
     unsafe {
         let place = place_of(&header, &*IdBlock::of(listener)?, route, 0)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferroce_connect::{CmEvent, Connect, Connection, Ece, IpHeader, Lookup, QpParams, ServiceId, Sink};
+use ferroce_connect::{CmEvent, Connect, Connection, ConnectionQp, Ece, IpHeader, Lookup, ServiceId, Sink};
 use ferroce_ibverbs::call::Outcome;
 
 use crate::place::PeerRoute;
@@ -17,7 +17,7 @@ pub(crate) struct WantedConnection {
     pub(crate) service_id: ServiceId,
     pub(crate) header: IpHeader,
     /// Of a connection; a lookup has none.
-    pub(crate) qp: Option<(QpParams, Ece)>,
+    pub(crate) qp: Option<(ConnectionQp, Ece)>,
     pub(crate) private_data: Vec<u8>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ferroce_connect::Route;
+use ferroce_connect::ConnectionRoute;
 use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_gid, ibv_global_route};
 
 use crate::devices::SharedDevice;
@@ -22,7 +22,7 @@ pub(crate) struct IdPlace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerRoute {
     pub(crate) device: SharedDevice,
-    pub(crate) route: Route,
+    pub(crate) route: ConnectionRoute,
     /// The source's place in the device's GID table.
     pub(crate) sgid_index: u8,
     /// Path MTU as a code.

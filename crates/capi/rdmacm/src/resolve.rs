@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferroce_connect::Route;
+use ferroce_connect::ConnectionRoute;
 use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
 use ferroce_netdev::{Netdev, RouteKind, is_neighbour_known, look_for_neighbour, route_to, way};
@@ -119,7 +119,7 @@ fn find(source: SocketAddr, destination: SocketAddr, tos: u8) -> Outcome<Result<
     } else {
         entry.scope_id.max(if to.is_multicast() { entry.ifindex } else { 0 })
     };
-    let route = Route {
+    let route = ConnectionRoute {
         from: HostAddr::new(from, entry.scope_id),
         to: HostAddr::new(to, to_scope),
         traffic_class: tos,
@@ -154,8 +154,14 @@ fn around(source: SocketAddr, to: IpAddr, tos: u8) -> Outcome<Result<Reached, c_
         return Ok(Err(-libc::ENODEV));
     };
     let here = HostAddr::new(entry.ip, entry.scope_id);
-    let route =
-        Route { from: here, to: here, traffic_class: tos, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 };
+    let route = ConnectionRoute {
+        from: here,
+        to: here,
+        traffic_class: tos,
+        hop_limit: HOP_LIMIT,
+        flow_label: 0,
+        sl: 0,
+    };
     let mtu = device.nic().device().info().netdev.mtu.min(LOCAL_MTU);
     let way = PeerRoute { device, route, sgid_index: sgid_index as u8, mtu: mtu_code(mtu).unwrap_or(0) };
     let shown = if address::is_any(source.ip()) { to } else { source.ip() };

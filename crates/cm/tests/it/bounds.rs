@@ -1,7 +1,9 @@
 //! What a peer can prolong, and what it can take from a listener, has a bound.
 
 use super::pair::{Fate, Pair, address, answer, config, ip, listen, ms, route, wanted};
-use ferroce_cm::{Accept, Answer, Cm, Config, ConnectionEvent, Event, Handle, Listen, ListenerId, Lookup};
+use ferroce_cm::{
+    Accept, Cm, Config, ConnectionEvent, Event, Handle, Listen, ListenerId, Lookup, LookupReply,
+};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
     CommIds, Ece, IpHeader, Mad, MadError, Message, Mra, PortSpace, Reject, RejectReason, Rejected, Request,
@@ -370,8 +372,8 @@ impl Program {
     }
 }
 
-fn refusal() -> Answer<'static> {
-    Answer { status: SidrStatus::REJECT, qpn: 0, qkey: 0, ece: Ece::default(), private_data: b"" }
+fn refusal() -> LookupReply<'static> {
+    LookupReply { status: SidrStatus::REJECT, qpn: 0, qkey: 0, ece: Ece::default(), private_data: b"" }
 }
 
 proptest! {

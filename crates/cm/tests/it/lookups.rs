@@ -1,7 +1,7 @@
 //! Datagram services are looked up.
 
 use super::pair::{PORT, Pair, ip, lose_all, lose_first, ms, route};
-use ferroce_cm::{Answer, ConnectionEvent, Error, Event, Handle, Listen, Lookup};
+use ferroce_cm::{CmError, ConnectionEvent, Event, Handle, Listen, Lookup, LookupReply};
 use ferroce_wire::cm::{Ece, IpHeader, PortSpace, ServiceId, SidrReply, SidrStatus};
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ fn wanted() -> Lookup<'static> {
     }
 }
 
-fn answer() -> Answer<'static> {
-    Answer {
+fn answer() -> LookupReply<'static> {
+    LookupReply {
         status: SidrStatus::SUCCESS,
         qpn: 0x33,
         qkey: 0x0123_4567,
@@ -60,7 +60,7 @@ fn a_lookup_is_answered() {
         (reply.status, reply.qpn, reply.qkey) == (SidrStatus::SUCCESS, 0x33, 0x0123_4567)
             && reply.private_data.starts_with(b"here\0")
     });
-    assert!(matches!(pair.cms[1].answer(theirs, &answer()), Err(Error::State { .. })));
+    assert!(matches!(pair.cms[1].answer(theirs, &answer()), Err(CmError::State { .. })));
     pair.destroy(0, mine);
     pair.destroy(1, theirs);
     pair.run(ms(100_000));
@@ -121,9 +121,9 @@ fn too_much_private_data_is_refused() {
     let most = pair.cms[0].lookup(pair.now, &Lookup { private_data: &long[..180], ..wanted() });
     assert!(most.is_ok());
     let more = pair.cms[0].lookup(pair.now, &Lookup { private_data: &long[..181], ..wanted() });
-    assert_eq!(more, Err(Error::PrivateData { given: 181, most: 180 }));
+    assert_eq!(more, Err(CmError::PrivateData { given: 181, most: 180 }));
     pair.run(ms(10));
     let Some(Event::Lookup { handle, .. }) = pair.events[1].pop() else { panic!("no lookup") };
-    let more = pair.cms[1].answer(handle, &Answer { private_data: &long[..137], ..answer() });
-    assert_eq!(more, Err(Error::PrivateData { given: 137, most: SidrReply::PRIVATE_DATA }));
+    let more = pair.cms[1].answer(handle, &LookupReply { private_data: &long[..137], ..answer() });
+    assert_eq!(more, Err(CmError::PrivateData { given: 137, most: SidrReply::PRIVATE_DATA }));
 }

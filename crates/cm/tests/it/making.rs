@@ -1,7 +1,7 @@
 //! Connections are made, or not.
 
 use super::pair::{Fate, Pair, answer, config, guid, ip, listen, lose_all, lose_first, ms, wanted};
-use ferroce_cm::{Cm, Connect, ConnectionEvent, Error, Event, Handle};
+use ferroce_cm::{Cm, CmError, Connect, ConnectionEvent, Event, Handle};
 use ferroce_wire::cm::{
     ConnectPath, IpHeader, Message, PortSpace, Reject, RejectReason, Rejected, ServiceId, Transport,
 };
@@ -203,7 +203,7 @@ fn who_is_not_wanted_is_rejected() {
     assert_eq!(reason(&Connect { header: None, ..good }), RejectReason::CONSUMER);
     let elsewhere = IpHeader { source: (ip(0), 1).into(), destination: ip(5) };
     assert_eq!(reason(&Connect { header: Some(elsewhere), ..good }), RejectReason::CONSUMER);
-    let with_qp = |change: fn(&mut ferroce_cm::QpParams)| {
+    let with_qp = |change: fn(&mut ferroce_cm::ConnectionQp)| {
         let mut wanted = good;
         change(&mut wanted.qp);
         reason(&wanted)
@@ -225,7 +225,7 @@ fn the_program_rejects_with_its_data() {
         reject.reason == RejectReason::CONSUMER && reject.private_data.starts_with(b"no\0")
     });
     let late = pair.cms[1].accept(pair.now, theirs, &answer());
-    assert!(matches!(late, Err(Error::State { .. })), "{late:?}");
+    assert!(matches!(late, Err(CmError::State { .. })), "{late:?}");
     pair.destroy(0, mine);
     pair.destroy(1, theirs);
     pair.run(ms(100_000));
@@ -318,13 +318,13 @@ fn data_may_say_that_the_peer_is_ready() {
     pair.run(ms(10));
     let theirs = pair.request();
     let state = |pair: &mut Pair, handle| pair.cms[1].notify_established(handle);
-    assert!(matches!(state(&mut pair, theirs), Err(Error::State { .. })));
+    assert!(matches!(state(&mut pair, theirs), Err(CmError::State { .. })));
     pair.accept(theirs);
     pair.run(ms(10));
     pair.expect(0, mine, |h| matches!(h, ConnectionEvent::Reply(_)));
     pair.establish(mine);
     assert_eq!(state(&mut pair, theirs), Ok(()));
-    assert_eq!(state(&mut pair, theirs), Err(Error::Established));
+    assert_eq!(state(&mut pair, theirs), Err(CmError::Established));
     pair.pump();
     pair.expect(1, theirs, |h| *h == ConnectionEvent::Established);
 }
@@ -337,16 +337,16 @@ fn too_much_private_data_is_refused() {
         pair.cms[0].connect(pair.now, &Connect { private_data: &long[..length], ..wanted(1) })
     };
     assert!(connect(&mut pair, 56).is_ok());
-    assert_eq!(connect(&mut pair, 57), Err(Error::PrivateData { given: 57, most: 56 }));
+    assert_eq!(connect(&mut pair, 57), Err(CmError::PrivateData { given: 57, most: 56 }));
     pair.run(ms(10));
     let theirs = pair.request();
     let accept = |pair: &mut Pair, length| {
         let answer = ferroce_cm::Accept { private_data: &long[..length], ..answer() };
         pair.cms[1].accept(pair.now, theirs, &answer)
     };
-    assert_eq!(accept(&mut pair, 197), Err(Error::PrivateData { given: 197, most: 196 }));
+    assert_eq!(accept(&mut pair, 197), Err(CmError::PrivateData { given: 197, most: 196 }));
     let reject = pair.cms[1].reject(theirs, RejectReason::CONSUMER, &long[..149]);
-    assert_eq!(reject, Err(Error::PrivateData { given: 149, most: Reject::PRIVATE_DATA }));
+    assert_eq!(reject, Err(CmError::PrivateData { given: 149, most: Reject::PRIVATE_DATA }));
     assert_eq!(accept(&mut pair, 196), Ok(()));
 }
 
@@ -356,7 +356,7 @@ fn no_more_connections_than_allowed() {
     for qpn in 0..64 {
         pair.connect(qpn);
     }
-    assert_eq!(pair.cms[0].connect(pair.now, &wanted(65)), Err(Error::TooMany { most: 64 }));
+    assert_eq!(pair.cms[0].connect(pair.now, &wanted(65)), Err(CmError::TooMany { most: 64 }));
     let handles: Vec<Handle> = pair
         .sent
         .iter()

@@ -1,8 +1,8 @@
 //! Two communication managers and the wire between them. Time jumps to whatever is next.
 
 use ferroce_cm::{
-    Accept, AddressedMad, Cm, Config, Connect, ConnectionEvent, Event, Handle, Listen, ListenerId, QpParams,
-    Route,
+    Accept, AddressedMad, Cm, Config, Connect, ConnectionEvent, ConnectionQp, ConnectionRoute, Event, Handle,
+    Listen, ListenerId,
 };
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{Ece, IpHeader, Mad, PortSpace, Request, ServiceId, Transport};
@@ -29,8 +29,8 @@ pub fn guid(side: usize) -> u64 {
 }
 
 /// From `side` to the other one.
-pub fn route(side: usize) -> Route {
-    Route {
+pub fn route(side: usize) -> ConnectionRoute {
+    ConnectionRoute {
         from: address(side),
         to: address(1 - side),
         traffic_class: 8,
@@ -280,7 +280,7 @@ pub fn wanted(qpn: u32) -> Connect<'static> {
         service_id: ServiceId::of_port(PortSpace::Tcp, PORT),
         header: Some(IpHeader { source: (ip(0), 40000).into(), destination: ip(1) }),
         ca_guid: guid(0),
-        qp: QpParams {
+        qp: ConnectionQp {
             transport: Transport::Rc,
             qpn,
             srq: false,

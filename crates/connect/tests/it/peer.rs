@@ -1,8 +1,9 @@
 //! A process that binds ports and makes connections, by commands of one line each.
 
 use ferroce_connect::{
-    Accept, Answer, Bind, BoundPort, CmEvent, Connect, Connection, ConnectionEvent, Ece, IpHeader, Lookup,
-    PortSpace, QpParams, RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
+    Accept, Bind, BoundPort, CmEvent, Connect, Connection, ConnectionEvent, ConnectionQp, ConnectionRoute,
+    Ece, IpHeader, Lookup, LookupReply, PortSpace, RejectReason, ServiceId, SidrStatus, Sink, Transport,
+    bind, connect, lookup,
 };
 use ferroce_nic::Context;
 use ferroce_tests::helper::{Helper, answer_commands};
@@ -191,7 +192,7 @@ impl Process {
                     service_id: ServiceId::of_port(PortSpace::Tcp, to.port()),
                     header: Some(IpHeader { source: from, destination: to.ip() }),
                     ca_guid: 0x1234,
-                    qp: QpParams { qpn: qpn.parse().expect("a number"), ..QP },
+                    qp: ConnectionQp { qpn: qpn.parse().expect("a number"), ..QP },
                     ece: Ece::default(),
                     private_data: data.as_bytes(),
                 };
@@ -237,7 +238,7 @@ impl Process {
                 outcome(self.connections[name].accept(&answer, self.ear(name)))
             }
             ["answer", name, qpn, data] => {
-                let answer = Answer {
+                let answer = LookupReply {
                     status: SidrStatus::SUCCESS,
                     qpn: qpn.parse().expect("a number"),
                     qkey: 0x0123_4567,
@@ -346,7 +347,7 @@ impl Process {
     }
 }
 
-const QP: QpParams = QpParams {
+const QP: ConnectionQp = ConnectionQp {
     transport: Transport::Rc,
     qpn: 0,
     srq: false,
@@ -365,9 +366,9 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-fn route(from: SocketAddr, to: SocketAddr) -> Route {
+fn route(from: SocketAddr, to: SocketAddr) -> ConnectionRoute {
     let (from, to) = (HostAddr::from(from), HostAddr::from(to));
-    Route { from, to, traffic_class: 0, hop_limit: 64, flow_label: 1, sl: 0 }
+    ConnectionRoute { from, to, traffic_class: 0, hop_limit: 64, flow_label: 1, sl: 0 }
 }
 
 /// A peer's process.

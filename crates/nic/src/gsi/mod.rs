@@ -20,7 +20,7 @@ use crate::adapter::{self, Adapter};
 use crate::ah::{Path, ResolvedAv};
 use crate::fabric::is_of_this_host;
 use at_ports::AtPorts;
-use ferroce_cm::{AddressedMad, Route, answer_for_nobody};
+use ferroce_cm::{AddressedMad, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
@@ -248,8 +248,8 @@ impl Gsi {
     /// Whether the peer's host has rejected packets of this route in the time `within`, because no process there has the RoCE port. Nothing may
     /// be decided by it: any host can send such an ICMP message.
     #[must_use]
-    pub fn is_port_closed(&self, route: &Route, within: Duration) -> bool {
-        let Route { from, to, traffic_class: tos, .. } = *route;
+    pub fn is_port_closed(&self, route: &ConnectionRoute, within: Duration) -> bool {
+        let ConnectionRoute { from, to, traffic_class: tos, .. } = *route;
         let route = ResolvedAv { from, to, tos, ttl: 64, flow_label: 0 };
         match self.0.udp_path(&route, GSI_QPN) {
             Ok(Path::Udp { dest, .. }) => dest.unreachable(within) == Some(Unreachable::Port),
