@@ -11,7 +11,7 @@ use std::{fs, io};
 use crate::output;
 use ferroce_nic::net::discover;
 use ferroce_preload::counted;
-use ferroce_preload::tree::{Last, Node, Place, Tree, TreeSource};
+use ferroce_preload::tree::{Last, Node, PathTarget, Tree, TreeSource};
 
 /// What is written: the path in the tree, which is also the one below the directory.
 const ROOTS: [&str; 3] = ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"];
@@ -101,7 +101,7 @@ impl Export<'_> {
             // Reading it is an error in either case.
             Node::NoValue => Ok(()),
             Node::Link(_) => match self.tree.walk(path, Last::Follow) {
-                Ok(Place::Ours(path, node)) => self.entry(&path, node, to),
+                Ok(PathTarget::Ours(path, node)) => self.entry(&path, node, to),
                 _ => Ok(()),
             },
             Node::Device { opens: true, .. } => self.device_node(to),

@@ -6,9 +6,9 @@ use libc::AT_FDCWD;
 
 use crate::path::by_path;
 use crate::real::real;
-use crate::tree::{Found, Last, Node};
+use crate::tree::{FoundNode, Last, Node};
 
-fn permits(found: &Found<'_>, wanted: c_int) -> Result<c_int, c_int> {
+fn permits(found: &FoundNode<'_>, wanted: c_int) -> Result<c_int, c_int> {
     let granted = match found.node {
         Node::Directory(_) | Node::Passage(_) => libc::R_OK | libc::X_OK,
         Node::File(_) | Node::Counter { .. } | Node::NoValue => libc::R_OK,

@@ -10,28 +10,28 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use libc::{AT_FDCWD, DIR, DT_CHR, DT_DIR, DT_LNK, DT_REG, dirent};
 
 use crate::path::by_path;
-use crate::real::{Failure, errno, real, set_errno, sheltered};
+use crate::real::{FailureValue, errno, real, set_errno, sheltered};
 use crate::stat::inode;
-use crate::tree::{Found, Last, Node, Place};
+use crate::tree::{FoundNode, Last, Node, PathTarget};
 use crate::{fds, snapshot};
 
 // The names with and without 64 differ in nothing here.
 const _: () = assert!(size_of::<dirent>() == size_of::<libc::dirent64>() && size_of::<libc::ino_t>() == 8);
 
 /// A stream. Programs share one between threads only with a lock of their own (readdir(3)).
-struct Stream {
+struct DirectoryStream {
     fd: c_int,
     entries: Vec<dirent>,
     next: usize,
 }
 
 /// As many as programs have open at once, and far more.
-static STREAMS: [AtomicPtr<Stream>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
+static STREAMS: [AtomicPtr<DirectoryStream>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The stream behind a program's pointer, if it is one of ours.
 #[inline]
-fn ours(stream: *mut DIR) -> Option<*mut Stream> {
+fn ours(stream: *mut DIR) -> Option<*mut DirectoryStream> {
     if OPEN.load(Ordering::Relaxed) == 0 {
         return None;
     }
@@ -39,8 +39,8 @@ fn ours(stream: *mut DIR) -> Option<*mut Stream> {
 }
 
 #[cold]
-fn entered(stream: *mut DIR) -> Option<*mut Stream> {
-    let stream = stream.cast::<Stream>();
+fn entered(stream: *mut DIR) -> Option<*mut DirectoryStream> {
+    let stream = stream.cast::<DirectoryStream>();
     let known = STREAMS.iter().any(|place| place.load(Ordering::Acquire) == stream);
     (known && !stream.is_null()).then_some(stream)
 }
@@ -79,7 +79,7 @@ fn entries(path: &[u8], node: &Node) -> Result<Vec<dirent>, c_int> {
 
 /// Makes a stream that owns `fd`.
 fn start(fd: c_int, entries: Vec<dirent>) -> Result<*mut DIR, c_int> {
-    let stream = Box::into_raw(Box::new(Stream { fd, entries, next: 0 }));
+    let stream = Box::into_raw(Box::new(DirectoryStream { fd, entries, next: 0 }));
     OPEN.fetch_add(1, Ordering::Relaxed);
     for place in &STREAMS {
         if place.compare_exchange(ptr::null_mut(), stream, Ordering::Release, Ordering::Relaxed).is_ok() {
@@ -92,7 +92,7 @@ fn start(fd: c_int, entries: Vec<dirent>) -> Result<*mut DIR, c_int> {
     Err(libc::EMFILE)
 }
 
-fn open(found: &Found<'_>) -> Result<*mut DIR, c_int> {
+fn open(found: &FoundNode<'_>) -> Result<*mut DIR, c_int> {
     let entries = entries(found.path, found.node)?;
     let fd = fds::open(found, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)?;
     start(fd, entries).inspect_err(|_| {
@@ -117,8 +117,8 @@ unsafe extern "C-unwind" fn fdopendir(fd: c_int) -> *mut DIR {
         let entry = fds::entry(fd).ok_or(libc::ENOTDIR)?;
         let tree = snapshot::now();
         match tree.walk(&entry.path, Last::Follow)? {
-            Place::Ours(path, node) => start(fd, entries(&path, node)?),
-            Place::Elsewhere(_) => Err(libc::ENOTDIR),
+            PathTarget::Ours(path, node) => start(fd, entries(&path, node)?),
+            PathTarget::Elsewhere(_) => Err(libc::ENOTDIR),
         }
     });
     match opened {
@@ -131,7 +131,7 @@ unsafe extern "C-unwind" fn fdopendir(fd: c_int) -> *mut DIR {
 ///
 /// # Safety
 /// The stream is open, and no other thread uses it.
-unsafe fn next(stream: *mut Stream) -> *mut dirent {
+unsafe fn next(stream: *mut DirectoryStream) -> *mut dirent {
     // SAFETY: the caller's promise.
     let stream = unsafe { &mut *stream };
     let Some(entry) = stream.entries.get_mut(stream.next) else { return ptr::null_mut() };

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_int};
 
 use crate::counted;
-use crate::tree::{Found, Node};
+use crate::tree::{FoundNode, Node};
 
 /// What the name of a memfd of ours begins with; the entry's path follows.
 const MARK: &[u8] = b"ferroce:";
@@ -14,7 +14,7 @@ const ATTRIBUTE_MODE: libc::mode_t = 0o1440;
 const NOEXEC_SEAL: libc::c_uint = 8;
 
 /// Opens an entry as open(2) would.
-pub fn open(found: &Found<'_>, flags: c_int) -> Result<c_int, c_int> {
+pub fn open(found: &FoundNode<'_>, flags: c_int) -> Result<c_int, c_int> {
     if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 {
         return Err(libc::EEXIST);
     }
@@ -88,7 +88,7 @@ pub fn may_be_ours(mode: libc::mode_t, is_linked: bool) -> bool {
 }
 
 /// What a descriptor of ours stands for.
-pub struct Entry {
+pub struct FdEntry {
     /// Its path in the tree.
     pub path: Vec<u8>,
     /// Whether it is a directory.
@@ -98,14 +98,14 @@ pub struct Entry {
 }
 
 /// `None` for every descriptor that isn't ours.
-pub fn entry(fd: c_int) -> Option<Entry> {
+pub fn entry(fd: c_int) -> Option<FdEntry> {
     let name = path_of(fd)?;
     let path = name.strip_prefix(b"/memfd:")?.strip_prefix(MARK)?.strip_suffix(b" (deleted)")?;
     // SAFETY: stat consists of integers, for which all zeros is a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the address of a local variable of the call's type.
     let known = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) } == 0;
-    (known && may_be_ours(stat.st_mode, stat.st_nlink != 0)).then(|| Entry {
+    (known && may_be_ours(stat.st_mode, stat.st_nlink != 0)).then(|| FdEntry {
         path: path.to_owned(),
         is_directory: stat.st_mode == libc::S_IFREG | DIRECTORY_MODE,
         size: stat.st_size,

@@ -7,9 +7,9 @@ use libc::AT_FDCWD;
 
 use crate::path::by_path;
 use crate::real::real;
-use crate::tree::{Found, Last, Node};
+use crate::tree::{FoundNode, Last, Node};
 
-fn copy_target(found: &Found<'_>, to: *mut c_char, room: usize) -> Result<isize, c_int> {
+fn copy_target(found: &FoundNode<'_>, to: *mut c_char, room: usize) -> Result<isize, c_int> {
     let Node::Link(target) = found.node else { return Err(libc::EINVAL) };
     if room == 0 {
         return Err(libc::EINVAL);

@@ -7,7 +7,7 @@ use libc::{DIR, dirent, stat};
 
 use crate::directory::{closedir, is_ours, opendir, readdir};
 use crate::path::{begins_at_ours, may_be_ours};
-use crate::real::{Failure, errno, real, set_errno};
+use crate::real::{FailureValue, errno, real, set_errno};
 
 type Filter = Option<unsafe extern "C-unwind" fn(*const dirent) -> c_int>;
 type Compare = Option<unsafe extern "C-unwind" fn(*mut *const dirent, *mut *const dirent) -> c_int>;

@@ -10,8 +10,8 @@ use libc::{AT_FDCWD, FILE, mode_t};
 
 use crate::fds;
 use crate::path::{by_path, may_be_ours};
-use crate::real::{Failure, real};
-use crate::tree::{Found, Last};
+use crate::real::{FailureValue, real};
+use crate::tree::{FoundNode, Last};
 
 fn last(flags: c_int) -> Last {
     if flags & libc::O_NOFOLLOW != 0 { Last::Keep } else { Last::Follow }
@@ -81,7 +81,7 @@ fn flags_of(mode: &CStr) -> c_int {
     access | exclusive | close_on_exec
 }
 
-fn open_stream(found: &Found<'_>, mode: *const c_char) -> Result<*mut FILE, c_int> {
+fn open_stream(found: &FoundNode<'_>, mode: *const c_char) -> Result<*mut FILE, c_int> {
     // SAFETY: by the man page a NUL-terminated string.
     let fd = fds::open(found, flags_of(unsafe { CStr::from_ptr(mode) }))?;
     // SAFETY: a descriptor of ours, which the stream takes over, and the caller's mode.

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
-use crate::real::{Failure, errno, set_errno, sheltered};
-use crate::tree::{Found, Last, Place, Tree};
+use crate::real::{FailureValue, errno, set_errno, sheltered};
+use crate::tree::{FoundNode, Last, PathTarget, Tree};
 use crate::{cwd, fds, snapshot};
 
 /// Whether the path may lead into the tree: it begins with `/sys/` or `/dev/` and names one of our directories.
@@ -62,12 +62,12 @@ fn may_be_below(base: c_int, path: *const c_char) -> bool {
 ///
 /// The closures must have nothing to drop: a thread may be cancelled in `real`.
 #[inline]
-pub fn by_path<R: Failure>(
+pub fn by_path<R: FailureValue>(
     base: c_int,
     path: *const c_char,
     last: Last,
     real: impl Fn(*const c_char) -> R,
-    ours: impl FnOnce(&Found<'_>) -> Result<R, c_int>,
+    ours: impl FnOnce(&FoundNode<'_>) -> Result<R, c_int>,
 ) -> R {
     if !may_be_ours(path) {
         if base == libc::AT_FDCWD && begins_at_ours(path) {
@@ -92,11 +92,11 @@ pub fn by_path<R: Failure>(
 /// An absolute path; `None`: leave it to the C library.
 #[cold]
 #[inline(never)]
-fn at<R: Failure>(
+fn at<R: FailureValue>(
     path: *const c_char,
     last: Last,
     real: &dyn Fn(*const c_char) -> R,
-    ours: impl FnOnce(&Found<'_>) -> Result<R, c_int>,
+    ours: impl FnOnce(&FoundNode<'_>) -> Result<R, c_int>,
 ) -> Option<R> {
     // SAFETY: `may_be_ours` has seen that it is a string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -106,12 +106,12 @@ fn at<R: Failure>(
 /// A relative path; `None`: it isn't ours.
 #[cold]
 #[inline(never)]
-fn below<R: Failure>(
+fn below<R: FailureValue>(
     base: c_int,
     path: *const c_char,
     last: Last,
     real: &dyn Fn(*const c_char) -> R,
-    ours: impl FnOnce(&Found<'_>) -> Result<R, c_int>,
+    ours: impl FnOnce(&FoundNode<'_>) -> Result<R, c_int>,
 ) -> Option<R> {
     // SAFETY: not null, and the kernel has just read the string.
     let relative = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -143,20 +143,20 @@ fn base(fd: c_int) -> Option<Vec<u8>> {
     }
 }
 
-fn finish<R: Failure>(outcome: Option<Result<R, c_int>>) -> Option<R> {
+fn finish<R: FailureValue>(outcome: Option<Result<R, c_int>>) -> Option<R> {
     outcome.map(|result| result.unwrap_or(R::FAILED))
 }
 
-fn walk<R: Failure>(
+fn walk<R: FailureValue>(
     path: &[u8],
     last: Last,
     real: &dyn Fn(*const c_char) -> R,
-    ours: impl FnOnce(&Found<'_>) -> Result<R, c_int>,
+    ours: impl FnOnce(&FoundNode<'_>) -> Result<R, c_int>,
 ) -> Result<R, c_int> {
     let tree: Arc<Tree> = snapshot::now();
     match tree.walk(path, last)? {
-        Place::Ours(path, node) => ours(&Found { path: &path, node }),
-        Place::Elsewhere(path) => {
+        PathTarget::Ours(path, node) => ours(&FoundNode { path: &path, node }),
+        PathTarget::Elsewhere(path) => {
             let path = CString::new(path).map_err(|_| libc::ENOENT)?;
             let result = real(path.as_ptr());
             if result.failed() { Err(errno()) } else { Ok(result) }

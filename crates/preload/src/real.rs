@@ -87,7 +87,7 @@ macro_rules! real {
             Some(function) => unsafe { function($($arg),*) },
             None => {
                 $crate::real::set_errno(libc::ENOSYS);
-                <$ret as $crate::real::Failure>::FAILED
+                <$ret as $crate::real::FailureValue>::FAILED
             }
         }
     }};
@@ -95,7 +95,7 @@ macro_rules! real {
 pub(crate) use real;
 
 /// What a C function returns when it fails.
-pub trait Failure: Copy {
+pub trait FailureValue: Copy {
     /// −1 or NULL.
     const FAILED: Self;
     /// Whether it is that.
@@ -104,7 +104,7 @@ pub trait Failure: Copy {
 
 macro_rules! minus_one {
     ($($ty:ty)*) => {$(
-        impl Failure for $ty {
+        impl FailureValue for $ty {
             const FAILED: Self = -1;
             fn failed(self) -> bool {
                 self == Self::FAILED
@@ -114,14 +114,14 @@ macro_rules! minus_one {
 }
 minus_one!(c_int isize);
 
-impl Failure for () {
+impl FailureValue for () {
     const FAILED: Self = ();
     fn failed(self) -> bool {
         false
     }
 }
 
-impl<T> Failure for *mut T {
+impl<T> FailureValue for *mut T {
     const FAILED: Self = ptr::null_mut();
     fn failed(self) -> bool {
         self.is_null()

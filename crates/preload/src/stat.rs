@@ -6,14 +6,14 @@ use libc::{AT_FDCWD, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG, mode_t, stat, statx};
 
 use crate::path::by_path;
 use crate::real::{real, sheltered};
-use crate::tree::{Found, Last, Node, Place};
+use crate::tree::{FoundNode, Last, Node, PathTarget};
 use crate::{fds, snapshot};
 
 // The names with and without 64 differ in nothing here.
 const _: () = assert!(size_of::<stat>() == size_of::<libc::stat64>() && size_of::<libc::off_t>() == 8);
 
 /// The attributes of an entry.
-pub struct Attributes {
+pub struct FileAttributes {
     mode: mode_t,
     size: i64,
     device: (u32, u32),
@@ -30,8 +30,8 @@ pub fn inode(path: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-impl Attributes {
-    fn of(found: &Found<'_>) -> Self {
+impl FileAttributes {
+    fn of(found: &FoundNode<'_>) -> Self {
         let (mode, size, device) = match found.node {
             Node::Directory(_) | Node::Passage(_) => (S_IFDIR | 0o755, 0, (0, 0)),
             Node::File(text) => (S_IFREG | 0o444, text.len() as i64, (0, 0)),
@@ -82,26 +82,26 @@ impl Attributes {
     }
 }
 
-fn fill(found: &Found<'_>, to: *mut stat) -> Result<c_int, c_int> {
+fn fill(found: &FoundNode<'_>, to: *mut stat) -> Result<c_int, c_int> {
     // SAFETY: by the man pages the caller's structure; the C library only looks at it after the path, so do we.
-    unsafe { Attributes::of(found).write(to) };
+    unsafe { FileAttributes::of(found).write(to) };
     Ok(0)
 }
 
 /// The attributes of a descriptor that looks like one of ours; `None` if it isn't.
 #[cold]
 #[inline(never)]
-fn described(fd: c_int) -> Option<Attributes> {
+fn described(fd: c_int) -> Option<FileAttributes> {
     let found = sheltered(|| {
         let Some(entry) = fds::entry(fd) else { return Ok(None) };
         let tree = snapshot::now();
         // Where its device has gone, it stays what it was.
         let gone = if entry.is_directory { Node::Directory(Vec::new()) } else { Node::NoValue };
         let (path, node) = match tree.walk(&entry.path, Last::Keep) {
-            Ok(Place::Ours(path, node)) => (path, node),
+            Ok(PathTarget::Ours(path, node)) => (path, node),
             _ => (entry.path, &gone),
         };
-        Ok(Some(Attributes { size: entry.size, ..Attributes::of(&Found { path: &path, node }) }))
+        Ok(Some(FileAttributes { size: entry.size, ..FileAttributes::of(&FoundNode { path: &path, node }) }))
     });
     found?.ok()?
 }
@@ -258,7 +258,7 @@ unsafe extern "C-unwind" fn statx_at(
         },
         |found| {
             // SAFETY: by the man page the caller's structure.
-            unsafe { Attributes::of(found).write_extended(to) };
+            unsafe { FileAttributes::of(found).write_extended(to) };
             Ok(0)
         },
     );

@@ -50,7 +50,7 @@ pub enum CounterSet {
 
 /// Where a path leads.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place<'tree> {
+pub enum PathTarget<'tree> {
     /// To an entry of ours, and its path without links.
     Ours(Vec<u8>, &'tree Node),
     /// Out of the tree: the path of it that the system knows.
@@ -58,7 +58,7 @@ pub enum Place<'tree> {
 }
 
 /// An entry of the tree that a call is about.
-pub struct Found<'a> {
+pub struct FoundNode<'a> {
     /// Its path without links.
     pub path: &'a [u8],
     /// The entry.
@@ -107,7 +107,7 @@ impl Tree {
     ///
     /// # Errors
     /// ENOENT, ENOTDIR or ELOOP, as the kernel would.
-    pub fn walk(&self, path: &[u8], last: Last) -> Result<Place<'_>, i32> {
+    pub fn walk(&self, path: &[u8], last: Last) -> Result<PathTarget<'_>, i32> {
         let must_be_directory = path.ends_with(b"/") || path.ends_with(b"/.");
         let follow_last = last == Last::Follow || must_be_directory;
         // Names still to be walked, the next one last.
@@ -144,16 +144,16 @@ impl Tree {
                     if must_be_directory {
                         way.push(b'/');
                     }
-                    return Ok(Place::Elsewhere(way));
+                    return Ok(PathTarget::Elsewhere(way));
                 }
                 None => return Err(libc::ENOENT),
             }
         }
         match behind.last() {
-            None => Ok(Place::Elsewhere(b"/".to_vec())),
-            Some((_, Node::Passage(_))) => Ok(Place::Elsewhere(joined(&behind))),
+            None => Ok(PathTarget::Elsewhere(b"/".to_vec())),
+            Some((_, Node::Passage(_))) => Ok(PathTarget::Elsewhere(joined(&behind))),
             Some((_, node)) if must_be_directory && node.entries().is_none() => Err(libc::ENOTDIR),
-            Some((_, node)) => Ok(Place::Ours(joined(&behind), node)),
+            Some((_, node)) => Ok(PathTarget::Ours(joined(&behind), node)),
         }
     }
 
@@ -161,7 +161,7 @@ impl Tree {
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Node> {
         match self.walk(path.as_bytes(), Last::Keep) {
-            Ok(Place::Ours(_, node)) => Some(node),
+            Ok(PathTarget::Ours(_, node)) => Some(node),
             _ => None,
         }
     }

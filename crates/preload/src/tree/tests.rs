@@ -31,7 +31,7 @@ fn tree() -> Tree {
 /// What a path leads to, in words.
 fn leads(tree: &Tree, path: &str, last: Last) -> String {
     match tree.walk(path.as_bytes(), last) {
-        Ok(Place::Ours(path, node)) => {
+        Ok(PathTarget::Ours(path, node)) => {
             let path = String::from_utf8(path).unwrap();
             let kind = match node {
                 Node::File(text) => format!("={text}"),
@@ -43,14 +43,14 @@ fn leads(tree: &Tree, path: &str, last: Last) -> String {
             };
             path + &kind
         }
-        Ok(Place::Elsewhere(path)) => format!("elsewhere {}", String::from_utf8(path).unwrap()),
+        Ok(PathTarget::Elsewhere(path)) => format!("elsewhere {}", String::from_utf8(path).unwrap()),
         Err(errno) => format!("errno {errno}"),
     }
 }
 
 fn text(tree: &Tree, path: &str) -> String {
     match tree.walk(path.as_bytes(), Last::Follow) {
-        Ok(Place::Ours(_, Node::File(text))) => text.clone(),
+        Ok(PathTarget::Ours(_, Node::File(text))) => text.clone(),
         other => panic!("{path}: {other:?}"),
     }
 }
@@ -164,7 +164,7 @@ fn no_link_leads_nowhere() {
     fn check(tree: &Tree, path: &str, node: &Node, links: &mut usize) {
         if let Node::Link(_) = node {
             *links += 1;
-            assert!(matches!(tree.walk(path.as_bytes(), Last::Follow), Ok(Place::Ours(..))), "{path}");
+            assert!(matches!(tree.walk(path.as_bytes(), Last::Follow), Ok(PathTarget::Ours(..))), "{path}");
         }
         for (name, child) in node.entries().unwrap_or_default() {
             check(tree, &format!("{path}/{name}"), child, links);
