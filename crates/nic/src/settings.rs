@@ -9,7 +9,7 @@ use ferroce_netdev::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, LinkLayer};
 use ferroce_queues::LimitsOf;
 use ferroce_udp::{
     tap::capture::{self, Capture},
-    tap::fault::{self, Fault},
+    tap::fault::{self, FaultInjection},
 };
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -106,7 +106,9 @@ pub fn why_wrong(name: &str, value: &OsStr) -> Option<String> {
         LINK_LAYER_VARIABLE => value.to_string_lossy().parse::<LinkLayer>().err(),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
         copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
-        fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
+        fault::VARIABLE => {
+            value.to_string_lossy().parse::<FaultInjection>().err().map(|error| error.to_string())
+        }
         capture::VARIABLE => Capture::open(Path::new(value)).err().map(|error| error.to_string()),
         _ => None,
     }

@@ -1,6 +1,6 @@
 //! One local address: the 64 sockets that receive for it, unless another user has them, and the sockets that send from it.
 
-use super::receive::{Reader, RecvOutcome, receiving_socket};
+use super::receive::{RecvOutcome, SocketReader, receiving_socket};
 use super::returned::Heard;
 use super::{Stats, multicast};
 use ferroce_netdev as net;
@@ -37,10 +37,10 @@ pub struct Endpoint {
     /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group. None yet, where
     /// another user has them.
     group: OnceLock<Arc<[EngineFd; GROUP_SIZE]>>,
-    readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP_SIZE]>,
+    readers: Box<[Mutex<class::SocketReader, Option<SocketReader>>; GROUP_SIZE]>,
     /// The sockets are left to other processes.
     is_away: AtomicBool,
-    senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
+    senders: Box<[OnceLock<SourceSocket>; GROUP_SIZE + 1]>,
     /// The ICMP messages for packets that were sent from here.
     heard: Mutex<class::HeardOfPackets, Heard>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-struct Sender {
+struct SourceSocket {
     socket: EngineFd,
     port: u16,
     /// TOS and TTL of its packets, unless a message sets others.
@@ -252,7 +252,7 @@ impl Endpoint {
         }
         // Not from a socket of the program's that has the number now.
         let fd = group[index].checked_lately();
-        let reader = reader.get_or_insert_with(Reader::new);
+        let reader = reader.get_or_insert_with(SocketReader::new);
         reader.receive(fd, self.address, &self.stats, f)
     }
 
@@ -408,7 +408,7 @@ impl Endpoint {
     /// other ports (`ip_local_port_range`), or no more descriptors, any one will do.
     ///
     /// [`PacketMeta::of_no_adapter`]: ferroce_types::PacketMeta::of_no_adapter
-    fn new_sender_apart(&self, tos: u8, ttl: u8) -> io::Result<Sender> {
+    fn new_sender_apart(&self, tos: u8, ttl: u8) -> io::Result<SourceSocket> {
         let mut others = Vec::new();
         for _ in 0..PORTS_TRIED {
             match self.new_sender(tos, ttl) {
@@ -425,7 +425,7 @@ impl Endpoint {
     /// port 4791, and it would end all connections to a host. The interface's MTU counts.
     ///
     /// Unconnected: a connected socket's packets would get a changing IPv4 identification, which the ICRC covers.
-    fn new_sender(&self, tos: u8, ttl: u8) -> io::Result<Sender> {
+    fn new_sender(&self, tos: u8, ttl: u8) -> io::Result<SourceSocket> {
         let v6 = self.address.is_ipv6();
         let socket = sys::socket(if v6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_DGRAM)?;
         let fd = socket.raw();
@@ -453,6 +453,6 @@ impl Endpoint {
         let mut name = InetAddress::zeroed();
         sys::socket_name(fd, &mut name)?;
         let port = name.socket_addr().map_or(0, |a| a.port());
-        Ok(Sender { socket, port, tos, ttl })
+        Ok(SourceSocket { socket, port, tos, ttl })
     }
 }

@@ -4,7 +4,7 @@
 //! each other, and the end of one changes nothing for the others.
 
 use super::Stats;
-use super::receive::{Reader, RecvOutcome, receiving_socket};
+use super::receive::{RecvOutcome, SocketReader, receiving_socket};
 use ferroce_netdev::{UdpSocket, udp_sockets};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
@@ -18,7 +18,7 @@ use std::os::fd::RawFd;
 pub struct GroupSocket {
     group: HostAddr,
     socket: EngineFd,
-    reader: Mutex<class::MulticastReader, Reader>,
+    reader: Mutex<class::MulticastReader, SocketReader>,
     stats: Stats,
 }
 
@@ -42,7 +42,7 @@ impl GroupSocket {
             },
             _ => Error::os("joining the multicast group")(error),
         })?;
-        Ok(Self { group, socket, reader: Mutex::new(Reader::new()), stats: Stats::default() })
+        Ok(Self { group, socket, reader: Mutex::new(SocketReader::new()), stats: Stats::default() })
     }
 
     /// The group, with its interface.

@@ -80,7 +80,7 @@ impl RecvOutcome {
 }
 
 /// Buffers of one socket. A megabyte of address space, of which only what arrives is ever touched.
-pub(super) struct Reader {
+pub(super) struct SocketReader {
     messages: ReceiveBatch<MESSAGES, MESSAGE_BYTES, CONTROL>,
     /// Messages to ask for: asking for more than there are costs time when there is one.
     expected: usize,
@@ -90,7 +90,7 @@ pub(super) struct Reader {
     batch: Vec<Datagram<'static>>,
 }
 
-impl Reader {
+impl SocketReader {
     pub(super) fn new() -> Self {
         Self {
             messages: ReceiveBatch::new(true),
@@ -187,7 +187,7 @@ mod tests {
         sys::socket_name(socket.raw(), &mut name).unwrap();
         let to = name.socket_addr().unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut reader = Reader::new();
+        let mut reader = SocketReader::new();
         let mut receive = |count: usize| {
             (0..count).for_each(|n| _ = from.send_to(&[0; 64][..32 + n % 2], to).unwrap());
             let destination = HostAddr::from(to);
@@ -211,7 +211,7 @@ mod tests {
         sys::socket_name(socket.raw(), &mut name).unwrap();
         let to = name.socket_addr().unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut reader = Reader::new();
+        let mut reader = SocketReader::new();
         let mut batches = Vec::new();
         // Of different lengths: the kernel merges none.
         (0..11_usize).for_each(|n| _ = from.send_to(&[n as u8; 64][..32 + n % 2], to).unwrap());

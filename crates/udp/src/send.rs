@@ -44,7 +44,7 @@ struct Tries {
 
 /// What to do with a message after an error.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum ErrorAction {
     TryAgain,
     /// The kernel refuses it.
     Refused,
@@ -61,16 +61,16 @@ impl Tries {
 
     /// The error was returned, with or without an ICMP message since.
     #[cold]
-    fn next(&mut self, has_heard: bool) -> Next {
+    fn next(&mut self, has_heard: bool) -> ErrorAction {
         if has_heard {
             (self.heard, self.alone) = (self.heard + 1, 0);
         } else {
             self.alone += 1;
         }
         match self {
-            Self { alone: Self::ALONE.., .. } => Next::Refused,
-            Self { heard: Self::HEARD.., .. } => Next::Lost,
-            _ => Next::TryAgain,
+            Self { alone: Self::ALONE.., .. } => ErrorAction::Refused,
+            Self { heard: Self::HEARD.., .. } => ErrorAction::Lost,
+            _ => ErrorAction::TryAgain,
         }
     }
 }
@@ -123,15 +123,15 @@ impl Sending<'_> {
                 Err(e) => e,
             };
             match tries.next(endpoint.take_returned(first.dest.sender)) {
-                Next::TryAgain => {}
+                ErrorAction::TryAgain => {}
                 // What the kernel refuses may be the label: then it goes without.
-                Next::Refused if refuses_label(&error, first) => endpoint.labels_refused(),
-                Next::Refused if first.count > 1 && refuses_segmentation(&error) => {
+                ErrorAction::Refused if refuses_label(&error, first) => endpoint.labels_refused(),
+                ErrorAction::Refused if first.count > 1 && refuses_segmentation(&error) => {
                     rest = &rest[1..];
                     tries = Tries::default();
                     result = self.try_singles(first);
                 }
-                Next::Refused | Next::Lost => {
+                ErrorAction::Refused | ErrorAction::Lost => {
                     rest = &rest[1..];
                     tries = Tries::default();
                     self.drop_all(std::slice::from_ref(first), &error);
@@ -318,13 +318,13 @@ mod tests {
             let mut tries = Tries::default();
             heard.iter().map(|&heard| tries.next(heard)).last()
         };
-        assert_eq!(nexts(&[false]), Some(Next::TryAgain));
-        assert_eq!(nexts(&[false, false]), Some(Next::Refused));
-        assert_eq!(nexts(&[true, true, false]), Some(Next::TryAgain));
-        assert_eq!(nexts(&[false, true, false]), Some(Next::TryAgain));
-        assert_eq!(nexts(&[true, false, false]), Some(Next::Refused));
-        assert_eq!(nexts(&[true; 15]), Some(Next::TryAgain));
-        assert_eq!(nexts(&[true; 16]), Some(Next::Lost));
+        assert_eq!(nexts(&[false]), Some(ErrorAction::TryAgain));
+        assert_eq!(nexts(&[false, false]), Some(ErrorAction::Refused));
+        assert_eq!(nexts(&[true, true, false]), Some(ErrorAction::TryAgain));
+        assert_eq!(nexts(&[false, true, false]), Some(ErrorAction::TryAgain));
+        assert_eq!(nexts(&[true, false, false]), Some(ErrorAction::Refused));
+        assert_eq!(nexts(&[true; 15]), Some(ErrorAction::TryAgain));
+        assert_eq!(nexts(&[true; 16]), Some(ErrorAction::Lost));
     }
 
     #[test]

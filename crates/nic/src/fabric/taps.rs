@@ -14,7 +14,7 @@ use ferroce_udp::{
     Dest, OutgoingTap, send_alone,
     tap::Direction,
     tap::capture::{Capture, IpUdpHeader},
-    tap::fault::{Fault, FaultQueue},
+    tap::fault::{FaultInjection, FaultQueue},
 };
 use ferroce_wire::{Headers, ROCE_V2_PORT};
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ impl Taps {
     /// The taps that the environment asks for.
     pub(crate) fn from_env() -> Option<&'static Self> {
         let capture = Capture::global();
-        let faults = Fault::global().map(|fault| Faults {
+        let faults = FaultInjection::global().map(|fault| Faults {
             outgoing: Mutex::new(fault.queue(Direction::Out)),
             incoming: Mutex::new(fault.queue(Direction::In)),
             next: AtomicU64::new(u64::MAX),

@@ -12,7 +12,7 @@ pub use ferroce_pcapng::Direction;
 #[cfg(test)]
 mod tests {
     use super::capture::{self, Capture, IpUdpHeader};
-    use super::fault::{self, Fault};
+    use super::fault::{self, FaultInjection};
     use super::{Direction, capture::create};
     use std::process::Command;
 
@@ -36,7 +36,7 @@ mod tests {
     }
 
     fn say_what_is_on() {
-        let (capture, fault) = (Capture::global(), Fault::global());
+        let (capture, fault) = (Capture::global(), FaultInjection::global());
         println!("taps: {} {}", capture.is_some(), fault.is_some());
         if let Some(capture) = capture {
             let ip_udp = IpUdpHeader::plain("10.0.0.1:49152".parse().unwrap(), "10.0.0.2".parse().unwrap());

@@ -38,7 +38,7 @@ const QUEUE_LIMIT: usize = 64 << 20;
 
 /// What befalls packets, and how often.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Fault {
+pub struct FaultInjection {
     drop: f64,
     dup: f64,
     reorder: f64,
@@ -74,7 +74,7 @@ pub enum FaultError {
     Seed(String),
 }
 
-impl FromStr for Fault {
+impl FromStr for FaultInjection {
     type Err = FaultError;
 
     fn from_str(text: &str) -> Result<Self, FaultError> {
@@ -132,7 +132,7 @@ fn duration(text: &str) -> Option<u64> {
     (ns <= MAX_DELAY as f64).then_some(ns as u64)
 }
 
-impl Fault {
+impl FaultInjection {
     /// The faults that [`VARIABLE`] asks for; `None` when it is unset or empty.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl Fault {
     #[inline]
     #[must_use]
     pub fn global() -> Option<&'static Self> {
-        static GLOBAL: MadeOnce<Fault> = MadeOnce::new();
+        static GLOBAL: MadeOnce<FaultInjection> = MadeOnce::new();
         GLOBAL.get(|| match Self::from_env() {
             Ok(fault) => fault,
             Err(error) => {
@@ -201,7 +201,7 @@ pub struct Counts {
 /// timers: a packet may be waiting with no other one coming.
 #[derive(Debug)]
 pub struct FaultQueue<M> {
-    fault: Fault,
+    fault: FaultInjection,
     /// Where this direction's random numbers begin.
     stream: u64,
     /// Packets put in so far.
@@ -209,7 +209,7 @@ pub struct FaultQueue<M> {
     /// Copies that got into `line` so far: the order among those due at the same time.
     order: u64,
     /// What `reorder` holds back.
-    held: Vec<Held<M>>,
+    held: Vec<DelayedPacket<M>>,
     /// Everything else.
     line: BinaryHeap<Reverse<Due<M>>>,
     /// Bytes in both.
@@ -226,7 +226,7 @@ struct Copy<M> {
 }
 
 #[derive(Debug)]
-struct Held<M> {
+struct DelayedPacket<M> {
     /// Let go once this many packets have been put in,
     until_number: u64,
     /// or at this time.
@@ -298,14 +298,14 @@ impl<M: Clone> FaultQueue<M> {
         if random.chance(self.fault.reorder) {
             self.counts.reordered += 1;
             let until_number = self.number + 1 + random.below(REORDER_DISTANCE);
-            self.held.push(Held { until_number, until: now.saturating_add(REORDER_LIMIT), copy });
+            self.held.push(DelayedPacket { until_number, until: now.saturating_add(REORDER_LIMIT), copy });
         } else {
             self.line_up(now, copy);
         }
     }
 
     /// Puts those held back for which `at` gives a time into the line, as if they had come then.
-    fn release(&mut self, at: impl Fn(&Held<M>) -> Option<u64>) {
+    fn release(&mut self, at: impl Fn(&DelayedPacket<M>) -> Option<u64>) {
         let mut i = 0;
         while let Some(held) = self.held.get(i) {
             match at(held) {

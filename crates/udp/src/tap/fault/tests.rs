@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-fn fault(text: &str) -> Fault {
+fn fault(text: &str) -> FaultInjection {
     text.parse().unwrap()
 }
 
@@ -31,7 +31,7 @@ fn run(text: &str, direction: Direction, count: u64) -> (Vec<(u64, Vec<u8>, u64)
 #[test]
 fn a_full_description_is_understood() {
     let f = fault(" drop=1%, dup=0.5% ,reorder=0.25,corrupt=.001,delay=1ms..3ms,seed=18446744073709551615");
-    let expected = Fault {
+    let expected = FaultInjection {
         drop: 0.01,
         dup: 0.005,
         reorder: 0.25,
@@ -50,7 +50,7 @@ fn a_full_description_is_understood() {
 
 #[test]
 fn wrong_descriptions_are_refused_with_the_reason() {
-    let error = |text: &str| text.parse::<Fault>().unwrap_err();
+    let error = |text: &str| text.parse::<FaultInjection>().unwrap_err();
     assert_eq!(error(""), FaultError::Form("".into()));
     assert_eq!(error("drop=1%,"), FaultError::Form("".into()));
     assert_eq!(error("drop"), FaultError::Form("drop".into()));
@@ -207,6 +207,6 @@ proptest! {
 
     #[test]
     fn any_text_is_understood_or_refused_without_a_panic(text in "[a-z=,.%0-9µ -]{0,40}") {
-        let _ = text.parse::<Fault>();
+        let _ = text.parse::<FaultInjection>();
     }
 }
