@@ -1,6 +1,6 @@
 //! Which interfaces are devices, and under which names.
 
-use super::guid::{Identity, node_guid};
+use super::guid::{HostIdentity, node_guid};
 use super::interface::{Netdev, default_route_interface, interfaces_over};
 use super::netlink::Netlink;
 use super::{GidTable, NetError, PortAttributes};
@@ -66,7 +66,7 @@ pub fn discover_as(names: Option<&str>) -> Result<Vec<DeviceInfo>, NetError> {
     } else {
         pick(interfaces, names)?
     };
-    let identity = Identity::of_this_host();
+    let identity = HostIdentity::of_this_host();
     let mut devices: Vec<DeviceInfo> = Vec::with_capacity(chosen.len());
     for (name, mut netdev) in chosen {
         netdev.read_speed();

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::netlink::{Message, Netlink, attributes, push_attribute, string, u16_at, u32_at};
+use super::netlink::{Netlink, NetlinkMessage, attributes, push_attribute, string, u16_at, u32_at};
 use super::{NetError, ethtool};
 
 /// Attributes of `IFLA_LINKINFO` (linux/if_link.h); libc has the outer ones only.
@@ -198,7 +198,7 @@ fn link_request() -> Vec<u8> {
     body
 }
 
-pub(super) fn parse_link(message: &Message<'_>) -> Option<Netdev> {
+pub(super) fn parse_link(message: &NetlinkMessage<'_>) -> Option<Netdev> {
     if message.kind != libc::RTM_NEWLINK {
         return None;
     }
@@ -241,7 +241,7 @@ pub(super) fn parse_link(message: &Message<'_>) -> Option<Netdev> {
     Some(netdev)
 }
 
-fn parse_address(message: &Message<'_>) -> Option<(u32, Address)> {
+fn parse_address(message: &NetlinkMessage<'_>) -> Option<(u32, Address)> {
     if message.kind != libc::RTM_NEWADDR {
         return None;
     }
@@ -262,7 +262,7 @@ fn parse_address(message: &Message<'_>) -> Option<(u32, Address)> {
 }
 
 /// Metric and interface of a default route in the main table.
-fn parse_default_route(message: &Message<'_>) -> Option<(u32, u32)> {
+fn parse_default_route(message: &NetlinkMessage<'_>) -> Option<(u32, u32)> {
     let body = message.body;
     let (destination_len, table, kind) = (*body.get(1)?, *body.get(4)?, *body.get(7)?);
     let is_default = message.kind == libc::RTM_NEWROUTE
@@ -343,12 +343,12 @@ pub(super) mod tests {
         push_attribute(&mut body, libc::IFLA_IFNAME, b"eth0\0");
         for length in 0..IFINFOMSG {
             let kind = libc::RTM_NEWLINK;
-            assert_eq!(parse_link(&Message::new(kind, &body[..length])), None);
+            assert_eq!(parse_link(&NetlinkMessage::new(kind, &body[..length])), None);
         }
-        let link = parse_link(&Message::new(libc::RTM_NEWLINK, &body)).unwrap();
+        let link = parse_link(&NetlinkMessage::new(libc::RTM_NEWLINK, &body)).unwrap();
         assert_eq!((link.name.as_str(), link.flags), ("eth0", 1));
-        assert_eq!(parse_address(&Message::new(libc::RTM_NEWADDR, &[2, 24, 0, 0])), None);
-        assert_eq!(parse_default_route(&Message::new(libc::RTM_NEWROUTE, &[2; 11])), None);
+        assert_eq!(parse_address(&NetlinkMessage::new(libc::RTM_NEWADDR, &[2, 24, 0, 0])), None);
+        assert_eq!(parse_default_route(&NetlinkMessage::new(libc::RTM_NEWROUTE, &[2; 11])), None);
     }
 
     #[test]
@@ -356,7 +356,7 @@ pub(super) mod tests {
         let mut body = vec![libc::AF_INET as u8, 32, 0x80, 0, 7, 0, 0, 0];
         push_attribute(&mut body, libc::IFA_ADDRESS, &[10, 0, 0, 2]);
         push_attribute(&mut body, libc::IFA_LOCAL, &[10, 0, 0, 1]);
-        let (ifindex, address) = parse_address(&Message::new(libc::RTM_NEWADDR, &body)).unwrap();
+        let (ifindex, address) = parse_address(&NetlinkMessage::new(libc::RTM_NEWADDR, &body)).unwrap();
         assert_eq!(address.ip, IpAddr::from([10, 0, 0, 1]));
         assert_eq!(ifindex, u32::from_ne_bytes([7, 0, 0, 0]));
     }
@@ -371,8 +371,8 @@ pub(super) mod tests {
         hop.extend_from_slice(&5u32.to_ne_bytes());
         push_attribute(&mut body, libc::RTA_PRIORITY, &100u32.to_ne_bytes());
         push_attribute(&mut body, libc::RTA_MULTIPATH, &hop);
-        assert_eq!(parse_default_route(&Message::new(libc::RTM_NEWROUTE, &body)), Some((100, 5)));
+        assert_eq!(parse_default_route(&NetlinkMessage::new(libc::RTM_NEWROUTE, &body)), Some((100, 5)));
         body[1] = 24;
-        assert_eq!(parse_default_route(&Message::new(libc::RTM_NEWROUTE, &body)), None);
+        assert_eq!(parse_default_route(&NetlinkMessage::new(libc::RTM_NEWROUTE, &body)), None);
     }
 }

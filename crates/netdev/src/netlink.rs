@@ -30,7 +30,7 @@ pub(super) struct Netlink {
 
 /// One message: its type and what follows the header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message<'a> {
+pub(super) struct NetlinkMessage<'a> {
     pub(super) kind: u16,
     pub(super) body: &'a [u8],
     flags: u16,
@@ -38,7 +38,7 @@ pub(super) struct Message<'a> {
 }
 
 #[cfg(test)]
-impl<'a> Message<'a> {
+impl<'a> NetlinkMessage<'a> {
     /// A message for tests of what reads its body.
     pub(super) fn new(kind: u16, body: &'a [u8]) -> Self {
         Self { kind, body, flags: 0, sequence: 0 }
@@ -75,7 +75,7 @@ impl Netlink {
         &mut self,
         kind: u16,
         body: &[u8],
-        mut parse: impl FnMut(Message<'_>) -> Option<T>,
+        mut parse: impl FnMut(NetlinkMessage<'_>) -> Option<T>,
     ) -> io::Result<Vec<T>> {
         for _ in 0..DUMP_ATTEMPTS {
             let mut found = Vec::new();
@@ -97,7 +97,7 @@ impl Netlink {
         &mut self,
         kind: u16,
         body: &[u8],
-        mut parse: impl FnMut(Message<'_>) -> Option<T>,
+        mut parse: impl FnMut(NetlinkMessage<'_>) -> Option<T>,
     ) -> io::Result<Option<T>> {
         let mut found = None;
         self.exchange(kind, libc::NLM_F_ACK as u16, body, |message| found = parse(message))?;
@@ -111,7 +111,7 @@ impl Netlink {
         kind: u16,
         flags: u16,
         body: &[u8],
-        mut take: impl FnMut(Message<'_>),
+        mut take: impl FnMut(NetlinkMessage<'_>),
     ) -> io::Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = Vec::with_capacity(HEADER + body.len());
@@ -186,11 +186,11 @@ impl Netlink {
 }
 
 /// The messages of a datagram.
-pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkMessage<'_>> {
     std::iter::from_fn(move || {
         let length = u32_at(datagram, 0)? as usize;
         let body = datagram.get(HEADER..length)?;
-        let message = Message {
+        let message = NetlinkMessage {
             kind: u16_at(datagram, 4)?,
             flags: u16_at(datagram, 6)?,
             sequence: u32_at(datagram, 8)?,

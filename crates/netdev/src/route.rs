@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::NetError;
 use super::interface::{Netdev, interfaces, ip};
-use super::netlink::{Message, Netlink, attributes, push_attribute, u32_at};
+use super::netlink::{Netlink, NetlinkMessage, attributes, push_attribute, u32_at};
 
 /// `RTAX_MTU` (linux/rtnetlink.h).
 const RTAX_MTU: u16 = 2;
@@ -149,7 +149,7 @@ fn ask(socket: &mut Netlink, body: &[u8]) -> Result<Option<Route>, NetError> {
     }
 }
 
-fn parse_route(message: &Message<'_>) -> Option<Route> {
+fn parse_route(message: &NetlinkMessage<'_>) -> Option<Route> {
     let body = message.body;
     if message.kind != libc::RTM_NEWROUTE {
         return None;
@@ -215,7 +215,7 @@ mod tests {
         push_attribute(&mut body, libc::RTA_PREFSRC, &[10, 0, 0, 1]);
         push_attribute(&mut body, libc::RTA_GATEWAY, &[10, 0, 0, 254]);
         push_attribute(&mut body, libc::RTA_METRICS, &metrics);
-        let route = parse_route(&Message::new(libc::RTM_NEWROUTE, &body)).unwrap();
+        let route = parse_route(&NetlinkMessage::new(libc::RTM_NEWROUTE, &body)).unwrap();
         let expected = Route {
             kind: RouteKind::Unicast,
             ifindex: Some(4),
@@ -225,6 +225,6 @@ mod tests {
         };
         assert_eq!(route, expected);
         body[7] = libc::RTN_UNREACHABLE;
-        assert_eq!(parse_route(&Message::new(libc::RTM_NEWROUTE, &body)), None);
+        assert_eq!(parse_route(&NetlinkMessage::new(libc::RTM_NEWROUTE, &body)), None);
     }
 }

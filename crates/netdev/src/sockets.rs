@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::netlink::{Message, Netlink, attributes, u32_at};
+use super::netlink::{Netlink, NetlinkMessage, attributes, u32_at};
 
 /// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h).
 const BY_FAMILY: u16 = 20;
@@ -41,8 +41,9 @@ pub fn udp_sockets(v6: bool, port: u16) -> io::Result<Vec<UdpSocket>> {
     request[..2].copy_from_slice(&[family as u8, libc::IPPROTO_UDP as u8]);
     request[4..8].copy_from_slice(&ALL_STATES.to_ne_bytes());
     request[8..10].copy_from_slice(&port.to_be_bytes());
-    let of_port =
-        |message: Message<'_>| parse_udp(message.body).filter(|&(at, _)| at == port).map(|(_, found)| found);
+    let of_port = |message: NetlinkMessage<'_>| {
+        parse_udp(message.body).filter(|&(at, _)| at == port).map(|(_, found)| found)
+    };
     Netlink::open_for_sockets()?.dump(BY_FAMILY, &request, of_port)
 }
 
