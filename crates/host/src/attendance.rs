@@ -18,10 +18,10 @@ const LEASE: Duration = Duration::from_secs(2);
 
 /// Sockets that are read for guests.
 #[derive(Default)]
-pub(super) struct Attendance(Mutex<class::Attendance, Attended>);
+pub(super) struct Attendance(Mutex<class::Attendance, AttendedSockets>);
 
 #[derive(Default)]
-struct Attended {
+struct AttendedSockets {
     /// Until when each socket of an address is read. An address keeps its place.
     addresses: Vec<(HostAddr, [Option<Instant>; GROUP_SIZE])>,
     /// Runs while there are any.

@@ -1,6 +1,6 @@
 //! The descriptor that becomes readable when [`Host::service`](crate::Host::service) has something to do.
 
-use super::error::Error;
+use super::error::HostError;
 use ferroce_os::sys::{self, EngineFd};
 use std::io;
 use std::os::fd::RawFd;
@@ -22,8 +22,8 @@ pub(super) const SILENT_CLIENT: u64 = 10 << 16;
 pub(super) struct Epoll(EngineFd);
 
 impl Epoll {
-    pub(super) fn new() -> Result<Self, Error> {
-        sys::epoll_create().map(Self).map_err(Error::system("epoll_create1"))
+    pub(super) fn new() -> Result<Self, HostError> {
+        sys::epoll_create().map(Self).map_err(HostError::system("epoll_create1"))
     }
 
     pub(super) fn raw(&self) -> RawFd {
@@ -31,9 +31,9 @@ impl Epoll {
     }
 
     /// Reports `fd`, when it is readable, as `data`.
-    pub(super) fn watch(&self, fd: RawFd, data: u64) -> Result<(), Error> {
+    pub(super) fn watch(&self, fd: RawFd, data: u64) -> Result<(), HostError> {
         sys::epoll_control(self.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data)
-            .map_err(Error::system("epoll_ctl"))
+            .map_err(HostError::system("epoll_ctl"))
     }
 
     /// Takes `fd` out.

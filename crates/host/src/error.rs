@@ -43,7 +43,7 @@ impl fmt::Display for Holder {
 
 /// Why joining, claiming a slot or opening an address failed.
 #[derive(thiserror::Error, Debug)]
-pub enum Error {
+pub enum HostError {
     /// UDP port 4791 of the address has a holder that doesn't share it: another user's process, a program that
     /// isn't ours, or the kernel's rxe.
     #[error("UDP port 4791 of {address} is taken by {holder}")]
@@ -89,7 +89,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl HostError {
     /// The errno that the C ABI returns for this.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -111,8 +111,8 @@ impl Error {
     }
 }
 
-impl From<Error> for ferroce_types::Error {
-    fn from(error: Error) -> Self {
+impl From<HostError> for ferroce_types::Error {
+    fn from(error: HostError) -> Self {
         Self::Host { errno: error.errno(), why: error.to_string() }
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_verbs_call_that_cannot_join_says_why() {
         let address = HostAddr::new("10.0.0.1".parse().unwrap(), 0);
-        let error = ferroce_types::Error::from(Error::Unresponsive { address, stopped: true });
+        let error = ferroce_types::Error::from(HostError::Unresponsive { address, stopped: true });
         assert_eq!(error.errno(), libc::EBUSY);
         let why = "joining the host's other processes: no process that holds UDP port 4791 of 10.0.0.1 answers: all are stopped or frozen, or a program that isn't ours has it";
         assert_eq!(error.to_string(), why);

@@ -2,7 +2,7 @@
 
 use super::frame;
 use super::names::{self, Name};
-use super::services::Service;
+use super::services::RequestHandler;
 use super::user::User;
 use ferroce_netdev::{DeviceInfo, GidTable};
 use ferroce_os::sys::{self, EngineFd};
@@ -23,7 +23,7 @@ const ASKED: usize = 8;
 /// Answers requests for the table of an interface: `self.0` returns the one of this process.
 pub struct GidTables<F>(pub F);
 
-impl<F: Fn(u32) -> Option<GidTable> + Send + Sync> Service for GidTables<F> {
+impl<F: Fn(u32) -> Option<GidTable> + Send + Sync> RequestHandler for GidTables<F> {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let interface = message.get(frame::HEADER..).and_then(<[u8]>::first_chunk);
         let (status, table) = match interface.map(|index| (self.0)(u32::from_ne_bytes(*index))) {

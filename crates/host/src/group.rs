@@ -1,6 +1,6 @@
 //! Making the 64 sockets of a local address, and finding out who else has made them.
 
-use super::error::{Error, Holder};
+use super::error::{Holder, HostError};
 use ferroce_netdev::{UdpSocket, udp_sockets};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
 use ferroce_types::{GROUP_SIZE, HostAddr};
@@ -20,17 +20,17 @@ pub type SocketGroup = [EngineFd; GROUP_SIZE];
 ///
 /// The program is attached before the first bind: that makes creation exclusive (a second such bind fails with
 /// EADDRINUSE), while the other 63 join as plain members.
-pub(super) fn create(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
+pub(super) fn create(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, HostError> {
     let mut sockets = Vec::with_capacity(GROUP_SIZE);
     for index in 0..GROUP_SIZE {
-        let socket = member(address, open).map_err(Error::system(PREPARING))?;
+        let socket = member(address, open).map_err(HostError::system(PREPARING))?;
         if index == 0 {
             match attach_steering(socket.raw()) {
                 Ok(()) => {}
                 Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => {
                     return create_unsteered(address, open);
                 }
-                Err(e) => return Err(Error::system("SO_ATTACH_REUSEPORT_CBPF")(e)),
+                Err(e) => return Err(HostError::system("SO_ATTACH_REUSEPORT_CBPF")(e)),
             }
         }
         if !bind(&socket, address)? {
@@ -43,28 +43,28 @@ pub(super) fn create(address: HostAddr, open: OpenSocket) -> Result<Option<Box<S
 
 /// The group where the kernel refuses to steer (qemu-user): one socket, 64 times. Any of the host's processes
 /// may then read a packet, and passes on another's. A socket that doesn't share the port makes creation exclusive, too.
-fn create_unsteered(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
-    let socket = open(address.is_ipv6()).map_err(Error::system(PREPARING))?;
+fn create_unsteered(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, HostError> {
+    let socket = open(address.is_ipv6()).map_err(HostError::system(PREPARING))?;
     if !bind(&socket, address)? {
         return Ok(None);
     }
     let others = (1..GROUP_SIZE).map(|_| sys::duplicate_engine(socket.raw()));
-    let mut sockets = others.collect::<io::Result<Vec<_>>>().map_err(Error::system(PREPARING))?;
+    let mut sockets = others.collect::<io::Result<Vec<_>>>().map_err(HostError::system(PREPARING))?;
     sockets.push(socket);
     tracing::debug!(%address, "the kernel can't steer packets to their processes: a process that reads another's packet passes it on");
     Ok(boxed(sockets))
 }
 
 /// `Ok(false)`: another process holds the port.
-fn bind(socket: &EngineFd, address: HostAddr) -> Result<bool, Error> {
+fn bind(socket: &EngineFd, address: HostAddr) -> Result<bool, HostError> {
     match sys::bind(socket.raw(), &InetAddress::new(address.with_port(ROCE_V2_PORT))) {
         Ok(()) => Ok(true),
         Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(false),
         // EINVAL: a link-local address whose interface is gone.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL)) => {
-            Err(Error::NoSuchAddress { address })
+            Err(HostError::NoSuchAddress { address })
         }
-        Err(e) => Err(Error::system("bind to UDP port 4791")(e)),
+        Err(e) => Err(HostError::system("bind to UDP port 4791")(e)),
     }
 }
 

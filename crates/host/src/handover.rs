@@ -3,7 +3,7 @@
 //! The request and its answer have one form: frame, GID, scope. The descriptors go with the answer. Both ends see to it that
 //! the other is one of their user ([`User::check_peer`]). Frozen, like the names.
 
-use super::error::Error;
+use super::error::HostError;
 use super::group::SocketGroup;
 use super::names::Name;
 use super::user::User;
@@ -106,7 +106,7 @@ pub(super) fn ask(
     user: User,
     patience: Duration,
     idle: &mut dyn FnMut(),
-) -> Result<SocketSearch, Error> {
+) -> Result<SocketSearch, HostError> {
     let (mut stopped, mut silence) = (false, false);
     let known: HashSet<Vec<u8>> = asked.iter().map(|asked| asked.name.address().text()).collect();
     let is_new = |name: &&Name| !known.contains(&name.address().text());
@@ -122,16 +122,16 @@ pub(super) fn ask(
                 Ok(connection) => asked.push(AskedHolder { name, connection }),
                 // Its queue of connections is full: stopped, or very busy.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => silence = true,
-                Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(Error::TooManyFiles),
+                Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(HostError::TooManyFiles),
                 Err(_) => {}
             }
         }
         let deadline = Instant::now() + if left.is_empty() { patience } else { HEDGE };
         while !asked.is_empty() && Instant::now() < deadline {
             match answers(asked, address)? {
-                Reply::Group(group) => return Ok(SocketSearch::Group(group)),
-                Reply::Coming => silence = true,
-                Reply::Nothing => {}
+                HandoverReply::Group(group) => return Ok(SocketSearch::Group(group)),
+                HandoverReply::Coming => silence = true,
+                HandoverReply::Nothing => {}
             }
             idle();
         }
@@ -173,25 +173,25 @@ fn are_held_up(asked: &[AskedHolder], idle: &mut dyn FnMut()) -> bool {
 }
 
 /// What a process that was asked has answered.
-enum Reply {
+enum HandoverReply {
     Group(Box<SocketGroup>),
     Coming,
     Nothing,
 }
 
 /// Waits a moment and takes out those that have answered.
-fn answers(asked: &mut Vec<AskedHolder>, address: HostAddr) -> Result<Reply, Error> {
+fn answers(asked: &mut Vec<AskedHolder>, address: HostAddr) -> Result<HandoverReply, HostError> {
     let poll_of =
         |asked: &AskedHolder| libc::pollfd { fd: asked.connection.raw(), events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<_> = asked.iter().map(poll_of).collect();
-    sys::poll(&mut polls, Duration::from_millis(2)).map_err(Error::system("ppoll"))?;
-    let mut so_far = Reply::Nothing;
+    sys::poll(&mut polls, Duration::from_millis(2)).map_err(HostError::system("ppoll"))?;
+    let mut so_far = HandoverReply::Nothing;
     for index in (0..polls.len()).rev().filter(|&i| polls[i].revents != 0) {
         let AskedHolder { connection, .. } = asked.swap_remove(index);
         match read_reply(connection.raw(), address)? {
-            Reply::Nothing => {}
-            Reply::Coming => so_far = Reply::Coming,
-            group @ Reply::Group(_) => return Ok(group),
+            HandoverReply::Nothing => {}
+            HandoverReply::Coming => so_far = HandoverReply::Coming,
+            group @ HandoverReply::Group(_) => return Ok(group),
         }
     }
     Ok(so_far)
@@ -203,22 +203,22 @@ fn request(name: &Name, address: HostAddr, user: User) -> io::Result<EngineFd> {
     Ok(socket)
 }
 
-fn read_reply(fd: RawFd, address: HostAddr) -> Result<Reply, Error> {
+fn read_reply(fd: RawFd, address: HostAddr) -> Result<HandoverReply, HostError> {
     let mut bytes = [0; MESSAGE + 1];
     let (length, fds) = match frame::receive(fd, &mut bytes) {
         Ok(got) => got,
-        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(Error::TooManyFiles),
+        Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(HostError::TooManyFiles),
         // The other end died or closed in the middle.
-        Err(_) => return Ok(Reply::Nothing),
+        Err(_) => return Ok(HandoverReply::Nothing),
     };
     Ok(match parse(&bytes[..length]) {
         Some((frame::GRANTED, of)) if of == address => {
             let are_members = fds.iter().all(|fd| group::is_member(fd.raw(), address));
             let group = if are_members { group::boxed(fds) } else { None };
-            group.map_or(Reply::Nothing, Reply::Group)
+            group.map_or(HandoverReply::Nothing, HandoverReply::Group)
         }
-        Some((frame::COMING, of)) if of == address => Reply::Coming,
-        _ => Reply::Nothing,
+        Some((frame::COMING, of)) if of == address => HandoverReply::Coming,
+        _ => HandoverReply::Nothing,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::attendance::Attendance;
 use super::epoll::{Epoll, INBOX, LEADER, LISTENER};
-use super::error::{Error, Holder};
+use super::error::{Holder, HostError};
 use super::forward::{ForwardReceiver, Forwarder};
 use super::group::{self, OpenSocket, SocketGroup};
 use super::handover::{self, SocketSearch};
@@ -42,16 +42,16 @@ impl Host {
     /// Joins, and claims the first slot.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn join() -> Result<Arc<Self>, Error> {
+    /// See [`HostError`].
+    pub fn join() -> Result<Arc<Self>, HostError> {
         Self::join_trusting(Trust::default())
     }
 
     /// Joins, and claims the first slot. Processes of users whom `trust` includes may share memory with this one.
     ///
     /// # Errors
-    /// See [`Error`].
-    pub fn join_trusting(trust: Trust) -> Result<Arc<Self>, Error> {
+    /// See [`HostError`].
+    pub fn join_trusting(trust: Trust) -> Result<Arc<Self>, HostError> {
         let user = User::current();
         let this = Arc::new(Self {
             user,
@@ -80,8 +80,8 @@ impl Host {
     /// Takes one more slot (4,096 QPNs), and returns its number.
     ///
     /// # Errors
-    /// [`Error::NoFreeSlot`], or a system call's.
-    pub fn claim_slot(&self) -> Result<u16, Error> {
+    /// [`HostError::NoFreeSlot`], or a system call's.
+    pub fn claim_slot(&self) -> Result<u16, HostError> {
         let mut slots = self.slots.write();
         let own: Vec<u16> = slots.iter().map(|s| s.number).collect();
         let slot = slots::claim(self.user.uid(), &own)?;
@@ -100,8 +100,12 @@ impl Host {
     /// processes have them, and pass on what comes for this one, as for a guest.
     ///
     /// # Errors
-    /// See [`Error`]. After at most about a second.
-    pub fn sockets(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
+    /// See [`HostError`]. After at most about a second.
+    pub fn sockets(
+        &self,
+        address: HostAddr,
+        open: OpenSocket,
+    ) -> Result<Option<Arc<SocketGroup>>, HostError> {
         if let Some(group) = self.group(address) {
             return Ok(Some(group));
         }
@@ -120,7 +124,7 @@ impl Host {
     }
 
     /// Makes the sockets of an address. Processes that ask for them meanwhile get the answer that they are coming.
-    fn make_group(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
+    fn make_group(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, HostError> {
         self.making.store(true, Ordering::Release);
         let made = group::create(address, open);
         let made = made.map(|made| made.map(|group| self.keep_group(address, group)));
@@ -129,7 +133,7 @@ impl Host {
     }
 
     /// `None`: as a guest.
-    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
+    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, HostError> {
         let start = Instant::now();
         let (mut answer_patience, mut unanswered) = (ANSWER_PATIENCE, Vec::new());
         let mut vanished = 0;
@@ -187,9 +191,13 @@ impl Host {
                     let holder = Holder { indistinct, is_own: same, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {
-                        SocketSearch::Silence if !foreign => Error::Unresponsive { address, stopped: false },
-                        SocketSearch::Stopped if !foreign => Error::Unresponsive { address, stopped: true },
-                        _ => Error::AddressInUse { address, holder },
+                        SocketSearch::Silence if !foreign => {
+                            HostError::Unresponsive { address, stopped: false }
+                        }
+                        SocketSearch::Stopped if !foreign => {
+                            HostError::Unresponsive { address, stopped: true }
+                        }
+                        _ => HostError::AddressInUse { address, holder },
                     });
                 }
             }

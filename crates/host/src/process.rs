@@ -151,7 +151,7 @@ impl Host {
         self.epoll.raw()
     }
 
-    /// A connection to the process that holds a slot, for a request that a [`Service`](crate::Service) answers; `None` where it is
+    /// A connection to the process that holds a slot, for a request that a [`RequestHandler`](crate::RequestHandler) answers; `None` where it is
     /// another user's process, or too many wait to ask it.
     pub fn dial(&self, slot: u16) -> Option<EngineFd> {
         self.reach_slot(slot).ok()

@@ -1,6 +1,6 @@
 //! The services that answer requests of the host's other processes.
 //!
-//! One SEQPACKET connection per request. A request names its kind; a [`Service`] that is registered for the kind gets the
+//! One SEQPACKET connection per request. A request names its kind; a [`RequestHandler`] that is registered for the kind gets the
 //! connection with it, and a request that no service knows is refused. Connections of other users are closed, except those of root, and of
 //! trusted users where a service answers them. No connection is waited for: a client may lose its processor between connecting and
 //! asking, and is served when its request arrives. The client that has been silent for longest is cut off when too many connect after it.
@@ -32,7 +32,7 @@ const MEMORY_PATIENCE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Answers the requests of one kind.
-pub trait Service: Send + Sync {
+pub trait RequestHandler: Send + Sync {
     /// Answers `message` with what came along, at once, and keeps the connection if it likes. The other end is a process
     /// of this user, or root's or a trusted user's where the service answers them, and nothing else is known of it.
     fn serve(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>);
@@ -69,7 +69,7 @@ struct SilentClient {
 }
 
 /// A service, and the kind of request that it answers.
-type Registered = (u8, Arc<dyn Service>);
+type Registered = (u8, Arc<dyn RequestHandler>);
 
 /// The users that are served, the `epoll` of silent clients, and the answer to requests without a registered service.
 pub(super) struct Reception<'a> {
@@ -83,13 +83,13 @@ pub(super) struct Reception<'a> {
 
 impl Services {
     /// From now on `service` answers the requests of this kind, which has no service yet.
-    pub fn register(&self, kind: u8, service: Arc<dyn Service>) {
+    pub fn register(&self, kind: u8, service: Arc<dyn RequestHandler>) {
         let mut services = self.registered.write();
         debug_assert!(services.iter().all(|(known, _)| *known != kind), "two services of kind {kind}");
         services.push((kind, service));
     }
 
-    fn of_kind(&self, kind: u8) -> Option<Arc<dyn Service>> {
+    fn of_kind(&self, kind: u8) -> Option<Arc<dyn RequestHandler>> {
         self.registered.read().iter().find(|(known, _)| *known == kind).map(|(_, service)| service.clone())
     }
 
@@ -280,7 +280,7 @@ impl Reception<'_> {
     }
 
     /// Whether a service, or what answers the rest, answers the process at the other end.
-    fn permits(&self, connection: &EngineFd, service: Option<&dyn Service>) -> io::Result<()> {
+    fn permits(&self, connection: &EngineFd, service: Option<&dyn RequestHandler>) -> io::Result<()> {
         let fd = connection.raw();
         self.user.check_peer(fd).or_else(|refused| {
             let answers = service.is_some_and(|service| {
@@ -305,7 +305,7 @@ mod tests {
     #[derive(Default)]
     struct Counting(AtomicU32);
 
-    impl Service for Counting {
+    impl RequestHandler for Counting {
         fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
             assert_eq!(message[frame::HEADER..], *b"please");
             self.0.fetch_add(1, Ordering::Relaxed);
@@ -321,7 +321,7 @@ mod tests {
         const KIND: u8 = 78;
         #[derive(Default)]
         struct Taking(AtomicU32);
-        impl Service for Taking {
+        impl RequestHandler for Taking {
             fn serve(&self, _: EngineFd, _: &[u8], fds: Vec<EngineFd>) {
                 self.0.fetch_add(fds.len() as u32, Ordering::Relaxed);
             }

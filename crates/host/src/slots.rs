@@ -1,6 +1,6 @@
 //! A slot of the QPN space: its sockets, and which to take.
 
-use super::error::Error;
+use super::error::HostError;
 use super::exposed::ExposedSocket;
 use super::foreign_holders::foreign_holders;
 use super::forward::expect_credentials;
@@ -32,7 +32,7 @@ const MOST_MOVES: u32 = 8;
 
 /// Takes a free slot: at random, in a steering class that fewest other processes use. A second
 /// slot in a class of our own (`own` are our slots) costs no further socket to read, so those come first.
-pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
+pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, HostError> {
     let mut moves = 0;
     loop {
         let slot = claim_at_once(uid, &Crowd::of(own))?;
@@ -44,7 +44,7 @@ pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
     }
 }
 
-fn claim_at_once(uid: u32, crowd: &Crowd) -> Result<OwnSlot, Error> {
+fn claim_at_once(uid: u32, crowd: &Crowd) -> Result<OwnSlot, HostError> {
     // All slots, best class first, at random within a class: a restarted process isn't taken for its predecessor. Those that
     // the list has as taken come last: it is the bind that proves it.
     let seed = sys::random();
@@ -60,7 +60,7 @@ fn claim_at_once(uid: u32, crowd: &Crowd) -> Result<OwnSlot, Error> {
             return Ok(slot);
         }
     }
-    Err(Error::NoFreeSlot(foreign_holders()))
+    Err(HostError::NoFreeSlot(foreign_holders()))
 }
 
 /// How many processes use each steering class.
@@ -107,20 +107,20 @@ const fn class(slot: u16) -> usize {
 }
 
 /// `Ok(None)`: another process has one of the slot's names.
-fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
+fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, HostError> {
     debug_assert!(number < SLOTS);
     let name = Name::slot(number);
-    let Some(inbox) = name.bind(libc::SOCK_DGRAM).map_err(Error::system("bind of a slot's name"))? else {
+    let Some(inbox) = name.bind(libc::SOCK_DGRAM).map_err(HostError::system("bind of a slot's name"))? else {
         return Ok(None);
     };
-    let Some(listener) = name.listen().map_err(Error::system("listen on a slot's name"))? else {
+    let Some(listener) = name.listen().map_err(HostError::system("listen on a slot's name"))? else {
         return Ok(None);
     };
     let listed = Name::listed_slot(uid, number).bind(libc::SOCK_DGRAM);
-    let listed = listed.map_err(Error::system("bind of a name that lists a slot"))?;
+    let listed = listed.map_err(HostError::system("bind of a name that lists a slot"))?;
     // Nothing is sent to it.
     listed.iter().for_each(|listed| sys::shutdown(listed.raw()));
-    expect_credentials(inbox.raw()).map_err(Error::system("SO_PASSCRED"))?;
+    expect_credentials(inbox.raw()).map_err(HostError::system("SO_PASSCRED"))?;
     sys::large_buffer(inbox.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     Ok(Some(OwnSlot { number, inbox, listener, listed }))
 }

@@ -2,7 +2,7 @@
 //! notes messages.
 
 use super::frame;
-use super::watch::{Told, Watched, is_stopped, reach, receive};
+use super::watch::{QueriedProcess, QueryResult, is_stopped, reach, receive};
 use ferroce_os::sys::{self, EngineFd};
 use std::io;
 use std::time::Duration;
@@ -12,54 +12,54 @@ pub const KIND_TRACE: u8 = 9;
 
 /// A connection to a process that is being traced.
 #[derive(Debug)]
-pub struct Tracer {
+pub struct TracerConnection {
     connection: EngineFd,
     pid: i32,
     longest: usize,
 }
 
-impl Tracer {
+impl TracerConnection {
     /// Asks for the first time, and takes the answer. `wish` goes with each question; no answer is longer than `longest`.
     ///
     /// # Errors
     /// What has come of asking instead of an answer.
     pub fn attach<T>(
-        watched: &Watched<T>,
+        watched: &QueriedProcess<T>,
         wish: &[u8],
         longest: usize,
         patience: Duration,
-    ) -> Result<Self, Told> {
-        let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(Told::Gone)?;
+    ) -> Result<Self, QueryResult> {
+        let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(QueryResult::Gone)?;
         let reached = watched.slots.first().and_then(|&slot| reach(slot).ok());
         let is_it = |its: &libc::ucred| (its.uid, its.pid) == (watched.uid, pid);
-        let (connection, _) = reached.filter(|(_, its)| is_it(its)).ok_or(Told::Gone)?;
+        let (connection, _) = reached.filter(|(_, its)| is_it(its)).ok_or(QueryResult::Gone)?;
         let tracer = Self { connection, pid, longest };
         match tracer.ask(wish, patience) {
-            Told::Account(_) => Ok(tracer),
+            QueryResult::Account(_) => Ok(tracer),
             told => Err(told),
         }
     }
 
     /// Asks, and waits for the answer at most for `patience`.
     #[must_use]
-    pub fn ask(&self, wish: &[u8], patience: Duration) -> Told {
+    pub fn ask(&self, wish: &[u8], patience: Duration) -> QueryResult {
         let mut request = [&frame::header(KIND_TRACE)[..], wish].concat();
         match frame::send(self.connection.raw(), &mut request, &[]) {
             Ok(()) => self.answer(patience),
             // It hasn't read the questions before.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.silence(),
-            Err(_) => Told::Gone,
+            Err(_) => QueryResult::Gone,
         }
     }
 
     /// Waits for an answer that hasn't come in time.
     #[must_use]
-    pub fn answer(&self, patience: Duration) -> Told {
+    pub fn answer(&self, patience: Duration) -> QueryResult {
         let fd = self.connection.raw();
         if sys::wait_for(fd, libc::POLLIN, patience) { receive(fd, self.longest) } else { self.silence() }
     }
 
-    fn silence(&self) -> Told {
-        if is_stopped(self.pid) { Told::Stopped } else { Told::Silence }
+    fn silence(&self) -> QueryResult {
+        if is_stopped(self.pid) { QueryResult::Stopped } else { QueryResult::Silence }
     }
 }

@@ -26,7 +26,7 @@ const STATE_AFTER: Duration = Duration::from_millis(30);
 
 /// A process of the host.
 #[derive(Debug)]
-pub struct Watched<T> {
+pub struct QueriedProcess<T> {
     /// Its user.
     pub uid: u32,
     /// Its number; `None`: it is of another PID namespace.
@@ -34,12 +34,12 @@ pub struct Watched<T> {
     /// Slots of the QPN space whose names it holds; of a process of another PID namespace one of them.
     pub slots: Vec<u16>,
     /// Its answer.
-    pub told: Told<T>,
+    pub told: QueryResult<T>,
 }
 
 /// What has come of asking a process.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Told<T = Vec<u8>> {
+pub enum QueryResult<T = Vec<u8>> {
     /// This.
     Account(T),
     /// Nothing: it is stopped (by a signal, or by a debugger).
@@ -70,7 +70,7 @@ pub fn ask_all<T>(
     longest: usize,
     patience: Duration,
     mut read: impl FnMut(u32, Vec<u8>) -> Option<T>,
-) -> Option<Vec<Watched<T>>> {
+) -> Option<Vec<QueriedProcess<T>>> {
     let own = User::current().uid();
     let slots = if own == 0 { taken_slots()? } else { slots_of(own)? };
     let mut question = WatchQuestion { wish, longest, patience, read: &mut read };
@@ -90,7 +90,13 @@ pub fn ask_all<T>(
         let which = (uid, pid, if pid == 0 { slot } else { 0 });
         found
             .entry(which)
-            .or_insert_with(|| Asked { uid, pid, slots: Vec::new(), connection, told: Told::Silence })
+            .or_insert_with(|| PendingQuery {
+                uid,
+                pid,
+                slots: Vec::new(),
+                connection,
+                told: QueryResult::Silence,
+            })
             .slots
             .push(slot);
         if found.len() == CROWD {
@@ -102,13 +108,13 @@ pub fn ask_all<T>(
 }
 
 /// A process that is being asked.
-struct Asked<T> {
+struct PendingQuery<T> {
     uid: u32,
     pid: i32,
     slots: Vec<u16>,
     /// Until it has answered; it may be too busy for one.
     connection: Option<EngineFd>,
-    told: Told<T>,
+    told: QueryResult<T>,
 }
 
 /// What all are asked.
@@ -131,7 +137,7 @@ impl<T> WatchQuestion<'_, T> {
     }
 
     /// Waits for the answers.
-    fn answers(&mut self, mut asked: Vec<Asked<T>>) -> Vec<Watched<T>> {
+    fn answers(&mut self, mut asked: Vec<PendingQuery<T>>) -> Vec<QueriedProcess<T>> {
         let begin = Instant::now();
         let mut states_known = false;
         while asked.iter().any(|process| process.connection.is_some()) {
@@ -145,7 +151,7 @@ impl<T> WatchQuestion<'_, T> {
                 states_known = true;
                 for process in asked.iter_mut().filter(|process| process.connection.is_some()) {
                     if is_stopped(process.pid) {
-                        process.end(Told::Stopped);
+                        process.end(QueryResult::Stopped);
                     }
                 }
                 continue;
@@ -153,7 +159,7 @@ impl<T> WatchQuestion<'_, T> {
             let until = if states_known { self.patience } else { STATE_AFTER.min(self.patience) };
             self.wait(&mut asked, until - passed);
         }
-        let watched = |Asked { uid, pid, slots, told, .. }| Watched {
+        let watched = |PendingQuery { uid, pid, slots, told, .. }| QueriedProcess {
             uid,
             pid: u32::try_from(pid).ok().filter(|&pid| pid != 0),
             slots,
@@ -163,9 +169,9 @@ impl<T> WatchQuestion<'_, T> {
     }
 
     /// Waits for answers, and takes those that have come.
-    fn wait(&mut self, asked: &mut [Asked<T>], patience: Duration) {
+    fn wait(&mut self, asked: &mut [PendingQuery<T>], patience: Duration) {
         let mut waiting: Vec<_> = asked.iter_mut().filter(|process| process.connection.is_some()).collect();
-        let poll_of = |process: &&mut Asked<T>| libc::pollfd {
+        let poll_of = |process: &&mut PendingQuery<T>| libc::pollfd {
             fd: process.connection.as_ref().map_or(-1, EngineFd::raw),
             events: libc::POLLIN,
             revents: 0,
@@ -176,21 +182,21 @@ impl<T> WatchQuestion<'_, T> {
         }
         for (process, poll) in waiting.iter_mut().zip(&polls).filter(|(_, poll)| poll.revents != 0) {
             let told = match receive(poll.fd, self.longest) {
-                Told::Account(account) => {
-                    (self.read)(process.uid, account).map_or(Told::Nonsense, Told::Account)
+                QueryResult::Account(account) => {
+                    (self.read)(process.uid, account).map_or(QueryResult::Nonsense, QueryResult::Account)
                 }
-                Told::Stopped => Told::Stopped,
-                Told::Silence => Told::Silence,
-                Told::Gone => Told::Gone,
-                Told::Nonsense => Told::Nonsense,
+                QueryResult::Stopped => QueryResult::Stopped,
+                QueryResult::Silence => QueryResult::Silence,
+                QueryResult::Gone => QueryResult::Gone,
+                QueryResult::Nonsense => QueryResult::Nonsense,
             };
             process.end(told);
         }
     }
 }
 
-impl<T> Asked<T> {
-    fn end(&mut self, told: Told<T>) {
+impl<T> PendingQuery<T> {
+    fn end(&mut self, told: QueryResult<T>) {
         self.connection = None;
         self.told = told;
     }
@@ -198,11 +204,11 @@ impl<T> Asked<T> {
 
 /// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that can't be made shorter, and is
 /// read by a call that neither blocks nor faults, whichever process has made it.
-pub(super) fn receive(connection: i32, longest: usize) -> Told {
+pub(super) fn receive(connection: i32, longest: usize) -> QueryResult {
     let mut answer = [0; LONGEST_ANSWER];
-    let Ok((length, fds)) = frame::receive(connection, &mut answer) else { return Told::Gone };
+    let Ok((length, fds)) = frame::receive(connection, &mut answer) else { return QueryResult::Gone };
     if length == 0 {
-        return Told::Gone;
+        return QueryResult::Gone;
     }
     let granted = frame::kind_of(&answer[..length]) == Some(frame::GRANTED);
     let account = match (granted, &fds[..]) {
@@ -210,7 +216,7 @@ pub(super) fn receive(connection: i32, longest: usize) -> Told {
         _ => None,
     };
     frame::discard(fds);
-    account.map_or(Told::Nonsense, Told::Account)
+    account.map_or(QueryResult::Nonsense, QueryResult::Account)
 }
 
 fn read(memory: &EngineFd, longest: usize) -> Option<Vec<u8>> {
@@ -262,7 +268,7 @@ mod tests {
     use super::*;
 
     /// What is made of an answer with this status, these bytes behind it, and these descriptors.
-    fn told(status: u8, more: &[u8], fds: &[i32]) -> Told {
+    fn told(status: u8, more: &[u8], fds: &[i32]) -> QueryResult {
         let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         let mut answer = [&frame::header(status)[..], more].concat();
         frame::send(watched.raw(), &mut answer, fds).unwrap();
@@ -297,16 +303,16 @@ mod tests {
     fn nothing_but_sealed_memory_is_read() {
         let sealed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
         let good = memory(5, sealed);
-        assert_eq!(told(frame::GRANTED, b"", &[good.raw()]), Told::Account(vec![0; 5]));
-        assert_eq!(told(frame::GRANTED, b"and more", &[good.raw()]), Told::Account(vec![0; 5]));
-        assert_eq!(told(frame::REFUSED, b"", &[good.raw()]), Told::Nonsense);
-        assert_eq!(told(frame::GRANTED, b"", &[]), Told::Nonsense);
-        assert_eq!(told(frame::GRANTED, b"", &[good.raw(), good.raw()]), Told::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[good.raw()]), QueryResult::Account(vec![0; 5]));
+        assert_eq!(told(frame::GRANTED, b"and more", &[good.raw()]), QueryResult::Account(vec![0; 5]));
+        assert_eq!(told(frame::REFUSED, b"", &[good.raw()]), QueryResult::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[]), QueryResult::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[good.raw(), good.raw()]), QueryResult::Nonsense);
         // One that could be made shorter, or another while it is read; one that is too long; what isn't memory, and would block.
-        assert_eq!(told(frame::GRANTED, b"", &[memory(5, libc::F_SEAL_GROW).raw()]), Told::Nonsense);
-        assert_eq!(told(frame::GRANTED, b"", &[memory(4097, sealed).raw()]), Told::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[memory(5, libc::F_SEAL_GROW).raw()]), QueryResult::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[memory(4097, sealed).raw()]), QueryResult::Nonsense);
         let [end, _other] = sys::socket_pair(libc::SOCK_STREAM).unwrap();
-        assert_eq!(told(frame::GRANTED, b"", &[end.raw()]), Told::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[end.raw()]), QueryResult::Nonsense);
     }
 
     #[test]
@@ -317,16 +323,22 @@ mod tests {
         let mut read = |_, account: Vec<u8>| Some(account.len());
         let mut question =
             WatchQuestion { wish: 0, longest: 4096, patience: Duration::ZERO, read: &mut read };
-        let asked = Asked { uid: 1, pid: 0, slots: vec![7], connection: Some(watcher), told: Told::Silence };
-        assert_eq!(question.answers(vec![asked])[0].told, Told::Account(5));
+        let asked = PendingQuery {
+            uid: 1,
+            pid: 0,
+            slots: vec![7],
+            connection: Some(watcher),
+            told: QueryResult::Silence,
+        };
+        assert_eq!(question.answers(vec![asked])[0].told, QueryResult::Account(5));
     }
 
     #[test]
     fn an_answer_of_no_form_is_nonsense_and_none_is_an_end() {
         let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         frame::send(watched.raw(), &mut b"FRCX".to_vec(), &[]).unwrap();
-        assert_eq!(receive(watcher.raw(), 4096), Told::Nonsense);
+        assert_eq!(receive(watcher.raw(), 4096), QueryResult::Nonsense);
         drop(watched);
-        assert_eq!(receive(watcher.raw(), 4096), Told::Gone);
+        assert_eq!(receive(watcher.raw(), 4096), QueryResult::Gone);
     }
 }

@@ -6,7 +6,7 @@ use super::hello::{self, Introduction};
 use super::limits;
 use super::link::{self, Link, LinkEnd, PeerProcess, PeersAccess};
 use ferroce_access::SharedMemory;
-use ferroce_host::{Service, Services};
+use ferroce_host::{RequestHandler, Services};
 use ferroce_os::sync::{Mutex, MutexGuard, Published, Reader, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Error, Result};
@@ -522,7 +522,7 @@ impl Links {
     }
 }
 
-impl Service for Links {
+impl RequestHandler for Links {
     fn answers_trusted(&self) -> bool {
         true
     }

@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::qp::Qp;
-use ferroce_host::{Service, Services, frame};
+use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::slot_of;
 use ferroce_wire::Service as Transport;
@@ -29,7 +29,7 @@ fn known(qpn: u32, peer: u32) -> Option<u8> {
 
 struct Asked;
 
-impl Service for Asked {
+impl RequestHandler for Asked {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let body = message.get(frame::HEADER..).and_then(<[u8]>::first_chunk::<8>);
         let both = body.map_or(0, |body| u64::from_le_bytes(*body));

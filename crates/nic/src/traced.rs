@@ -9,7 +9,7 @@ use crate::adapter::{self, Adapter};
 use crate::qp::{self, Qp};
 use ferroce_access::SharedMemory;
 use ferroce_engine::Source;
-use ferroce_host::{KIND_TRACE, Service, Services, frame};
+use ferroce_host::{KIND_TRACE, RequestHandler, Services, frame};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -67,7 +67,7 @@ pub(crate) fn register(services: &Services) {
 
 struct Traced;
 
-impl Service for Traced {
+impl RequestHandler for Traced {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let Some(adapter) = adapter::current() else { return };
         let Some(filter) = filter_of(message) else { return };

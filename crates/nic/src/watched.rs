@@ -8,7 +8,7 @@ use crate::adapter::{self, Adapter};
 use crate::owner::OfContext;
 use crate::{Context, Cq, MrInit, Srq};
 use ferroce_access::SharedMemory;
-use ferroce_host::{KIND_WATCH, Service, Services, frame};
+use ferroce_host::{KIND_WATCH, RequestHandler, Services, frame};
 use ferroce_mem::KeyTable;
 use ferroce_netdev::PortState;
 use ferroce_os::sync::{Mutex, class};
@@ -53,7 +53,7 @@ pub(crate) fn register(services: &Services) {
 
 struct Watched;
 
-impl Service for Watched {
+impl RequestHandler for Watched {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let wish = message.get(frame::HEADER).copied().and_then(Wish::from_byte);
         // Ignore send errors and unknown requests.

@@ -4,7 +4,7 @@ use super::TraceOptions;
 use crate::output;
 use crate::watch::NO_LIST;
 use ferroce_explain::STATUSES;
-use ferroce_nic::host::{Told, Tracer, Watched, ask_all};
+use ferroce_nic::host::{QueriedProcess, QueryResult, TracerConnection, ask_all};
 use ferroce_nic::watch::{Filter, LONGEST, NAMED, TraceBatch, TracedMessage, Wish};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -22,33 +22,33 @@ pub fn trace(options: &TraceOptions<'_>, pid: u32) -> Result<ExitCode, String> {
     }
     let filter = Filter { errors: options.errors, numbers: options.pairs.to_vec() }.to_bytes();
     let watched = find(pid)?;
-    let tracer = Tracer::attach(&watched, &filter, LONGEST, PATIENCE).map_err(why)?;
+    let tracer = TracerConnection::attach(&watched, &filter, LONGEST, PATIENCE).map_err(why)?;
     let mut lines = LiveOutput { options, pid, first: None, left: options.count };
     let mut told = None;
     let mut complained = false;
     while lines.left > 0 {
         let answer = match told {
-            Some(Told::Silence | Told::Stopped) => tracer.answer(PATIENCE),
+            Some(QueryResult::Silence | QueryResult::Stopped) => tracer.answer(PATIENCE),
             _ => {
                 std::thread::sleep(LOOK);
                 tracer.ask(&filter, PATIENCE)
             }
         };
         match &answer {
-            Told::Account(bytes) => {
-                let trace = TraceBatch::from_bytes(bytes).ok_or_else(|| why(Told::Nonsense))?;
+            QueryResult::Account(bytes) => {
+                let trace = TraceBatch::from_bytes(bytes).ok_or_else(|| why(QueryResult::Nonsense))?;
                 complained = false;
                 if !lines.print(&trace)? {
                     break;
                 }
             }
-            Told::Gone => {
+            QueryResult::Gone => {
                 eprintln!("ferroce trace: process {pid} has ended, or executes another program");
                 break;
             }
-            Told::Nonsense => return Err(why(Told::Nonsense)),
-            Told::Silence | Told::Stopped => {
-                let what = if answer == Told::Stopped { "is stopped" } else { "doesn't answer" };
+            QueryResult::Nonsense => return Err(why(QueryResult::Nonsense)),
+            QueryResult::Silence | QueryResult::Stopped => {
+                let what = if answer == QueryResult::Stopped { "is stopped" } else { "doesn't answer" };
                 if !std::mem::replace(&mut complained, true) {
                     eprintln!("ferroce trace: process {pid} {what}: waiting for it");
                 }
@@ -60,18 +60,20 @@ pub fn trace(options: &TraceOptions<'_>, pid: u32) -> Result<ExitCode, String> {
 }
 
 /// The process, if it is one that may be watched.
-fn find(pid: u32) -> Result<Watched<()>, String> {
+fn find(pid: u32) -> Result<QueriedProcess<()>, String> {
     let all = ask_all(Wish::Devices.to_byte(), LONGEST, PATIENCE, |_, _| Some(())).ok_or(NO_LIST)?;
     let missing = || "it doesn't use Ferroce, or isn't yours, or is in another network namespace".to_owned();
     all.into_iter().find(|watched| watched.pid == Some(pid)).ok_or_else(missing)
 }
 
-fn why(told: Told) -> String {
+fn why(told: QueryResult) -> String {
     match told {
-        Told::Stopped => "it is stopped",
-        Told::Silence => "it has not answered within a second",
-        Told::Gone => "it has ended",
-        Told::Nonsense | Told::Account(_) => "it is being traced already, or is of another version",
+        QueryResult::Stopped => "it is stopped",
+        QueryResult::Silence => "it has not answered within a second",
+        QueryResult::Gone => "it has ended",
+        QueryResult::Nonsense | QueryResult::Account(_) => {
+            "it is being traced already, or is of another version"
+        }
     }
     .to_owned()
 }

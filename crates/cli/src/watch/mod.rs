@@ -11,7 +11,7 @@ pub mod stats;
 pub mod top;
 mod waits;
 
-use ferroce_nic::host::{Told, ask_all};
+use ferroce_nic::host::{QueryResult, ask_all};
 use ferroce_nic::sys;
 use ferroce_nic::watch::{LONGEST, Process, Wish, harmless};
 use kept::KeptAccounts;
@@ -88,11 +88,11 @@ pub fn processes(wish: Wish) -> Result<Vec<WatchedProcess>, String> {
     let mut seen: Vec<WatchedProcess> = Vec::new();
     for watched in all {
         let answer = match watched.told {
-            Told::Account(answer) => answer,
-            Told::Stopped => ProcessAnswer::Stopped,
-            Told::Silence => ProcessAnswer::Silent,
-            Told::Nonsense => ProcessAnswer::Strange,
-            Told::Gone => continue,
+            QueryResult::Account(answer) => answer,
+            QueryResult::Stopped => ProcessAnswer::Stopped,
+            QueryResult::Silence => ProcessAnswer::Silent,
+            QueryResult::Nonsense => ProcessAnswer::Strange,
+            QueryResult::Gone => continue,
         };
         // A process without a PID here has answered once for each slot.
         let again = |other: &WatchedProcess| match (&answer, other.account()) {

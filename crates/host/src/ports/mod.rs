@@ -83,7 +83,7 @@ fn name_of(address: PortAddress, share: Option<&str>) -> Name {
 #[derive(Debug)]
 pub struct HeldPort {
     // Before the number: while another user could have that, no name of the port may be this process's.
-    kind: Held,
+    kind: PortHold,
     #[expect(dead_code, reason = "it holds the number")]
     number: Arc<NumberListener>,
     address: PortAddress,
@@ -91,7 +91,7 @@ pub struct HeldPort {
 }
 
 #[derive(Debug)]
-enum Held {
+enum PortHold {
     /// Shared with others of whom none listens.
     Shared(Share),
     /// MADs come to it.
@@ -124,16 +124,16 @@ impl HeldPort {
     /// # Errors
     /// [`PortError::Taken`] while others have it as well.
     pub fn stop_sharing(&mut self) -> Result<(), PortError> {
-        let Held::Shared(share) = &self.kind else { return Ok(()) };
+        let PortHold::Shared(share) = &self.kind else { return Ok(()) };
         let id = self.host.hold_port(self.address, Some(&share.name))?;
-        self.kind = Held::Alone(id);
+        self.kind = PortHold::Alone(id);
         Ok(())
     }
 }
 
 impl Drop for HeldPort {
     fn drop(&mut self) {
-        if let Held::Alone(id) = self.kind {
+        if let PortHold::Alone(id) = self.kind {
             let mut known = self.host.ports.all.write();
             let at = known.ports.iter().position(|port| port.id == id);
             let port = at.map(|at| known.ports.swap_remove(at));
@@ -202,9 +202,9 @@ impl Host {
             let listener = self.listen_at(address, Some(&name))?;
             let share = Share { listener: self.take_requests(listener, None)?, name };
             self.check_port(address, Some(&share.name), true)?;
-            Held::Shared(share)
+            PortHold::Shared(share)
         } else {
-            Held::Alone(self.hold_port(address, None)?)
+            PortHold::Alone(self.hold_port(address, None)?)
         };
         Ok(HeldPort { kind, number, address, host: self.clone() })
     }

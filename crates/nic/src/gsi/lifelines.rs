@@ -8,7 +8,7 @@
 
 use super::GsiSource;
 use crate::adapter::{self, Adapter};
-use ferroce_host::{Service, Services, frame};
+use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -66,7 +66,7 @@ impl Lifelines {
 
 struct Followed;
 
-impl Service for Followed {
+impl RequestHandler for Followed {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let slot = message.get(frame::HEADER..).and_then(|body| body.try_into().ok());
         let (Some(adapter), Some(slot)) = (adapter::current(), slot) else { return };

@@ -2,7 +2,7 @@
 //! that imports asks for it, and only then the other one gives it.
 
 use crate::{adapter, settings};
-use ferroce_host::{Service, Services, frame};
+use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_os::sys::{self, EngineFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Asked;
 
-impl Service for Asked {
+impl RequestHandler for Asked {
     fn serve(&self, connection: EngineFd, _: &[u8], _: Vec<EngineFd>) {
         let status = if settings::allows_copies() {
             sys::allow_copies_by_others();

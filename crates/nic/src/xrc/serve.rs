@@ -7,7 +7,7 @@ use super::{guest, handle_message};
 use crate::adapter::{self, Adapter};
 use crate::qp::Qp;
 use ferroce_access::copy;
-use ferroce_host::{Service, Services, frame};
+use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_hostlink::MAX_PAYLOAD;
 use ferroce_mem::KeyTable;
 use ferroce_os::{clock, sys::EngineFd};
@@ -22,7 +22,7 @@ pub(crate) fn register(services: &Services) {
 
 struct Execution;
 
-impl Service for Execution {
+impl RequestHandler for Execution {
     fn serve(&self, connection: EngineFd, bytes: &[u8], _: Vec<EngineFd>) {
         begin_service(connection, bytes);
     }
@@ -30,7 +30,7 @@ impl Service for Execution {
 
 struct Handles;
 
-impl Service for Handles {
+impl RequestHandler for Handles {
     fn serve(&self, connection: EngineFd, bytes: &[u8], _: Vec<EngineFd>) {
         guest::admit(connection, bytes);
     }

@@ -3,7 +3,7 @@
 use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
-use ferroce_nic::host::{Error, Host};
+use ferroce_nic::host::{Host, HostError};
 use ferroce_nic::udp::{RecvOutcome, TxBatch};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, slot_of};
@@ -175,7 +175,7 @@ fn holders_that_are_all_stopped_are_reported_as_unresponsive() {
         only.stop();
         let joiner = Host::join().unwrap();
         let error = endpoint(&joiner, address(LO4)).unwrap_err();
-        assert!(matches!(error, Error::Unresponsive { .. }), "{error}");
+        assert!(matches!(error, HostError::Unresponsive { .. }), "{error}");
         // Another address is not affected.
         endpoint(&joiner, address(LO6)).unwrap();
         only.go_on();
@@ -191,7 +191,7 @@ fn holders_whose_threads_all_sleep_are_reported_as_stopped() {
         assert_eq!(only.ask("sleep"), "ok");
         let joiner = Host::join().unwrap();
         let error = endpoint(&joiner, address(LO4)).unwrap_err();
-        assert!(matches!(error, Error::Unresponsive { stopped: true, .. }), "{error}");
+        assert!(matches!(error, HostError::Unresponsive { stopped: true, .. }), "{error}");
     });
 }
 
@@ -207,7 +207,7 @@ fn holders_that_are_stopped_are_known_to_be_stopped_however_often_they_are_asked
             let joiner = Host::join().unwrap();
             for time in 0..TIMES {
                 let error = endpoint(&joiner, address(LO4)).unwrap_err();
-                assert!(matches!(error, Error::Unresponsive { stopped: true, .. }), "{time}: {error}");
+                assert!(matches!(error, HostError::Unresponsive { stopped: true, .. }), "{time}: {error}");
             }
             only.go_on();
             endpoint(&joiner, address(LO4)).unwrap();
@@ -222,7 +222,7 @@ fn port_of_a_foreign_program_is_reported_with_its_user() {
             let foreign = UdpSocket::bind(taken).unwrap();
             let joiner = Host::join().unwrap();
             match endpoint(&joiner, address(LO4)).unwrap_err() {
-                Error::AddressInUse { address: a, holder } => {
+                HostError::AddressInUse { address: a, holder } => {
                     assert_eq!((a, holder.uid), (address(LO4), Some(0)))
                 }
                 other => panic!("{other}"),
@@ -510,7 +510,7 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
         // A process that takes the port.
         let taker = other_user("s=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); s.bind(('::1',4791))");
         match endpoint(&joiner, address(LO6)).unwrap_err() {
-            Error::AddressInUse { holder, .. } => assert_eq!(holder.uid, Some(65534)),
+            HostError::AddressInUse { holder, .. } => assert_eq!(holder.uid, Some(65534)),
             other => panic!("{other}"),
         }
         squatter.kill().unwrap();

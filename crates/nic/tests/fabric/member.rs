@@ -1,7 +1,7 @@
 //! A process that takes part in its host. It reads a command from each line.
 
 use super::packets;
-use ferroce_nic::host::{Error, Host};
+use ferroce_nic::host::{Host, HostError};
 use ferroce_nic::sys;
 use ferroce_nic::udp::{Endpoint, TxBatch, receiving_socket};
 use ferroce_tests::helper::{self, Helper};
@@ -61,7 +61,7 @@ impl DerefMut for Member {
 }
 
 /// The sockets of a local address, ready for packets.
-pub fn endpoint(host: &Host, address: HostAddr) -> Result<Arc<Endpoint>, Error> {
+pub fn endpoint(host: &Host, address: HostAddr) -> Result<Arc<Endpoint>, HostError> {
     let sockets = host.sockets(address, receiving_socket)?;
     Ok(Arc::new(Endpoint::new(address, sockets)))
 }
