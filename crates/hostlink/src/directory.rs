@@ -117,7 +117,7 @@ const OWES: usize = 3;
 
 /// Memory that was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundMemory {
     /// In the process that the directory is of.
     pub(super) address: u64,
     pub(super) region: FoundRegion,
@@ -377,7 +377,7 @@ impl PeerDirectory {
         (from, qpn): QpnPair,
         (rkey, va, len): (u32, u64, u64),
         purpose: Purpose,
-    ) -> Option<Found> {
+    ) -> Option<FoundMemory> {
         let right = match purpose {
             Purpose::Read => right::READ,
             Purpose::Write => right::WRITE,
@@ -390,7 +390,7 @@ impl PeerDirectory {
             && qp_rights & region_rights & right == right
             && qp_rights >> 32 == region_rights >> 32;
         let offset = va.checked_sub(iova)?;
-        (allowed && offset.checked_add(len)? <= length).then(|| Found {
+        (allowed && offset.checked_add(len)? <= length).then(|| FoundMemory {
             address: addr.wrapping_add(offset),
             region,
             connection,
@@ -533,7 +533,7 @@ mod tests {
         for take in takes {
             publish(&own, (true, true), (true, true));
             let find = || opened(&own).find(ENDS, (KEY, IOVA, 8), Purpose::Read);
-            let Found { region, .. } = find().unwrap();
+            let FoundMemory { region, .. } = find().unwrap();
             assert_ne!(take(&own), 0);
             assert_eq!(find(), None);
             // Listed anew, it is another one, whatever it looks like.

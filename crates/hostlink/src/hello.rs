@@ -107,7 +107,7 @@ pub(super) fn refuse(fd: RawFd) {
 mod tests {
     use super::super::compact::CompactHeaders;
     use super::super::directory::{ListedQp, ListedRegion};
-    use super::super::protocol::{AccessWord, Consumer, Ended, Lines, Producer};
+    use super::super::protocol::{AccessWord, Consumer, EndedFlag, Producer, RingWords};
     use super::super::record::{self, Draft};
     use super::*;
     use ferroce_access::SharedMemory;
@@ -186,8 +186,8 @@ mod tests {
         let used: &AccessWord = memory.words(64);
         used.enter(1, 2);
         used.leave();
-        memory.words::<Ended>(128).set();
-        let lines: &Lines = memory.words(1024);
+        memory.words::<EndedFlag>(128).set();
+        let lines: &RingWords = memory.words(1024);
         let (mut producer, mut consumer) = (Producer::new(2048), Consumer::new(2048));
         lines.copy_last(64, [1, 2, 3, 4, 5]);
         for _ in 0..2 {

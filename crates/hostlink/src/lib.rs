@@ -40,8 +40,8 @@ pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair, own as own_directory};
 pub use hello::LAYOUT;
 pub use link::{
-    ArrivalMark, CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket,
-    Unserved, Wanted,
+    ArrivalMark, CompactRun, LARGE, Link, LinkPeer, PeerAccess, Receive, SendOutcome, SentPacket, Single,
+    SinglePacket, Unserved, Wanted,
 };
 pub use links::{LinkWithWork, Links};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};

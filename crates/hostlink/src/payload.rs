@@ -1,6 +1,6 @@
 //! Payloads on their way through a link: into a ring and out of it.
 
-use super::link::{Link, Peer};
+use super::link::{Link, LinkPeer};
 use super::record::{CopiedPayload, MAX_COPIED, Record};
 use ferroce_access::{Fault, SharedMemory, copy};
 
@@ -60,7 +60,7 @@ impl<'a> ReceivedRecord<'a> {
 
     /// The process it is from.
     #[inline]
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> LinkPeer {
         self.link.peer()
     }
 

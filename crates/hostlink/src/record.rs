@@ -4,7 +4,7 @@
 //! payload. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
 
 use super::compact::{self, CompactHeaders, Operands};
-use super::protocol::{Broken, COPIED_WORDS, Lines};
+use super::protocol::{Broken, COPIED_WORDS, RingWords};
 use ferroce_access::SharedMemory;
 use ferroce_types::{MAX_FLOW_LABEL, PacketMeta, gid_of, ip_of};
 use ferroce_wire::Headers;
@@ -32,7 +32,7 @@ type CopiedWords = [AtomicU64; COPIED_WORDS];
 /// What a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-enum Kind {
+enum RecordKind {
     /// Nothing: the end of the ring was too short.
     Padding = 0,
     /// A packet with its payload.
@@ -45,7 +45,7 @@ enum Kind {
 
 /// What a reader finds in a ring that isn't a compact record.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum RingRecord {
     /// Nothing: the end of the ring was too short.
     Padding,
     /// A packet with addresses and headers.
@@ -82,7 +82,7 @@ pub(crate) type CopiedPayload = [u64; COPIED_WORDS - compact::SHORT / 8];
 pub(super) const MAX_COPIED: usize = size_of::<CopiedPayload>();
 
 // The position, two words more, and the copy: all in one line.
-const _: () = assert!((3 + COPIED_WORDS) * size_of::<u64>() == Lines::GRAIN);
+const _: () = assert!((3 + COPIED_WORDS) * size_of::<u64>() == RingWords::GRAIN);
 
 impl CompactRecord {
     /// All its headers. The memory is that of its link.
@@ -118,7 +118,7 @@ pub struct Record {
 
 /// Bytes of a record.
 const fn total(headers: usize, payload: usize) -> usize {
-    (payload_offset(headers) + payload).next_multiple_of(Lines::GRAIN)
+    (payload_offset(headers) + payload).next_multiple_of(RingWords::GRAIN)
 }
 
 const fn payload_offset(headers: usize) -> usize {
@@ -128,13 +128,13 @@ const fn payload_offset(headers: usize) -> usize {
 /// Bytes of a record with compact headers.
 #[inline]
 pub(super) const fn compact_total(headers: &CompactHeaders, payload: usize) -> usize {
-    (headers.payload_offset() + payload).next_multiple_of(Lines::GRAIN)
+    (headers.payload_offset() + payload).next_multiple_of(RingWords::GRAIN)
 }
 
 /// Writes everything of a record with compact headers but its payload of `payload` bytes.
 #[inline(always)]
 pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactHeaders, payload: usize) {
-    let (front, len) = headers.front(Kind::Compact as u8, compact_total(headers, payload), payload);
+    let (front, len) = headers.front(RecordKind::Compact as u8, compact_total(headers, payload), payload);
     let words: &FrontWords = memory.words(at);
     let (short, rest) = words.split_at(compact::SHORT / 8);
     short.iter().zip(&front).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
@@ -144,12 +144,12 @@ pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactH
 }
 
 /// Bytes of a record that disowns others.
-pub(super) const DISOWNED: usize = Lines::GRAIN;
+pub(super) const DISOWNED: usize = RingWords::GRAIN;
 
 /// Writes a record that disowns those which end from `first` to `last` of the other ring.
 pub(super) fn write_disowned(memory: &SharedMemory, at: usize, (first, last): (u64, u64)) {
     let words: &FrontWords = memory.words(at);
-    words[0].store(compact::first_word(DISOWNED, Kind::Disowned as u8), Ordering::Relaxed);
+    words[0].store(compact::first_word(DISOWNED, RecordKind::Disowned as u8), Ordering::Relaxed);
     words[1].store(first, Ordering::Relaxed);
     words[2].store(last, Ordering::Relaxed);
 }
@@ -169,7 +169,7 @@ impl Draft {
         let mut bytes = [0; FRONT];
         let len = headers.emit(&mut bytes[FIXED..FIXED + MAX_HEADERS]).ok()?;
         bytes[..4].copy_from_slice(&(total(len, payload) as u32).to_ne_bytes());
-        bytes[4] = Kind::Packet as u8;
+        bytes[4] = RecordKind::Packet as u8;
         bytes[5] = len as u8;
         bytes[6] = meta.tos;
         bytes[7] = meta.ttl;
@@ -203,7 +203,7 @@ impl Draft {
 pub(super) fn write_padding(memory: &SharedMemory, at: usize, len: usize) {
     let mut bytes = [0; 5];
     bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-    bytes[4] = Kind::Padding as u8;
+    bytes[4] = RecordKind::Padding as u8;
     memory.write(at, &bytes);
 }
 
@@ -211,7 +211,7 @@ pub(super) fn write_padding(memory: &SharedMemory, at: usize, len: usize) {
 /// any time, so a caller that copies them again has to check the copy again.
 #[inline]
 fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::Front, Broken> {
-    if available < Lines::GRAIN {
+    if available < RingWords::GRAIN {
         return Err(Broken);
     }
     let words: &FrontWords = memory.words(at);
@@ -229,7 +229,7 @@ pub(super) fn read_compact(
 ) -> Result<Option<CompactRecord>, Broken> {
     let front = front(memory, at, available)?;
     let (length, kind) = compact::length_and_kind(front[0]);
-    if kind != Kind::Compact as u8 {
+    if kind != RecordKind::Compact as u8 {
         return Ok(None);
     }
     let (headers, payload) = CompactHeaders::parse(&front).ok_or(Broken)?;
@@ -253,25 +253,29 @@ pub(super) fn read_copy(words: [u64; COPIED_WORDS], end: u64) -> Option<CompactR
     let (length, kind) = compact::length_and_kind(words[0]);
     let (headers, len) = CompactHeaders::parse(&words)?;
     let [_, _, _, payload @ ..] = words;
-    let fits = kind == Kind::Compact as u8
-        && length == Lines::GRAIN
+    let fits = kind == RecordKind::Compact as u8
+        && length == RingWords::GRAIN
         && headers.is_by_position()
         && len <= MAX_COPIED;
     fits.then_some(CompactRecord { headers, payload: CompactPayload::Copied(payload), len, end })
 }
 
 /// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It isn't a compact record.
-pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
+pub(super) fn read(
+    memory: &SharedMemory,
+    at: usize,
+    available: usize,
+) -> Result<(RingRecord, usize), Broken> {
     let front = front(memory, at, available)?;
     let (length, kind) = compact::length_and_kind(front[0]);
-    if kind != Kind::Disowned as u8 {
+    if kind != RecordKind::Disowned as u8 {
         return read_whole(memory, at, available);
     }
-    if length == DISOWNED { Ok((Entry::Disowned((front[1], front[2])), length)) } else { Err(Broken) }
+    if length == DISOWNED { Ok((RingRecord::Disowned((front[1], front[2])), length)) } else { Err(Broken) }
 }
 
 /// As [`read`], of a packet with addresses, or padding.
-fn read_whole(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
+fn read_whole(memory: &SharedMemory, at: usize, available: usize) -> Result<(RingRecord, usize), Broken> {
     let mut bytes = [0; FRONT];
     let have = bytes.len().min(available);
     memory.read(at, &mut bytes[..have]);
@@ -279,7 +283,7 @@ fn read_whole(memory: &SharedMemory, at: usize, available: usize) -> Result<(Ent
     if let Some(Record { payload: (payload, _), .. }) = &mut parsed.packet {
         *payload += at;
     }
-    Ok((parsed.packet.map_or(Entry::Padding, Entry::Whole), parsed.total))
+    Ok((parsed.packet.map_or(RingRecord::Padding, RingRecord::Whole), parsed.total))
 }
 
 struct Parsed {
@@ -293,10 +297,10 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
     let word =
         |at: usize| u32::from_ne_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]) as usize;
     let (length, payload_len, label) = (word(0), word(8) & 0xfff_ffff, word(8) >> 28 << 16);
-    if length == 0 || length > available || !length.is_multiple_of(Lines::GRAIN) {
+    if length == 0 || length > available || !length.is_multiple_of(RingWords::GRAIN) {
         return Err(Broken);
     }
-    if fixed[4] == Kind::Padding as u8 {
+    if fixed[4] == RecordKind::Padding as u8 {
         return Ok(Parsed { packet: None, total: length });
     }
     if payload_len > MAX_PAYLOAD {
@@ -327,7 +331,7 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         return Err(Broken);
     }
     let at = payload_offset(headers_len);
-    if fixed[4] != Kind::Packet as u8 {
+    if fixed[4] != RecordKind::Packet as u8 {
         return Err(Broken);
     }
     Ok(Parsed { packet: Some(Record { headers, meta, payload: (at, payload_len) }), total: length })
@@ -369,8 +373,8 @@ pub(super) mod tests {
         draft.write(&memory, AT);
         let (record, total) = read(&memory, AT, draft.total()).unwrap();
         assert_eq!(total, draft.total());
-        assert_eq!(read(&memory, AT, total - Lines::GRAIN).map(|_| ()), Err(Broken));
-        let Entry::Whole(packet) = record else { panic!("{record:?}") };
+        assert_eq!(read(&memory, AT, total - RingWords::GRAIN).map(|_| ()), Err(Broken));
+        let RingRecord::Whole(packet) = record else { panic!("{record:?}") };
         packet
     }
 
@@ -419,7 +423,7 @@ pub(super) mod tests {
         ) {
             let mut words = words;
             if is_front_whole {
-                let (front, _) = send_by_position().front(Kind::Compact as u8, Lines::GRAIN, len);
+                let (front, _) = send_by_position().front(RecordKind::Compact as u8, RingWords::GRAIN, len);
                 words[..3].copy_from_slice(&front[..3]);
             }
             let packet = read_copy(words, 64);
@@ -455,7 +459,7 @@ pub(super) mod tests {
                 let mut arrived = vec![0; len];
                 memory.read(at, &mut arrived);
                 assert_eq!(arrived, payload, "{opcode:?}");
-                assert!(read_compact(&memory, AT, total - Lines::GRAIN, 7).is_err());
+                assert!(read_compact(&memory, AT, total - RingWords::GRAIN, 7).is_err());
                 assert!(read(&memory, AT, total).is_err());
             }
             let memory = SharedMemory::create(4096, false).unwrap();
@@ -517,8 +521,8 @@ pub(super) mod tests {
     fn padding_is_no_packet() {
         let memory = SharedMemory::create(4096, false).unwrap();
         write_padding(&memory, AT, 192);
-        assert!(matches!(read(&memory, AT, 192), Ok((Entry::Padding, 192))));
-        assert!(matches!(read(&memory, AT, 256), Ok((Entry::Padding, 192))));
+        assert!(matches!(read(&memory, AT, 192), Ok((RingRecord::Padding, 192))));
+        assert!(matches!(read(&memory, AT, 256), Ok((RingRecord::Padding, 192))));
         assert!(read(&memory, AT, 128).is_err());
     }
 
@@ -532,8 +536,8 @@ pub(super) mod tests {
             ("a shorter record", 0, &64u32.to_ne_bytes()),
             ("a longer record", 0, &320u32.to_ne_bytes()),
             ("the longest record", 0, &u32::MAX.to_ne_bytes()),
-            ("another kind", 4, &[Kind::Disowned as u8 + 1]),
-            ("compact headers of another length", 4, &[Kind::Compact as u8]),
+            ("another kind", 4, &[RecordKind::Disowned as u8 + 1]),
+            ("compact headers of another length", 4, &[RecordKind::Compact as u8]),
             ("no headers", 5, &[0]),
             ("too many headers", 5, &[255]),
             ("headers of another opcode", 48, &[6]),

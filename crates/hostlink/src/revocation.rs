@@ -3,7 +3,7 @@
 use super::directory::{self, Directory};
 use super::link::{Link, PeersAccess};
 use super::links::Links;
-use super::protocol::{DirectoryEntry, Object};
+use super::protocol::{DirectoryEntry, RevokedObject};
 use ferroce_os::{Patience, fork, sys};
 use ferroce_types::{Error, Result};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Links {
     ///
     /// # Errors
     /// EBUSY, with the process, after a second.
-    fn wait_for_others(&self, object: Object) -> Result<()> {
+    fn wait_for_others(&self, object: RevokedObject) -> Result<()> {
         let mut busy: Vec<(Arc<Link>, PeersAccess)> = Vec::new();
         for link in self.snapshot().iter() {
             busy.extend(link.accesses_of_peer().map(|access| (link.clone(), access)));
@@ -44,7 +44,7 @@ impl Links {
 }
 
 /// Takes the entry of `object` in this process's directory back; when this returns, no other process uses the object.
-fn revoke(own: &Directory, entry: &DirectoryEntry, object: Object) -> Result<u64> {
+fn revoke(own: &Directory, entry: &DirectoryEntry, object: RevokedObject) -> Result<u64> {
     let name = entry.revoke();
     let Some(links) = own.links() else { return Ok(name) };
     links.wait_for_others(object).inspect_err(|error| {
@@ -61,7 +61,7 @@ fn revoke(own: &Directory, entry: &DirectoryEntry, object: Object) -> Result<u64
 /// EBUSY after a second; the region is listed as it was then.
 pub fn revoke_region(key: u32) -> Result<()> {
     let Some(own) = directory::own() else { return Ok(()) };
-    own.region(key).map_or(Ok(()), |entry| revoke(own, entry, Object::Region(key)).map(drop))
+    own.region(key).map_or(Ok(()), |entry| revoke(own, entry, RevokedObject::Region(key)).map(drop))
 }
 
 /// As [`revoke_region`], where no process can be using it.
@@ -98,7 +98,7 @@ pub fn revoke_qp(qpn: u32) -> Result<RevokedQp> {
     let Some((own, entry)) = directory::own().and_then(|own| Some((own, own.qp(qpn)?))) else {
         return Ok(revoked(0));
     };
-    revoke(own, entry, Object::Qp(qpn)).map(revoked)
+    revoke(own, entry, RevokedObject::Qp(qpn)).map(revoked)
 }
 
 /// As [`revoke_qp`], for a QP that fails by itself: no peer relies on it.

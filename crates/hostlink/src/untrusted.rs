@@ -1,7 +1,7 @@
 //! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
 
-use super::protocol::{Broken, COPIED_WORDS, Consumer, Lines};
-use super::record::{self, CompactPayload, CompactRecord, Entry, Record};
+use super::protocol::{Broken, COPIED_WORDS, Consumer, RingWords};
+use super::record::{self, CompactPayload, CompactRecord, Record, RingRecord};
 use ferroce_access::SharedMemory;
 use ferroce_types::PacketMeta;
 
@@ -15,7 +15,7 @@ const LAST_AT: usize = 16;
 
 /// What a reader has made of a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Reading {
+pub struct RingReading {
     /// Packets.
     pub packets: usize,
     /// Bytes of all records.
@@ -31,9 +31,9 @@ pub struct Reading {
 /// # Panics
 /// If a record doesn't lie within what has been published, or if bytes beyond matter.
 #[must_use]
-pub fn read(stream: &[u8], tails: &[u64]) -> Reading {
+pub fn read(stream: &[u8], tails: &[u64]) -> RingReading {
     let readings = [0, 0xff].map(|beyond| {
-        let mut reading = Reading { packets: 0, consumed: 0, is_broken: false, said: String::new() };
+        let mut reading = RingReading { packets: 0, consumed: 0, is_broken: false, said: String::new() };
         reading.is_broken = read_into(&mut reading, stream, tails, beyond).is_err();
         reading
     });
@@ -43,9 +43,9 @@ pub fn read(stream: &[u8], tails: &[u64]) -> Reading {
 }
 
 /// As [`read`], with `beyond` in every byte of the ring that isn't published.
-fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) -> Result<(), Broken> {
+fn read_into(reading: &mut RingReading, stream: &[u8], tails: &[u64], beyond: u8) -> Result<(), Broken> {
     let memory = SharedMemory::create(BYTES_AT + RING, false).expect("memory to share");
-    let lines: &Lines = memory.words(0);
+    let lines: &RingWords = memory.words(0);
     let mut consumer = Consumer::new(RING);
     for &tail in tails {
         let head = reading.consumed;
@@ -80,10 +80,10 @@ fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) ->
                 packet.end as usize
             } else {
                 let (record, total) = record::read(&memory, begin, published)?;
-                if let Entry::Whole(packet) = &record {
+                if let RingRecord::Whole(packet) = &record {
                     check(packet, whole(total));
                 }
-                reading.packets += usize::from(!matches!(record, Entry::Padding));
+                reading.packets += usize::from(!matches!(record, RingRecord::Padding));
                 reading.said += &format!("{record:?}\n");
                 whole(total).len()
             };
@@ -163,12 +163,12 @@ mod tests {
             (0..1500usize, any::<bool>()).prop_map(|(len, by_position)| compact(len, by_position)),
             (0..20usize).prop_map(|len| compact(len, true)),
             (1..8u32).prop_map(|grains| {
-                let mut padding = vec![0; Lines::GRAIN * grains as usize];
-                padding[..4].copy_from_slice(&(Lines::GRAIN as u32 * grains).to_ne_bytes());
+                let mut padding = vec![0; RingWords::GRAIN * grains as usize];
+                padding[..4].copy_from_slice(&(RingWords::GRAIN as u32 * grains).to_ne_bytes());
                 padding
             }),
             any::<[u64; 7]>().prop_map(|words| {
-                let first = [Lines::GRAIN as u32, 3].map(u32::to_ne_bytes).concat();
+                let first = [RingWords::GRAIN as u32, 3].map(u32::to_ne_bytes).concat();
                 [first, words.map(u64::to_ne_bytes).concat()].concat()
             }),
             prop::collection::vec(any::<u8>(), 0..200),
@@ -191,7 +191,7 @@ mod tests {
 
     fn tail() -> impl Strategy<Value = u64> {
         prop_oneof![
-            6 => (0..200u64).prop_map(|grains| grains * Lines::GRAIN as u64),
+            6 => (0..200u64).prop_map(|grains| grains * RingWords::GRAIN as u64),
             1 => 0..20_000u64,
             1 => any::<u64>(),
         ]

@@ -2,7 +2,7 @@
 
 use super::views::Views;
 use super::{Link, PeerAccess, TRUST};
-use crate::directory::{Found, Purpose, QpnPair};
+use crate::directory::{FoundMemory, Purpose, QpnPair};
 use crate::protocol::AccessWord;
 use ferroce_os::sync::{MutexGuard, class};
 use ferroce_os::{clock, sys};
@@ -40,7 +40,7 @@ impl Link {
         // Accesses that begin after the link has ended aren't waited for.
         let ended = self.terms(false).ended.is_set();
         let found = if ended { None } else { remote.directory.find(ends, range, purpose) };
-        let result = found.and_then(|Found { address, region, connection, receives }| {
+        let result = found.and_then(|FoundMemory { address, region, connection, receives }| {
             let view = self.view(&mut lane, &region, memory);
             // Records keep the peer awake, which is faster than copies by the kernel if its program only receives.
             if receives && view.is_none() {

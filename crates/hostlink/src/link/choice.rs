@@ -7,7 +7,7 @@
 //! No operation waits for a peer that may be stopped.
 
 use super::Link;
-use super::speeds::{LARGE, Speeds, Wanted, Way};
+use super::speeds::{Executor, LARGE, Speeds, Wanted};
 use crate::directory::Purpose;
 use ferroce_os::{clock, sys};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,7 +72,7 @@ impl Link {
     #[inline]
     pub fn is_better_left_to_peer(&self, purpose: Purpose, bytes: u64) -> bool {
         let half = clock::ticks_of_half_millisecond_at_most();
-        if bytes >= LARGE && self.speeds_of(purpose).choose(clock::ticks(), half) == Way::Initiator {
+        if bytes >= LARGE && self.speeds_of(purpose).choose(clock::ticks(), half) == Executor::Initiator {
             return false;
         }
         if self.peer_watches(bytes) {

@@ -5,10 +5,10 @@
 //! SEND. The sender acts on the word only when it has read as many of these records as the peer has published. A disowned
 //! SEND is acknowledged, refused or repeated by packets, like everything else.
 
-use super::{Link, RING, Sent};
+use super::{Link, RING, SendOutcome};
 use crate::compact::CompactHeaders;
 use crate::payload::RingBytes;
-use crate::protocol::{Broken, Lines, Producer};
+use crate::protocol::{Broken, Producer, RingWords};
 use crate::record::{self, CompactRecord};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 
 /// Writes the ring to the peer, and knows which SENDs wait to be acknowledged by position.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct RingSender {
     pub(super) producer: Producer,
-    awaited: VecDeque<Awaited>,
+    awaited: VecDeque<UnackedSend>,
     /// The peer's position up to which SENDs were acknowledged.
     executed: u64,
     /// Records read that disown SENDs.
@@ -34,7 +34,7 @@ const MOST_WAITING: usize = 1024;
 
 /// A SEND that waits to be acknowledged by position.
 #[derive(Clone, Copy, Debug)]
-struct Awaited {
+struct UnackedSend {
     /// Where its record ends in the ring.
     end: u64,
     packet: SentPacket,
@@ -54,7 +54,7 @@ pub struct SentPacket {
 /// The last packet of each QP that has got acknowledgements.
 pub(super) type Acknowledged = SmallVec<[SentPacket; 4]>;
 
-impl Sender {
+impl RingSender {
     pub(super) fn new(producer: Producer) -> Self {
         Self { producer, awaited: VecDeque::new(), executed: 0, disowned: 0 }
     }
@@ -68,7 +68,7 @@ impl Sender {
     /// Takes out the only SEND that waits, if the peer has executed it according to its words.
     #[inline]
     fn take_only(&mut self, executed: u64, disowned: u64) -> Option<SentPacket> {
-        let &Awaited { end, packet } = self.awaited.front()?;
+        let &UnackedSend { end, packet } = self.awaited.front()?;
         let only = self.awaited.len() == 1 && end == executed && disowned <= self.disowned;
         only.then(|| {
             self.awaited.clear();
@@ -81,13 +81,13 @@ impl Sender {
     /// QP to `last`. False, and nothing is taken out, if records that disown have to be read first.
     fn take(&mut self, executed: u64, disowned: u64, last: &mut Acknowledged) -> Result<bool, Broken> {
         let possible = (self.executed..=self.producer.tail()).contains(&executed);
-        if !possible || !executed.is_multiple_of(Lines::GRAIN as u64) {
+        if !possible || !executed.is_multiple_of(RingWords::GRAIN as u64) {
             return Err(Broken);
         }
         if disowned > self.disowned {
             return Ok(false);
         }
-        while let Some(Awaited { packet, end }) =
+        while let Some(UnackedSend { packet, end }) =
             self.awaited.front().copied().filter(|awaited| awaited.end <= executed)
         {
             if last.len() == MOST_AT_ONCE {
@@ -243,16 +243,16 @@ impl Link {
         (qpn, connection): (u32, u64),
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-    ) -> Sent<E> {
+    ) -> SendOutcome<E> {
         let packet = SentPacket { qpn, connection, psn: headers.psn() };
         self.publish_compact(headers, payload, fill, |sender, end| {
             if headers.is_by_position() {
                 // Most likely the peer has read all before this, and looks at the position.
                 if sender.awaited.is_empty() && payload <= record::MAX_COPIED {
-                    let at = (end - Lines::GRAIN as u64) as usize % RING;
+                    let at = (end - RingWords::GRAIN as u64) as usize % RING;
                     self.tx_lines().copy_last(end, record::copy(&self.memory, self.to_peer.bytes_at + at));
                 }
-                sender.awaited.push_back(Awaited { end, packet });
+                sender.awaited.push_back(UnackedSend { end, packet });
                 if sender.awaited.len() >= MOST_AWAITED {
                     self.many_awaited.store(true, Ordering::Relaxed);
                 }
@@ -355,7 +355,7 @@ impl Link {
                 record::write_disowned(&self.memory, at, (first, last));
                 Ok::<(), Broken>(())
             };
-            self.publish(record::DISOWNED, write) != Sent::Full
+            self.publish(record::DISOWNED, write) != SendOutcome::Full
         };
         let done = waiting.iter().take_while(|range| fits(range)).count();
         waiting.drain(..done);
@@ -376,24 +376,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const GRAIN: u64 = Lines::GRAIN as u64;
+    const GRAIN: u64 = RingWords::GRAIN as u64;
 
     /// A sender that has published `count` records of a grain each: every QP of `qpns` in turn.
-    fn sender(count: u64, qpns: &[u32]) -> Sender {
+    fn sender(count: u64, qpns: &[u32]) -> RingSender {
         let memory = ferroce_access::SharedMemory::create(4096, false).unwrap();
-        let lines: &Lines = memory.words(0);
-        let mut sender = Sender::new(Producer::new(super::super::RING));
+        let lines: &RingWords = memory.words(0);
+        let mut sender = RingSender::new(Producer::new(super::super::RING));
         for (psn, &qpn) in (0..count as u32).zip(qpns.iter().cycle()) {
-            let place = sender.producer.reserve(lines, Lines::GRAIN).unwrap().unwrap();
+            let place = sender.producer.reserve(lines, RingWords::GRAIN).unwrap().unwrap();
             let packet = SentPacket { qpn, connection: u64::from(qpn), psn };
-            sender.awaited.push_back(Awaited { end: place.end(), packet });
+            sender.awaited.push_back(UnackedSend { end: place.end(), packet });
             sender.producer.publish(lines, place);
         }
         sender
     }
 
-    /// What [`Sender::take`] takes out, if it acts on the words.
-    fn taken(sender: &mut Sender, executed: u64, disowned: u64) -> Result<Option<Acknowledged>, Broken> {
+    /// What [`RingSender::take`] takes out, if it acts on the words.
+    fn taken(sender: &mut RingSender, executed: u64, disowned: u64) -> Result<Option<Acknowledged>, Broken> {
         let mut last = Acknowledged::new();
         let believed = sender.take(executed, disowned, &mut last)?;
         assert!(believed || last.is_empty());

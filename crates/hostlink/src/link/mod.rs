@@ -11,20 +11,20 @@ mod views;
 
 pub use executed::{CompactRun, SentPacket};
 pub use receive::{ArrivalMark, Receive, Single, SinglePacket};
-pub use send::Sent;
+pub use send::SendOutcome;
 pub use speeds::{LARGE, Wanted};
 pub use unserved::Unserved;
 pub use views::PeerAccess;
 
 use choice::Costs;
-use executed::Sender;
-use receive::Receiver;
+use executed::RingSender;
+use receive::RingReceiver;
 use speeds::Speeds;
 use views::Views;
 
 use super::PeerMemory;
 use super::directory::PeerDirectory;
-use super::protocol::{AccessWord, Ended, Lines, Object, Producer};
+use super::protocol::{AccessWord, EndedFlag, Producer, RevokedObject, RingWords};
 use ferroce_access::{PeerView, SharedMemory, SharedPlace, SharedWords, layout};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -59,14 +59,14 @@ pub(super) struct PeerProcess {
 
 /// A process at the other end of a link. Two links lead to the same process if this is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer {
+pub struct LinkPeer {
     /// Its number by the kernel; 0: a process of another PID namespace.
     pid: i32,
     /// Its number in its introduction; `None`: it hasn't introduced itself.
     process: Option<u64>,
 }
 
-impl Peer {
+impl LinkPeer {
     /// Whether `other` is the same process, as far as can be known.
     pub fn is(&self, other: &Self) -> bool {
         self.pid == other.pid
@@ -85,7 +85,7 @@ pub(super) struct PeersAccess {
 
 impl PeersAccess {
     /// It may use `object`.
-    pub(super) fn names(&self, object: Object) -> bool {
+    pub(super) fn names(&self, object: RevokedObject) -> bool {
         AccessWord::names(self.value, object)
     }
 }
@@ -98,7 +98,7 @@ struct Terms {
     /// How many regions of the consumer's it has mapped.
     views: AtomicU64,
     /// It has given up the link.
-    ended: Ended,
+    ended: EndedFlag,
     /// 1: the ring's consumer may reach the producer's memory by itself: it is of the same user, and the producer sees when it exits.
     sees_exit: AtomicU64,
     /// What becomes of the link while its maker, this one, hasn't been answered: [`USED`] or [`YIELDED`], whichever is written first.
@@ -115,7 +115,7 @@ const YIELDED: u64 = 2;
 /// The words before a ring's bytes.
 #[repr(C)]
 struct RingHead {
-    lines: Lines,
+    lines: RingWords,
     /// What the ring's producer uses of its consumer's memory, a word for each lane.
     access: [AccessWord; LANES],
     /// What the ring's producer can do and has done.
@@ -126,7 +126,7 @@ const _: () = assert!(size_of::<RingHead>() <= BYTES_AT);
 
 /// Of a link's memory.
 pub(super) const LAYOUT: u64 =
-    layout(LEN, &[("ring", SPAN, RingHead::LAYOUT), ("records", BYTES_AT, Lines::GRAIN as u64)]);
+    layout(LEN, &[("ring", SPAN, RingHead::LAYOUT), ("records", BYTES_AT, RingWords::GRAIN as u64)]);
 
 ferroce_access::shared_words!(
     Terms { compact, views, ended, sees_exit, fate, unserved }
@@ -191,14 +191,14 @@ pub struct Link {
     own_memory: Option<PeerView>,
     to_peer: Ring,
     from_peer: Ring,
-    tx: Mutex<class::LinkTx, Sender>,
+    tx: Mutex<class::LinkTx, RingSender>,
     /// The position up to which the QPs have been notified that the peer has executed.
     executed: AtomicU64,
     /// Records that disown SENDs of the peer wait for room.
     has_disowned: AtomicBool,
     /// Too many SENDs wait to be acknowledged by position for more to do so.
     many_awaited: AtomicBool,
-    rx: Mutex<class::LinkRx, Receiver>,
+    rx: Mutex<class::LinkRx, RingReceiver>,
     pub(super) remote: OnceLock<PeerProcess>,
     settled: AtomicBool,
     /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
@@ -256,11 +256,11 @@ impl Link {
             from_peer: Ring::new(&memory, from_peer),
             memory,
             own_memory: (end == LinkEnd::Both).then(PeerView::of_this_process),
-            tx: Mutex::new(Sender::new(Producer::new(RING))),
+            tx: Mutex::new(RingSender::new(Producer::new(RING))),
             executed: AtomicU64::new(0),
             has_disowned: AtomicBool::new(false),
             many_awaited: AtomicBool::new(false),
-            rx: Mutex::new(Receiver::new()),
+            rx: Mutex::new(RingReceiver::new()),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
             answered: AtomicBool::new(end != LinkEnd::Peer),
@@ -279,12 +279,12 @@ impl Link {
     }
 
     #[inline]
-    fn tx_lines(&self) -> &Lines {
+    fn tx_lines(&self) -> &RingWords {
         &self.to_peer.head.lines
     }
 
     #[inline]
-    fn rx_lines(&self) -> &Lines {
+    fn rx_lines(&self) -> &RingWords {
         &self.from_peer.head.lines
     }
 
@@ -296,8 +296,8 @@ impl Link {
 
     /// The process at its other end: its ID, and the number it goes by, which isn't known before it has answered.
     #[inline]
-    pub fn peer(&self) -> Peer {
-        Peer { pid: self.pid, process: self.remote.get().map(|remote| remote.process) }
+    pub fn peer(&self) -> LinkPeer {
+        LinkPeer { pid: self.pid, process: self.remote.get().map(|remote| remote.process) }
     }
 
     /// The number of the peer's process, for people; `None`: it is of another PID namespace.

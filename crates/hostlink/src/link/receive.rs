@@ -3,15 +3,15 @@
 use super::executed::{Acknowledged, CompactRun, Disowned, SentPacket};
 use super::{Link, RING};
 use crate::payload::{ReceivedRecord, ShmPayload};
-use crate::protocol::{Broken, Consumer, Lines};
-use crate::record::{self, CompactPayload, CompactRecord, Entry};
+use crate::protocol::{Broken, Consumer, RingWords};
+use crate::record::{self, CompactPayload, CompactRecord, RingRecord};
 use ferroce_os::room;
 use ferroce_wire::Headers;
 use std::sync::atomic::Ordering;
 
 /// The reader of the ring.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct RingReceiver {
     consumer: Consumer,
     /// Room for a run of packets.
     run: Vec<ReceivedRecord<'static>>,
@@ -22,7 +22,7 @@ pub(super) struct Receiver {
 }
 
 /// Records that have been dealt with together.
-struct Run {
+struct RecordBatch {
     records: usize,
     /// Their bytes.
     len: usize,
@@ -63,7 +63,7 @@ pub enum Single {
 pub struct SinglePacket<'a> {
     link: &'a Link,
     packet: &'a CompactRecord,
-    rx: &'a mut Receiver,
+    rx: &'a mut RingReceiver,
 }
 
 impl<'a> SinglePacket<'a> {
@@ -88,7 +88,7 @@ impl<'a> SinglePacket<'a> {
         let Self { link, packet, rx } = self;
         link.acknowledge(&mut rx.disowned, packet.end);
         // Both words are of one line, which moves once. The bell is rung in any case.
-        rx.consumer.release(link.rx_lines(), Lines::GRAIN);
+        rx.consumer.release(link.rx_lines(), RingWords::GRAIN);
     }
 }
 
@@ -115,7 +115,7 @@ pub trait Receive {
     fn executed(&mut self, last: SentPacket);
 }
 
-impl Receiver {
+impl RingReceiver {
     pub(super) fn new() -> Self {
         Self {
             consumer: Consumer::new(RING),
@@ -177,11 +177,11 @@ impl Link {
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
     pub fn receive_last(&self, to: &mut dyn Receive) {
-        let limit = TurnLimit { records: RING / Lines::GRAIN, position: u64::MAX };
+        let limit = TurnLimit { records: RING / RingWords::GRAIN, position: u64::MAX };
         self.receive_with(&mut self.rx.lock(), limit, to);
     }
 
-    fn receive_with(&self, rx: &mut Receiver, limit: TurnLimit, to: &mut dyn Receive) -> bool {
+    fn receive_with(&self, rx: &mut RingReceiver, limit: TurnLimit, to: &mut dyn Receive) -> bool {
         let mut any = false;
         if self.receive_all(rx, limit, to, &mut any) == Err(Broken) {
             self.broken();
@@ -191,7 +191,7 @@ impl Link {
 
     fn receive_all(
         &self,
-        rx: &mut Receiver,
+        rx: &mut RingReceiver,
         limit: TurnLimit,
         to: &mut dyn Receive,
         any: &mut bool,
@@ -229,7 +229,7 @@ impl Link {
     }
 
     #[cold]
-    fn tell_disowned(&self, rx: &mut Receiver) {
+    fn tell_disowned(&self, rx: &mut RingReceiver) {
         if self.has_room_for_disowned() {
             self.acknowledge(&mut rx.disowned, rx.consumer.head());
             self.ring_bell();
@@ -238,7 +238,7 @@ impl Link {
 
     /// Notifies `to` of all SENDs that the peer has executed. Returns whether there was any.
     #[inline]
-    fn receive_positions(&self, rx: &mut Receiver, to: &mut dyn Receive) -> Result<bool, Broken> {
+    fn receive_positions(&self, rx: &mut RingReceiver, to: &mut dyn Receive) -> Result<bool, Broken> {
         if !self.has_executed() {
             return Ok(false);
         }
@@ -255,7 +255,7 @@ impl Link {
     #[inline(never)]
     fn receive_many_positions(
         &self,
-        rx: &mut Receiver,
+        rx: &mut RingReceiver,
         to: &mut dyn Receive,
         executed @ (end, _): (u64, u64),
     ) -> Result<bool, Broken> {
@@ -281,7 +281,7 @@ impl Link {
 
     /// Reads those of all published records that disown SENDs, and no other record.
     #[cold]
-    fn look_ahead(&self, rx: &mut Receiver) -> Result<(), Broken> {
+    fn look_ahead(&self, rx: &mut RingReceiver) -> Result<(), Broken> {
         rx.consumer.look(self.rx_lines())?;
         let mut position = rx.consumer.head();
         while let Some((at, left)) = rx.consumer.ahead_of(position) {
@@ -291,7 +291,7 @@ impl Link {
                 Some(packet) => packet.end,
                 None => {
                     let (record, len) = record::read(&self.memory, at, left)?;
-                    if let Entry::Disowned(disowned) = record {
+                    if let RingRecord::Disowned(disowned) = record {
                         self.receive_disowned(&mut rx.looked_ahead, before, disowned);
                     }
                     before + len as u64
@@ -311,17 +311,24 @@ impl Link {
 
     /// Hands over the record at `at` of the ring if it is the only one, and a packet that may be acknowledged by position.
     #[inline]
-    fn receive_single(&self, rx: &mut Receiver, at: usize, to: &mut dyn Receive) -> Result<Single, Broken> {
+    fn receive_single(
+        &self,
+        rx: &mut RingReceiver,
+        at: usize,
+        to: &mut dyn Receive,
+    ) -> Result<Single, Broken> {
         let (lines, consumer) = (self.rx_lines(), &rx.consumer);
         // SENDs before it that were disowned have to be reported first.
         if !consumer.has_one_grain() || rx.disowned.is_waiting() {
             return Ok(Single::Left);
         }
         let begin = consumer.head();
-        let copied = |words| record::read_copy(words, begin + Lines::GRAIN as u64);
+        let copied = |words| record::read_copy(words, begin + RingWords::GRAIN as u64);
         let packet = match consumer.copy_of_only(lines).and_then(copied) {
             Some(packet) => Some(packet),
-            None => record::read_compact(&self.memory, self.from_peer.bytes_at + at, Lines::GRAIN, begin)?,
+            None => {
+                record::read_compact(&self.memory, self.from_peer.bytes_at + at, RingWords::GRAIN, begin)?
+            }
         };
         Ok(match packet {
             Some(packet) if packet.headers.is_by_position() => {
@@ -335,15 +342,15 @@ impl Link {
     #[inline(never)]
     fn receive_run(
         &self,
-        rx: &mut Receiver,
+        rx: &mut RingReceiver,
         (at, published): (usize, usize),
         limit: usize,
         to: &mut dyn Receive,
-    ) -> Result<Run, Broken> {
+    ) -> Result<RecordBatch, Broken> {
         let base = self.from_peer.bytes_at + at;
         let (mut records, mut len) = (0, 0);
         let begin = rx.consumer.head();
-        let Receiver { run, compact, disowned, looked_ahead, .. } = rx;
+        let RingReceiver { run, compact, disowned, looked_ahead, .. } = rx;
         compact.clear();
         let mut packets = Vec::new();
         while len < published && records < limit {
@@ -360,9 +367,9 @@ impl Link {
             }
             let (record, total) = record::read(&self.memory, at, left)?;
             match record {
-                Entry::Padding => {}
-                Entry::Disowned(disowned) => self.receive_disowned(looked_ahead, before, disowned),
-                Entry::Whole(packet) => {
+                RingRecord::Padding => {}
+                RingRecord::Disowned(disowned) => self.receive_disowned(looked_ahead, before, disowned),
+                RingRecord::Whole(packet) => {
                     let other = |first: &ReceivedRecord<'_>| {
                         first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp
                     };
@@ -385,7 +392,7 @@ impl Link {
             to.packets(&packets);
             *run = room::reuse(packets);
         }
-        Ok(Run { records, len, rings })
+        Ok(RecordBatch { records, len, rings })
     }
 
     /// A poller may have something to do here: it takes no lock to find out.

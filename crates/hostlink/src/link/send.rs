@@ -1,6 +1,6 @@
 //! The ring to the peer: writes its records, and keeps the QPs that wait for room.
 
-use super::executed::Sender;
+use super::executed::RingSender;
 use super::{Link, PATIENCE, RING};
 use crate::compact::CompactHeaders;
 use crate::directory::QpnPair;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// What became of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent<E> {
+pub enum SendOutcome<E> {
     /// It is in the ring, which the peer has dealt with when it has consumed everything up to this position.
     Published(u64),
     /// There is no room now.
@@ -33,14 +33,14 @@ impl Link {
         meta: &PacketMeta,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-    ) -> Sent<E> {
+    ) -> SendOutcome<E> {
         match Draft::packet(headers, meta, payload) {
             Some(draft) => self.publish(draft.total(), |at| {
                 fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload))?;
                 draft.write(&self.memory, at);
                 Ok(())
             }),
-            None => Sent::Lost,
+            None => SendOutcome::Lost,
         }
     }
 
@@ -51,7 +51,7 @@ impl Link {
         headers: &Headers,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-    ) -> Option<Sent<E>> {
+    ) -> Option<SendOutcome<E>> {
         let compact = CompactHeaders::of(headers)?;
         Some(match CompactHeaders::operands_of(headers) {
             None => self.send_on_connection(&compact, payload, fill),
@@ -70,7 +70,7 @@ impl Link {
         headers: &CompactHeaders,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-    ) -> Sent<E> {
+    ) -> SendOutcome<E> {
         self.publish_compact(headers, payload, fill, |_, _| ())
     }
 
@@ -82,8 +82,8 @@ impl Link {
         headers: &CompactHeaders,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-        before: impl FnOnce(&mut Sender, u64),
-    ) -> Sent<E> {
+        before: impl FnOnce(&mut RingSender, u64),
+    ) -> SendOutcome<E> {
         let write = |at: usize| {
             fill(&RingBytes::new(&self.memory, at + headers.payload_offset(), payload))?;
             record::write_compact(&self.memory, at, headers, payload);
@@ -94,7 +94,11 @@ impl Link {
 
     /// Publishes a record of `total` bytes, which `write` writes at its argument, an offset in the link's memory.
     #[inline]
-    pub(super) fn publish<E>(&self, total: usize, write: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
+    pub(super) fn publish<E>(
+        &self,
+        total: usize,
+        write: impl FnOnce(usize) -> Result<(), E>,
+    ) -> SendOutcome<E> {
         self.publish_with(total, write, |_, _| ())
     }
 
@@ -104,23 +108,23 @@ impl Link {
         &self,
         total: usize,
         write: impl FnOnce(usize) -> Result<(), E>,
-        before: impl FnOnce(&mut Sender, u64),
-    ) -> Sent<E> {
+        before: impl FnOnce(&mut RingSender, u64),
+    ) -> SendOutcome<E> {
         if self.is_dead() {
-            return Sent::Lost;
+            return SendOutcome::Lost;
         }
         let (base, lines) = (self.to_peer.bytes_at, self.tx_lines());
         let mut tx = self.tx.lock();
         let place = match tx.producer.reserve(lines, total) {
             Ok(Some(place)) => place,
-            Ok(None) => return Sent::Full,
+            Ok(None) => return SendOutcome::Full,
             Err(Broken) => {
                 self.broken();
-                return Sent::Lost;
+                return SendOutcome::Lost;
             }
         };
         if let Err(error) = write(base + place.at) {
-            return Sent::Failed(error);
+            return SendOutcome::Failed(error);
         }
         if let Some((start, len)) = place.padding {
             record::write_padding(&self.memory, base + start, len);
@@ -133,7 +137,7 @@ impl Link {
         if self.full_since.load(Ordering::Relaxed) != 0 {
             self.full_since.store(0, Ordering::Relaxed);
         }
-        Sent::Published(end)
+        SendOutcome::Published(end)
     }
 
     /// Whether the ring has been full for so long that packets which aren't repeated (UC, UD) are given up.
@@ -260,7 +264,7 @@ mod tests {
         link.broken();
         assert!(!link.wake_when_room(3));
         let sent = link.publish(64, |_| Ok::<(), ()>(()));
-        assert_eq!(sent, Sent::Lost);
+        assert_eq!(sent, SendOutcome::Lost);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 
 /// The process that carries out an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum Executor {
     Initiator,
     Peer,
 }
@@ -84,19 +84,19 @@ impl Speeds {
     /// Chooses the process for the next operation, at `now`: the initiator until its copies are timed; the peer while a measurement of it
     /// is due, for [`TRIES`] operations; otherwise the faster one, or the peer if it was never measured. `half`: ticks of half a
     /// millisecond at most.
-    pub(super) fn choose(&self, now: u64, half: u64) -> Way {
+    pub(super) fn choose(&self, now: u64, half: u64) -> Executor {
         let (initiator, peer) = (self.initiator.load(Ordering::Relaxed), self.peer.load(Ordering::Relaxed));
         if self.copies.load(Ordering::Relaxed) > 0 {
-            return Way::Initiator;
+            return Executor::Initiator;
         }
         if peer != 0 && self.is_due(now) {
             let tries = self.tries.fetch_add(1, Ordering::Relaxed);
             if tries < TRIES {
-                return Way::Peer;
+                return Executor::Peer;
             }
             self.decide(now, half);
         }
-        if peer != 0 && initiator <= peer { Way::Initiator } else { Way::Peer }
+        if peer != 0 && initiator <= peer { Executor::Initiator } else { Executor::Peer }
     }
 
     fn is_due(&self, now: u64) -> bool {
@@ -174,12 +174,12 @@ mod tests {
             let (mut own, mut others) = (0, 0);
             while self.now < end {
                 match speeds.choose(self.now, HALF) {
-                    Way::Initiator => {
+                    Executor::Initiator => {
                         self.now += self.initiator;
                         speeds.initiator_took(BYTES, self.initiator, self.now, HALF);
                         own += 1;
                     }
-                    Way::Peer => {
+                    Executor::Peer => {
                         let count = HALF.div_ceil(self.peer);
                         self.now += count * self.peer;
                         others += count;
@@ -224,8 +224,8 @@ mod tests {
         machine.run(&speeds, 1000);
         let now = machine.now + LONGEST_INTERVAL * HALF;
         let ways: Vec<_> = (0..200).map(|_| speeds.choose(now, HALF)).collect();
-        assert_eq!(ways.iter().filter(|&&way| way == Way::Peer).count(), TRIES as usize);
-        assert_eq!(ways.last(), Some(&Way::Initiator));
+        assert_eq!(ways.iter().filter(|&&way| way == Executor::Peer).count(), TRIES as usize);
+        assert_eq!(ways.last(), Some(&Executor::Initiator));
     }
 
     #[test]

@@ -18,7 +18,7 @@ const USES: u32 = 8;
 /// What is known of the regions of a peer that can be shared.
 #[derive(Debug, Default)]
 pub(super) struct Views {
-    all: Vec<(FoundRegion, State)>,
+    all: Vec<(FoundRegion, ViewState)>,
     /// How many of them are mapped.
     mapped: u64,
     /// One of them couldn't be.
@@ -28,7 +28,7 @@ pub(super) struct Views {
 }
 
 #[derive(Debug)]
-enum State {
+enum ViewState {
     Used(u32),
     Mapped(PeerView),
     /// It can't be mapped.
@@ -46,32 +46,32 @@ impl Views {
             None => {
                 if self.all.len() >= MOST {
                     // Most of these have been revoked by now: the peer rings only for mapped regions.
-                    self.all.retain(|(_, state)| matches!(state, State::Mapped(_)));
+                    self.all.retain(|(_, state)| matches!(state, ViewState::Mapped(_)));
                 }
                 if self.all.len() >= MOST {
                     return None;
                 }
-                self.all.push((*region, State::Used(0)));
+                self.all.push((*region, ViewState::Used(0)));
                 self.all.len() - 1
             }
         };
         let (known, state) = &mut self.all[at];
         if known != region {
             // The key has a new region.
-            self.mapped -= u64::from(matches!(state, State::Mapped(_)));
-            (*known, *state) = (*region, State::Used(0));
+            self.mapped -= u64::from(matches!(state, ViewState::Mapped(_)));
+            (*known, *state) = (*region, ViewState::Used(0));
         }
-        if let State::Used(uses) = state {
+        if let ViewState::Used(uses) = state {
             *uses += 1;
             if *uses > USES {
                 let (addr, len) = region.range();
                 let view = PeerView::of(memory, addr, len, region.is_writable());
                 self.mapped += u64::from(view.is_some());
                 self.has_refused |= view.is_none();
-                *state = view.map_or(State::Refused, State::Mapped);
+                *state = view.map_or(ViewState::Refused, ViewState::Mapped);
             }
         }
-        matches!(state, State::Mapped(_)).then_some(at)
+        matches!(state, ViewState::Mapped(_)).then_some(at)
     }
 
     /// A region is mapped.
@@ -86,19 +86,20 @@ impl Views {
 
     fn view(&self, at: usize) -> Option<&PeerView> {
         match &self.all[at].1 {
-            State::Mapped(view) => Some(view),
+            ViewState::Mapped(view) => Some(view),
             _ => None,
         }
     }
 
     fn refuses(&self, rkey: u32) -> bool {
-        self.all.iter().any(|(region, state)| region.key() == rkey && matches!(state, State::Refused))
+        self.all.iter().any(|(region, state)| region.key() == rkey && matches!(state, ViewState::Refused))
     }
 
     /// Gives the views back that aren't of a region any more.
     fn keep(&mut self, is_listed: impl Fn(&FoundRegion) -> bool) {
         self.all.retain(|(region, _)| is_listed(region));
-        self.mapped = self.all.iter().filter(|(_, state)| matches!(state, State::Mapped(_))).count() as u64;
+        self.mapped =
+            self.all.iter().filter(|(_, state)| matches!(state, ViewState::Mapped(_))).count() as u64;
     }
 }
 

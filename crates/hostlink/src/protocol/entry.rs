@@ -22,7 +22,7 @@ pub(crate) struct DirectoryEntry {
     words: [AtomicU64; DirectoryEntry::WORDS],
 }
 
-shared_words!(DirectoryEntry { name, words } AccessWord { 0 } Ended { 0 });
+shared_words!(DirectoryEntry { name, words } AccessWord { 0 } EndedFlag { 0 });
 
 impl DirectoryEntry {
     pub(crate) const WORDS: usize = 4;
@@ -76,7 +76,7 @@ impl DirectoryEntry {
 
 /// What a directory's owner takes back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Object {
+pub(crate) enum RevokedObject {
     /// A region, by its key.
     Region(u32),
     /// A queue pair, by its number.
@@ -104,7 +104,7 @@ impl AccessWord {
         let names = u64::from(rkey) << 32 | u64::from(qpn & 0xff_ffff) << 8;
         // Release: an owner that reads this word in place of the last `leave` sees that access complete.
         self.0.store(names | count | Self::IN_USE, Ordering::Release);
-        // SYNC: store-buffering pair with `DirectoryEntry::revoke` and `Ended::set`. Either the owner sees this word, or this thread sees
+        // SYNC: store-buffering pair with `DirectoryEntry::revoke` and `EndedFlag::set`. Either the owner sees this word, or this thread sees
         // that the entry has been taken back, or that the link has ended.
         fence(Ordering::SeqCst);
     }
@@ -127,11 +127,11 @@ impl AccessWord {
     }
 
     /// A word of this value names `object`.
-    pub(crate) fn names(value: u64, object: Object) -> bool {
+    pub(crate) fn names(value: u64, object: RevokedObject) -> bool {
         Self::is_in_use(value)
             && match object {
-                Object::Region(key) => value >> 32 == u64::from(key),
-                Object::Qp(qpn) => value >> 8 & 0xff_ffff == u64::from(qpn),
+                RevokedObject::Region(key) => value >> 32 == u64::from(key),
+                RevokedObject::Qp(qpn) => value >> 8 & 0xff_ffff == u64::from(qpn),
             }
     }
 
@@ -144,9 +144,9 @@ impl AccessWord {
 /// Whether the owner of a directory has given up its link to a process. Written by the owner only.
 #[derive(Default, Debug)]
 #[repr(C)]
-pub(crate) struct Ended(AtomicU64);
+pub(crate) struct EndedFlag(AtomicU64);
 
-impl Ended {
+impl EndedFlag {
     /// No access by this link begins any more, but for those that the access words show from here on.
     pub(crate) fn set(&self) {
         self.0.store(1, Ordering::Relaxed);

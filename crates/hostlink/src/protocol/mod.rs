@@ -12,5 +12,5 @@ mod ring;
 
 pub use attention::Attention;
 pub use bell::Bell;
-pub(crate) use entry::{AccessWord, DirectoryEntry, Ended, Object};
-pub(crate) use ring::{Broken, COPIED_WORDS, Consumer, Lines, Producer};
+pub(crate) use entry::{AccessWord, DirectoryEntry, EndedFlag, RevokedObject};
+pub(crate) use ring::{Broken, COPIED_WORDS, Consumer, Producer, RingWords};

@@ -1,14 +1,14 @@
 //! Positions of a ring between one producer and one consumer: which bytes belong to whom.
 //!
 //! Positions count bytes since the beginning and never wrap; records are contiguous, and their lengths are multiples
-//! of [`Lines::GRAIN`]. Neither side believes the other: a position that can't be right is [`Broken`].
+//! of [`RingWords::GRAIN`]. Neither side believes the other: a position that can't be right is [`Broken`].
 
 use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
 /// The words of a ring.
 #[derive(Default, Debug)]
 #[repr(C)]
-pub(crate) struct Lines {
+pub(crate) struct RingWords {
     producer: ProducerLine,
     consumer: ConsumerLine,
 }
@@ -49,7 +49,7 @@ struct ConsumerLine {
     disowned: AtomicU64,
 }
 
-shared_words!(Lines { producer, consumer } ProducerLine { tail, waits, last } LastRecord { end, words } ConsumerLine { head, executed, disowned });
+shared_words!(RingWords { producer, consumer } ProducerLine { tail, waits, last } LastRecord { end, words } ConsumerLine { head, executed, disowned });
 
 /// The other side has written something that can't be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Broken;
 
 /// Where a record of the asked length goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordSpace {
     /// Bytes to be skipped first, at the ring's end, and where they begin: they need a record of their own.
     pub(crate) padding: Option<(usize, usize)>,
     /// Offset in the ring.
@@ -66,14 +66,14 @@ pub(crate) struct Place {
     tail: u64,
 }
 
-impl Place {
+impl RecordSpace {
     /// The position of the record's end.
     pub(crate) const fn end(&self) -> u64 {
         self.tail
     }
 }
 
-impl Lines {
+impl RingWords {
     /// Records begin and end at multiples of this.
     pub(crate) const GRAIN: usize = 64;
 
@@ -82,7 +82,7 @@ impl Lines {
         self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
     }
 
-    /// As [`Lines::has_records`], of a ring that threads of one process read, of which one at a time holds the consumer. To be asked by a
+    /// As [`RingWords::has_records`], of a ring that threads of one process read, of which one at a time holds the consumer. To be asked by a
     /// thread that has published a record, which then takes it if no other thread holds the consumer; and by a thread that has freed the
     /// consumer.
     #[inline]
@@ -98,7 +98,7 @@ impl Lines {
     pub(crate) fn copy_last(&self, end: u64, words: [u64; COPIED_WORDS]) {
         let last = &self.producer.last;
         last.end.store(0, Ordering::Relaxed);
-        // SYNC: pairs with the fence in `Lines::last` (seqlock): a reader that sees a new word sees `end` 0 or the new `end`.
+        // SYNC: pairs with the fence in `RingWords::last` (seqlock): a reader that sees a new word sees `end` 0 or the new `end`.
         // Model: `a_copy_of_the_last_record_is_of_that_record_or_is_not_there`.
         fence(Ordering::Release);
         last.words.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
@@ -113,7 +113,7 @@ impl Lines {
             return None;
         }
         let words = std::array::from_fn(|i| last.words[i].load(Ordering::Relaxed));
-        // SYNC: pairs with the fence in `Lines::copy_last`.
+        // SYNC: pairs with the fence in `RingWords::copy_last`.
         fence(Ordering::Acquire);
         (last.end.load(Ordering::Relaxed) == end).then_some(words)
     }
@@ -138,7 +138,7 @@ impl Lines {
         self.consumer.executed.load(Ordering::Acquire)
     }
 
-    /// How many records the consumer has disowned, at least, of those before a position that [`Lines::executed`] gave.
+    /// How many records the consumer has disowned, at least, of those before a position that [`RingWords::executed`] gave.
     #[inline]
     pub(crate) fn disowned(&self) -> u64 {
         self.consumer.disowned.load(Ordering::Acquire)
@@ -179,7 +179,7 @@ impl Producer {
     /// Finds room for a record of `len` bytes, a multiple of the grain and at most a quarter of the ring; `None` when
     /// there isn't any now.
     #[inline]
-    pub(crate) fn reserve(&mut self, lines: &Lines, len: usize) -> Result<Option<Place>, Broken> {
+    pub(crate) fn reserve(&mut self, lines: &RingWords, len: usize) -> Result<Option<RecordSpace>, Broken> {
         let at = offset(self.tail, self.size);
         let rest = self.size - at;
         let (padding, start) = if rest < len as u64 {
@@ -194,13 +194,13 @@ impl Producer {
                 return Ok(None);
             }
         }
-        Ok(Some(Place { padding, at: offset(start, self.size) as usize, tail }))
+        Ok(Some(RecordSpace { padding, at: offset(start, self.size) as usize, tail }))
     }
 
     /// Looks how far the consumer is.
-    fn look(&mut self, lines: &Lines) -> Result<(), Broken> {
+    fn look(&mut self, lines: &RingWords) -> Result<(), Broken> {
         let head = lines.consumer.head.load(Ordering::Acquire);
-        if head < self.head || head > self.tail || !head.is_multiple_of(Lines::GRAIN as u64) {
+        if head < self.head || head > self.tail || !head.is_multiple_of(RingWords::GRAIN as u64) {
             return Err(Broken);
         }
         self.head = head;
@@ -208,7 +208,7 @@ impl Producer {
     }
 
     /// Gives the record (and the padding before it) to the consumer, and returns the position of its end.
-    pub(crate) fn publish(&mut self, lines: &Lines, place: Place) -> u64 {
+    pub(crate) fn publish(&mut self, lines: &RingWords, place: RecordSpace) -> u64 {
         self.tail = place.tail;
         lines.producer.tail.store(place.tail, Ordering::Release);
         place.tail
@@ -216,7 +216,7 @@ impl Producer {
 
     /// Announces that a QP waits for room: the consumer rings for room that it frees from now on. Call [`Producer::has_room`] afterwards:
     /// it sees the room that was freed before.
-    pub(crate) fn wait(&mut self, lines: &Lines) {
+    pub(crate) fn wait(&mut self, lines: &RingWords) {
         let waits = lines.producer.waits.load(Ordering::Relaxed);
         // The consumer is to see what has been published up to here; the peer may have written any value.
         lines.producer.waits.store(waits.wrapping_add(1), Ordering::Release);
@@ -226,7 +226,7 @@ impl Producer {
     }
 
     /// At least half of the ring is free: any record fits, and the padding before it.
-    pub(crate) fn has_room(&mut self, lines: &Lines) -> Result<bool, Broken> {
+    pub(crate) fn has_room(&mut self, lines: &RingWords) -> Result<bool, Broken> {
         self.look(lines)?;
         Ok(self.tail - self.head <= self.size / 2)
     }
@@ -253,11 +253,11 @@ impl Consumer {
 
     /// Offset of the oldest record and how many published bytes lie there in a row; `None` when there is nothing.
     #[inline]
-    pub(crate) fn peek(&mut self, lines: &Lines) -> Result<Option<(usize, usize)>, Broken> {
+    pub(crate) fn peek(&mut self, lines: &RingWords) -> Result<Option<(usize, usize)>, Broken> {
         if self.head == self.tail {
             self.look(lines)?;
             if self.head == self.tail {
-                // `Lines::has_records` compares with this word, which the peer can overwrite: a wrong word would report records for ever.
+                // `RingWords::has_records` compares with this word, which the peer can overwrite: a wrong word would report records for ever.
                 let head = lines.consumer.head.load(Ordering::Relaxed);
                 return if head == self.head { Ok(None) } else { Err(Broken) };
             }
@@ -267,10 +267,10 @@ impl Consumer {
 
     /// Looks how far the producer is.
     #[inline]
-    pub(crate) fn look(&mut self, lines: &Lines) -> Result<(), Broken> {
+    pub(crate) fn look(&mut self, lines: &RingWords) -> Result<(), Broken> {
         let tail = lines.producer.tail.load(Ordering::Acquire);
         let ahead = tail.wrapping_sub(self.head);
-        if tail < self.tail || ahead > self.size || !tail.is_multiple_of(Lines::GRAIN as u64) {
+        if tail < self.tail || ahead > self.size || !tail.is_multiple_of(RingWords::GRAIN as u64) {
             return Err(Broken);
         }
         self.tail = tail;
@@ -288,12 +288,12 @@ impl Consumer {
     /// By the last look, one grain has been published that hasn't been dealt with.
     #[inline]
     pub(crate) const fn has_one_grain(&self) -> bool {
-        self.tail - self.head == Lines::GRAIN as u64
+        self.tail - self.head == RingWords::GRAIN as u64
     }
 
     /// The words of the record at the front, if it is the only one by the last look, of one grain, and there is a copy of them.
     #[inline]
-    pub(crate) fn copy_of_only(&self, lines: &Lines) -> Option<[u64; COPIED_WORDS]> {
+    pub(crate) fn copy_of_only(&self, lines: &RingWords) -> Option<[u64; COPIED_WORDS]> {
         if self.has_one_grain() { lines.last(self.tail) } else { None }
     }
 
@@ -304,7 +304,7 @@ impl Consumer {
 
     /// Returns `len` bytes to the producer: the record at the front has been consumed. True if the producer waits for room and must be
     /// woken.
-    pub(crate) fn release(&mut self, lines: &Lines, len: usize) -> bool {
+    pub(crate) fn release(&mut self, lines: &RingWords, len: usize) -> bool {
         self.head += (len as u64).min(self.tail - self.head);
         lines.consumer.head.store(self.head, Ordering::Release);
         // Checks `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than

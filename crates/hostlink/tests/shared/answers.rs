@@ -1,12 +1,12 @@
 //! An answer to come is known of at any moment: its request hasn't been dealt with, or the peer owes, or the answer can be read.
 
 use crate::explore;
-use crate::protocol::{Consumer, DirectoryEntry, Lines, Producer};
+use crate::protocol::{Consumer, DirectoryEntry, Producer, RingWords};
 use crate::ring::Ring;
 use loom::thread;
 use std::sync::Arc;
 
-const SIZE: usize = 8 * Lines::GRAIN;
+const SIZE: usize = 8 * RingWords::GRAIN;
 /// The entry of the QP that answers, and its word.
 const NAME: u64 = 7;
 const OWES: usize = 3;

@@ -2,7 +2,7 @@
 
 use crate::alarm::Alarm;
 use crate::explore;
-use crate::protocol::{Bell, Consumer, Lines, Producer};
+use crate::protocol::{Bell, Consumer, Producer, RingWords};
 use crate::ring::Ring;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ impl Shared {
     }
 
     fn leave(&self) {
-        let mut producer = Producer::new(8 * Lines::GRAIN);
+        let mut producer = Producer::new(8 * RingWords::GRAIN);
         for id in 0..RECORDS {
             self.ring.try_send(&mut producer, id, 1).unwrap();
             if self.bell.is_wanted() {
@@ -66,7 +66,7 @@ impl Shared {
 }
 
 fn consumer() -> Mutex<Consumer> {
-    Mutex::new(Consumer::new(8 * Lines::GRAIN))
+    Mutex::new(Consumer::new(8 * RingWords::GRAIN))
 }
 
 /// The background thread, until all is done.

@@ -1,7 +1,7 @@
 //! Entries of a directory: no access uses a withdrawn entry, and the words that one finds are never a mixture.
 
 use crate::explore;
-use crate::protocol::{AccessWord, DirectoryEntry, Ended, Object};
+use crate::protocol::{AccessWord, DirectoryEntry, EndedFlag, RevokedObject};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Shared {
     }
 
     /// The owner: waits until no access to `object` is under way that began before the object was taken back.
-    fn wait_for_users(&self, object: Object) {
+    fn wait_for_users(&self, object: RevokedObject) {
         let value = self.word.value();
         while AccessWord::names(value, object) && !self.word.has_left(value) {
             thread::yield_now();
@@ -56,7 +56,7 @@ impl Shared {
     /// The owner: takes the entry back, waits until it isn't used, and changes the memory.
     fn take_back(&self) {
         assert_eq!(self.entry.revoke(), OLD);
-        self.wait_for_users(Object::Region(OLD as u32));
+        self.wait_for_users(RevokedObject::Region(OLD as u32));
         // SAFETY: loom panics unless this is the only access.
         self.memory.with_mut(|memory| unsafe { *memory = NEW });
     }
@@ -149,13 +149,13 @@ fn an_access_that_never_ends_holds_up_its_own_objects_alone() {
         let value = word.value();
         assert!(!word.has_left(value));
         for (object, is_used) in [
-            (Object::Region(OLD as u32), true),
-            (Object::Qp(QPN), true),
-            (Object::Region(NEW as u32), false),
-            (Object::Region(QPN), false),
-            (Object::Qp(OLD as u32), false),
-            (Object::Region(0), false),
-            (Object::Qp(0), false),
+            (RevokedObject::Region(OLD as u32), true),
+            (RevokedObject::Qp(QPN), true),
+            (RevokedObject::Region(NEW as u32), false),
+            (RevokedObject::Region(QPN), false),
+            (RevokedObject::Qp(OLD as u32), false),
+            (RevokedObject::Region(0), false),
+            (RevokedObject::Qp(0), false),
         ] {
             assert_eq!(AccessWord::names(value, object), is_used, "{object:?}");
         }
@@ -180,7 +180,7 @@ fn a_user_that_comes_and_goes_holds_no_owner_up() {
 fn who_ends_a_link_knows_of_every_access_that_goes_on() {
     explore(3, || {
         let shared = Shared::new();
-        let ended = Arc::new(Ended::default());
+        let ended = Arc::new(EndedFlag::default());
         let (user, seen) = (shared.clone(), ended.clone());
         let user = thread::spawn(move || {
             user.word.enter(QPN, OLD as u32);

@@ -1,13 +1,13 @@
 //! A ring of a process to itself: a thread that leaves a record takes it, or leaves it to the thread that is at it.
 
 use crate::explore;
-use crate::protocol::{Consumer, Lines, Producer};
+use crate::protocol::{Consumer, Producer, RingWords};
 use crate::ring::Ring;
 use loom::sync::Mutex;
 use loom::thread;
 use std::sync::Arc;
 
-const SIZE: usize = 8 * Lines::GRAIN;
+const SIZE: usize = 8 * RingWords::GRAIN;
 /// Threads that leave a record each.
 const THREADS: usize = 2;
 

@@ -2,14 +2,14 @@
 
 use crate::alarm::Alarm;
 use crate::explore;
-use crate::protocol::{Consumer, Lines, Producer};
+use crate::protocol::{Consumer, Producer, RingWords};
 use crate::ring::Ring;
 use loom::thread;
 use std::sync::Arc;
 
 /// Records that the consumer has, one grain each; whether it executes them.
 const EXECUTES: [bool; 3] = [true, false, true];
-const SIZE: usize = 8 * Lines::GRAIN;
+const SIZE: usize = 8 * RingWords::GRAIN;
 
 #[test]
 fn what_is_disowned_is_never_taken_for_executed() {

@@ -2,7 +2,7 @@
 
 use crate::alarm::Alarm;
 use crate::explore;
-use crate::protocol::{Broken, COPIED_WORDS, Consumer, Lines, Producer};
+use crate::protocol::{Broken, COPIED_WORDS, Consumer, Producer, RingWords};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ enum Grain {
 
 /// A ring's words and bytes. Loom panics if a thread reads a grain while another writes it.
 pub struct Ring {
-    pub lines: Lines,
+    pub lines: RingWords,
     grains: [UnsafeCell<Grain>; SIZE],
 }
 
 impl Ring {
     pub fn new() -> Self {
-        Self { lines: Lines::default(), grains: std::array::from_fn(|_| UnsafeCell::new(Grain::Nothing)) }
+        Self { lines: RingWords::default(), grains: std::array::from_fn(|_| UnsafeCell::new(Grain::Nothing)) }
     }
 
     fn write(&self, at: usize, grain: Grain) {
@@ -49,14 +49,14 @@ impl Ring {
 
     /// Sends a record of `len` grains, if there is room; returns the position of its end.
     pub fn try_send(&self, producer: &mut Producer, id: usize, len: usize) -> Option<u64> {
-        let place = producer.reserve(&self.lines, len * Lines::GRAIN).unwrap()?;
-        let at = place.at / Lines::GRAIN;
+        let place = producer.reserve(&self.lines, len * RingWords::GRAIN).unwrap()?;
+        let at = place.at / RingWords::GRAIN;
         for grain in at + 1..at + len {
             self.write(grain, Grain::More { id });
         }
         self.write(at, Grain::Record { id, grains: len });
         if let Some((start, bytes)) = place.padding {
-            self.write(start / Lines::GRAIN, Grain::Padding(bytes / Lines::GRAIN));
+            self.write(start / RingWords::GRAIN, Grain::Padding(bytes / RingWords::GRAIN));
         }
         let end = place.end();
         assert_eq!(producer.publish(&self.lines, place), end);
@@ -68,7 +68,7 @@ impl Ring {
     pub fn receive(&self, consumer: &mut Consumer, limit: usize) -> Option<(Vec<usize>, bool)> {
         let mut ids = Vec::new();
         let (at, bytes) = consumer.peek(&self.lines).unwrap()?;
-        let (mut at, end) = (at / Lines::GRAIN, (at + bytes) / Lines::GRAIN);
+        let (mut at, end) = (at / RingWords::GRAIN, (at + bytes) / RingWords::GRAIN);
         let mut taken = 0;
         while at < end && ids.len() < limit {
             let grains = match self.read(at) {
@@ -83,7 +83,7 @@ impl Ring {
                 other => panic!("no record begins with {other:?}"),
             };
             at += grains;
-            taken += grains * Lines::GRAIN;
+            taken += grains * RingWords::GRAIN;
         }
         assert!(at <= end, "a record that isn't published as a whole");
         Some((ids, consumer.release(&self.lines, taken)))
@@ -108,8 +108,8 @@ fn all_arrive(traffic: Traffic) {
         let Traffic { before, dealt_with, sent, batch, .. } = traffic;
         let shared = Arc::new((Ring::new(), Alarm::new(), Alarm::new()));
         let (ring, news, room) = &*shared;
-        let mut producer = Producer::new(SIZE * Lines::GRAIN);
-        let mut consumer = Consumer::new(SIZE * Lines::GRAIN);
+        let mut producer = Producer::new(SIZE * RingWords::GRAIN);
+        let mut consumer = Consumer::new(SIZE * RingWords::GRAIN);
         for (id, &len) in before.iter().enumerate() {
             ring.try_send(&mut producer, id, len).unwrap();
         }
@@ -176,8 +176,8 @@ fn positions_that_cannot_be_are_broken() {
         let ring = Ring::new();
         // Two producers: the second doesn't know of the first's record, so that the head is beyond its tail.
         let (mut producer, mut stranger) =
-            (Producer::new(SIZE * Lines::GRAIN), Producer::new(SIZE * Lines::GRAIN));
-        let mut consumer = Consumer::new(SIZE * Lines::GRAIN);
+            (Producer::new(SIZE * RingWords::GRAIN), Producer::new(SIZE * RingWords::GRAIN));
+        let mut consumer = Consumer::new(SIZE * RingWords::GRAIN);
         ring.try_send(&mut producer, 0, 1).unwrap();
         assert_eq!(ring.receive(&mut consumer, 1), Some((vec![0], false)));
         assert_eq!(stranger.has_room(&ring.lines), Err(Broken));
@@ -187,24 +187,24 @@ fn positions_that_cannot_be_are_broken() {
 #[test]
 fn a_copy_of_the_last_record_is_of_that_record_or_is_not_there() {
     explore(3, || {
-        let lines = Arc::new(Lines::default());
-        let mut producer = Producer::new(SIZE * Lines::GRAIN);
+        let lines = Arc::new(RingWords::default());
+        let mut producer = Producer::new(SIZE * RingWords::GRAIN);
         let other = lines.clone();
         let sender = thread::spawn(move || {
             for _ in 0..2 {
-                let place = producer.reserve(&other, Lines::GRAIN).unwrap().unwrap();
+                let place = producer.reserve(&other, RingWords::GRAIN).unwrap().unwrap();
                 other.copy_last(place.end(), [place.end(); COPIED_WORDS]);
                 producer.publish(&other, place);
             }
         });
-        let mut consumer = Consumer::new(SIZE * Lines::GRAIN);
+        let mut consumer = Consumer::new(SIZE * RingWords::GRAIN);
         for _ in 0..2 {
             if consumer.peek(&lines).unwrap().is_none() {
                 break;
             }
             if let Some(words) = consumer.copy_of_only(&lines) {
-                assert_eq!(words, [consumer.head() + Lines::GRAIN as u64; COPIED_WORDS]);
-                consumer.release(&lines, Lines::GRAIN);
+                assert_eq!(words, [consumer.head() + RingWords::GRAIN as u64; COPIED_WORDS]);
+                consumer.release(&lines, RingWords::GRAIN);
             }
         }
         sender.join().unwrap();
@@ -214,11 +214,11 @@ fn a_copy_of_the_last_record_is_of_that_record_or_is_not_there() {
 #[test]
 fn the_only_short_record_is_read_beside_its_position() {
     explore(3, || {
-        let lines = Lines::default();
+        let lines = RingWords::default();
         let (mut producer, mut consumer) =
-            (Producer::new(SIZE * Lines::GRAIN), Consumer::new(SIZE * Lines::GRAIN));
+            (Producer::new(SIZE * RingWords::GRAIN), Consumer::new(SIZE * RingWords::GRAIN));
         let mut send = |grains: usize, copied: bool| {
-            let place = producer.reserve(&lines, grains * Lines::GRAIN).unwrap().unwrap();
+            let place = producer.reserve(&lines, grains * RingWords::GRAIN).unwrap().unwrap();
             if copied {
                 lines.copy_last(place.end(), [place.end(); COPIED_WORDS]);
             }

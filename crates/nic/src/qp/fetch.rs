@@ -8,7 +8,7 @@ use super::{Inner, Path, Qp};
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_access::{Fault, atomic, copy};
-use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
+use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, SendOutcome};
 use ferroce_mem::{KeyTable, KeyUser};
 use ferroce_os::clock;
 use ferroce_proto::{FetchAnswer, FetchOp, PayloadSource, SendOp, SendRequest, TransmitError};
@@ -81,7 +81,7 @@ impl Qp {
             Ok(())
         });
         // Whatever keeps it, the general way finds it again.
-        let Sent::Published(end) = sent else { return false };
+        let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
         if let Some(at) = proto.fetch_sent(|| self.adapter.engine.lately(), fetch) {
@@ -165,7 +165,7 @@ impl Qp {
                 Ok(())
             }
         });
-        let Sent::Published(_) = sent else { return None };
+        let SendOutcome::Published(_) = sent else { return None };
         proto.fetch_answered(&op, original);
         budget.0 = left;
         Some(Rest::Nothing)

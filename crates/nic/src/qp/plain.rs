@@ -8,7 +8,8 @@ use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_hostlink::{
-    CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket, ShmPayload, SinglePacket,
+    CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, SendOutcome, SentPacket, ShmPayload,
+    SinglePacket,
 };
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::clock;
@@ -122,7 +123,7 @@ impl Qp {
         let fill = |ring: &RingBytes<'_>| self.fill_plain(data, ring);
         let sent = link.send_plain(&headers, (self.qpn, *connection), len as usize, fill);
         // The general way finds the cause again.
-        let Sent::Published(end) = sent else { return false };
+        let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
         if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), request) {

@@ -66,7 +66,9 @@ mod tests {
     use crate::qp::{Path, QpAttr, RxPayload, mask};
     use crate::side::{Side, open};
     use crate::{Poll as _, QpState, Service, WcOpcode, WcStatus};
-    use ferroce_hostlink::{CompactHeaders, CompactRun, Link, Receive, ReceivedRecord, Sent, SentPacket};
+    use ferroce_hostlink::{
+        CompactHeaders, CompactRun, Link, Receive, ReceivedRecord, SendOutcome, SentPacket,
+    };
     use ferroce_os::clock;
     use ferroce_wire::{Bth, Headers, Opcode, Operation};
 
@@ -139,7 +141,7 @@ mod tests {
     fn leaves(link: &Link) -> bool {
         let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
         let headers = CompactHeaders::of_send(opcode, (0xffff, 0), PSN, (false, 0), false);
-        matches!(link.send_on_connection::<()>(&headers, 0, |_| Ok(())), Sent::Published(_))
+        matches!(link.send_on_connection::<()>(&headers, 0, |_| Ok(())), SendOutcome::Published(_))
     }
 
     /// A queue pair that has executed a SEND and has another receive, and its peer. There was no room for the ACK in the ring between them

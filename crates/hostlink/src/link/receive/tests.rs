@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compact::CompactHeaders;
-use crate::link::{LEN, LinkEnd, Sent};
+use crate::link::{LEN, LinkEnd, SendOutcome};
 use crate::payload::RingBytes;
 use crate::protocol::COPIED_WORDS;
 use ferroce_access::SharedMemory;
@@ -108,8 +108,8 @@ fn try_send_bytes(link: &Link, qpn: u32, psn: u32, by_position: bool, bytes: &[u
         Ok(())
     };
     match link.send_plain::<()>(&headers, (qpn, 1), bytes.len(), fill) {
-        Sent::Published(end) => Some(end),
-        Sent::Full => None,
+        SendOutcome::Published(end) => Some(end),
+        SendOutcome::Full => None,
         other => panic!("{other:?}"),
     }
 }
@@ -527,13 +527,13 @@ impl ModelEnd {
             Ok::<(), ()>(())
         };
         match self.link.send_plain(&headers, (qpn, 1), len, fill) {
-            Sent::Published(_) => {
+            SendOutcome::Published(_) => {
                 self.packets.push_back(ModelPacket { dest, psn: self.psn, bytes });
                 if by_position {
                     self.awaited.push((qpn, self.psn, Fate::OnItsWay));
                 }
             }
-            Sent::Full => {}
+            SendOutcome::Full => {}
             other => panic!("{other:?}"),
         }
     }

@@ -4,7 +4,7 @@ use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::Path;
 use crate::qp::payload::RxPayload;
-use ferroce_hostlink::{Link, Peer};
+use ferroce_hostlink::{Link, LinkPeer};
 use ferroce_proto::PlainSend;
 use ferroce_types::{Instant, PacketMeta};
 use ferroce_wire::crc::extend;
@@ -24,7 +24,7 @@ pub(crate) enum Origin {
     /// A socket.
     Network,
     /// A process of this host.
-    Process(Peer),
+    Process(LinkPeer),
 }
 
 impl QpEnv<'_> {
@@ -47,7 +47,7 @@ impl QpEnv<'_> {
     }
 
     /// Does the QP share memory with this process's QP at its other end?
-    pub(crate) fn is_connected_to(&self, peer: &Peer) -> bool {
+    pub(crate) fn is_connected_to(&self, peer: &LinkPeer) -> bool {
         self.qp.service != Service::Ud
             && matches!(self.path, Some(Path::Shm { link, .. }) if peer.is(&link.peer()))
     }

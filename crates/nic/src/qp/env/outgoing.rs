@@ -8,7 +8,7 @@ use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
 use crate::xrc::Range;
 use ferroce_access::copy;
-use ferroce_hostlink::{LARGE, Link, Purpose, Sent};
+use ferroce_hostlink::{LARGE, Link, Purpose, SendOutcome};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};
@@ -122,7 +122,7 @@ impl QpEnv<'_> {
             }
         };
         match sent {
-            Sent::Published(end) => {
+            SendOutcome::Published(end) => {
                 if headers.bth.opcode.is_request() {
                     self.qp.last_request.store(end, Ordering::Relaxed);
                 }
@@ -130,14 +130,14 @@ impl QpEnv<'_> {
                 self.work.rings(link);
                 Ok(())
             }
-            Sent::Full if !self.qp.is_reliable() && link.is_stuck(ferroce_os::clock::now()) => Ok(()),
-            Sent::Full => {
+            SendOutcome::Full if !self.qp.is_reliable() && link.is_stuck(ferroce_os::clock::now()) => Ok(()),
+            SendOutcome::Full => {
                 self.work.blocked = true;
                 self.work.blocked_on = Some(link.clone());
                 Err(TransmitError::Blocked)
             }
-            Sent::Lost => Ok(()),
-            Sent::Failed(error) => Err(error),
+            SendOutcome::Lost => Ok(()),
+            SendOutcome::Failed(error) => Err(error),
         }
     }
 
