@@ -31,7 +31,7 @@ pub(crate) enum Path {
 }
 
 /// What is known of the path to a QP.
-pub(crate) enum Way {
+pub(crate) enum PathLookup {
     Known(Path),
     /// It has to be found ([`Ah::find_path`]).
     Unknown,
@@ -65,7 +65,7 @@ static HANDLES: Quota = Quota::new("address handles", MAX_AH);
 
 /// A path to the QPs of one process.
 #[derive(Debug)]
-struct Found {
+struct CachedPath {
     slot: u16,
     /// The adapter's.
     generation: u32,
@@ -73,7 +73,7 @@ struct Found {
     path: Option<Path>,
 }
 
-impl Found {
+impl CachedPath {
     fn is_of(&self, slot: u16, generation: u32) -> bool {
         (self.slot, self.generation) == (slot, generation)
     }
@@ -93,7 +93,7 @@ pub struct Ah {
     limit: Option<RateLimit>,
     throttle: Mutex<class::Throttle, Throttle>,
     /// The paths that were found last, oldest first. Most handles lead to one process.
-    found: Mutex<class::AhPath, SmallVec<[Found; 1]>>,
+    found: Mutex<class::AhPath, SmallVec<[CachedPath; 1]>>,
     _held: QuotaPlace,
 }
 
@@ -151,19 +151,19 @@ impl Ah {
     }
 
     /// The path to a QP at this address, if it is known. Asks no other process and opens no socket.
-    pub(crate) fn path_to(&self, adapter: &'static Adapter, qpn: u32) -> Way {
+    pub(crate) fn path_to(&self, adapter: &'static Adapter, qpn: u32) -> PathLookup {
         let mut found = self.found.lock();
         let (slot, generation) = (slot_of(qpn), adapter.generation());
         let Some(at) = found.iter().position(|found| found.is_of(slot, generation)) else {
-            return Way::Unknown;
+            return PathLookup::Unknown;
         };
         match &found[at].path {
-            _ if found[at].is_dead() => Way::Unknown,
-            Some(path) => Way::Known(path.clone()),
+            _ if found[at].is_dead() => PathLookup::Unknown,
+            Some(path) => PathLookup::Known(path.clone()),
             None => {
                 // For one packet: by the next there may be one.
                 found.remove(at);
-                Way::None
+                PathLookup::None
             }
         }
     }
@@ -184,7 +184,7 @@ impl Ah {
         if found.len() == Self::PATHS {
             found.remove(0);
         }
-        found.push(Found { slot, generation, path });
+        found.push(CachedPath { slot, generation, path });
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
             let adapter = side.context.adapter().unwrap();
             // In slots that no process of this host has.
             let qpn = |process: u32| side.qp.qpn() ^ (process + 1) << 17;
-            let is_known = |process| matches!(ah.path_to(adapter, qpn(process)), Way::Known(_));
+            let is_known = |process| matches!(ah.path_to(adapter, qpn(process)), PathLookup::Known(_));
             let many = Ah::PATHS as u32;
             for process in 0..many {
                 ah.find_path(adapter, qpn(process));

@@ -4,7 +4,7 @@ use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
 use crate::fabric;
 use crate::gids::gid_table;
-use crate::import::{Handles, Origin};
+use crate::import::{Handles, ImportOrigin};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use ferroce_os::sync::{RwLock, class};
@@ -115,7 +115,7 @@ impl Device {
     /// Opens the device, for objects of its own or of another context.
     pub(crate) fn open_as(
         self: &Arc<Self>,
-        origin: Option<Origin>,
+        origin: Option<ImportOrigin>,
         handles: impl FnOnce() -> Handles,
     ) -> Result<Arc<Context>> {
         adapter::start()?;
@@ -168,9 +168,9 @@ pub enum DeviceNews {
 }
 
 /// The function that is called when there is news of a device.
-struct Listener(Box<dyn Fn(&DeviceNews) + Send + Sync>);
+struct NewsListener(Box<dyn Fn(&DeviceNews) + Send + Sync>);
 
-impl std::fmt::Debug for Listener {
+impl std::fmt::Debug for NewsListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Listener")
     }
@@ -186,12 +186,12 @@ pub struct Context {
     async_events: EventQueue<AsyncEvent>,
     /// IBV_EVENT_DEVICE_FATAL has been raised.
     failed: AtomicBool,
-    listener: OnceLock<Listener>,
+    listener: OnceLock<NewsListener>,
     /// Packets with a P_Key or Q_Key that their QP doesn't have.
     bad_pkeys: AtomicU32,
     bad_qkeys: AtomicU32,
     /// Of an imported context.
-    origin: Option<Origin>,
+    origin: Option<ImportOrigin>,
     handles: Handles,
     /// Shared receive queues and completion queues that exist.
     pub(crate) srqs: AtomicUsize,
@@ -216,7 +216,7 @@ impl Context {
         &self.handles
     }
 
-    pub(crate) fn origin(&self) -> Option<&Origin> {
+    pub(crate) fn origin(&self) -> Option<&ImportOrigin> {
         self.origin.as_ref()
     }
 
@@ -353,14 +353,14 @@ impl Context {
     /// Has `listener` called when there is news of the device, by whichever thread finds that out; it must not block. The first one that is
     /// set counts.
     pub fn listen(&self, listener: impl Fn(&DeviceNews) + Send + Sync + 'static) {
-        let _ = self.listener.set(Listener(Box::new(listener)));
+        let _ = self.listener.set(NewsListener(Box::new(listener)));
         if self.failed.load(Ordering::Relaxed) {
             self.tell(&DeviceNews::Failed);
         }
     }
 
     fn tell(&self, news: &DeviceNews) {
-        if let Some(Listener(listener)) = self.listener.get() {
+        if let Some(NewsListener(listener)) = self.listener.get() {
             listener(news);
         }
     }

@@ -27,9 +27,9 @@ fn known(qpn: u32, peer: u32) -> Option<u8> {
     KNOWN.get().and_then(|known| known(qpn, peer))
 }
 
-struct Asked;
+struct PathMtuService;
 
-impl RequestHandler for Asked {
+impl RequestHandler for PathMtuService {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let body = message.get(frame::HEADER..).and_then(<[u8]>::first_chunk::<8>);
         let both = body.map_or(0, |body| u64::from_le_bytes(*body));
@@ -42,7 +42,7 @@ impl RequestHandler for Asked {
 
 /// Answers other processes.
 pub(crate) fn register(services: &Services) {
-    services.register(KIND, Arc::new(Asked));
+    services.register(KIND, Arc::new(PathMtuService));
 }
 
 impl Adapter {

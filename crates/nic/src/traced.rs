@@ -62,12 +62,12 @@ impl Noted {
 
 /// Answers processes that want to trace this one.
 pub(crate) fn register(services: &Services) {
-    services.register(KIND_TRACE, Arc::new(Traced));
+    services.register(KIND_TRACE, Arc::new(TraceService));
 }
 
-struct Traced;
+struct TraceService;
 
-impl RequestHandler for Traced {
+impl RequestHandler for TraceService {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let Some(adapter) = adapter::current() else { return };
         let Some(filter) = filter_of(message) else { return };
@@ -97,11 +97,11 @@ fn filter_of(message: &[u8]) -> Option<Filter> {
 
 impl Tracing {
     /// Which messages are noted of a queue pair that is being made.
-    pub(crate) fn of_new(&self, number: u32) -> qp::Traced {
+    pub(crate) fn of_new(&self, number: u32) -> qp::TraceLevel {
         if !self.attached.load(Ordering::Acquire) {
-            return qp::Traced::None;
+            return qp::TraceLevel::None;
         }
-        self.tracer.lock().as_ref().map_or(qp::Traced::None, |tracer| wanted(&tracer.filter, number))
+        self.tracer.lock().as_ref().map_or(qp::TraceLevel::None, |tracer| wanted(&tracer.filter, number))
     }
 
     /// Notes a message. Calls `stop` if there is no tracer or no room: messages of its queue pair needn't be noted until the next question.
@@ -119,11 +119,11 @@ impl Tracing {
 }
 
 /// Which messages of a queue pair are wanted.
-fn wanted(filter: &Filter, number: u32) -> qp::Traced {
+fn wanted(filter: &Filter, number: u32) -> qp::TraceLevel {
     match filter {
-        Filter { numbers, .. } if !numbers.is_empty() && !numbers.contains(&number) => qp::Traced::None,
-        Filter { errors: true, .. } => qp::Traced::Errors,
-        Filter { errors: false, .. } => qp::Traced::All,
+        Filter { numbers, .. } if !numbers.is_empty() && !numbers.contains(&number) => qp::TraceLevel::None,
+        Filter { errors: true, .. } => qp::TraceLevel::Errors,
+        Filter { errors: false, .. } => qp::TraceLevel::All,
     }
 }
 
@@ -158,7 +158,7 @@ impl Adapter {
     /// Forgets the tracer. Each queue pair finds out when its next message ends.
     fn detach_tracer(&self) {
         let gone = self.tracing.tracer.lock().take();
-        trace_each(|_| qp::Traced::None);
+        trace_each(|_| qp::TraceLevel::None);
         // From here on there may be another tracer, and queue pairs keep the bits that it sets.
         self.tracing.attached.store(false, Ordering::Release);
         drop(gone);
@@ -209,7 +209,7 @@ impl Source for TraceSource {
 }
 
 /// Sets which messages are noted from now on, for each queue pair.
-fn trace_each(traced: impl Fn(&Qp) -> qp::Traced) {
+fn trace_each(traced: impl Fn(&Qp) -> qp::TraceLevel) {
     for context in adapter::contexts() {
         for qp in adapter::existing(&context).qps {
             qp.observers.trace(traced(&qp));

@@ -48,12 +48,12 @@ pub(crate) fn keep(context: &Context, counted: &ferroce_proto::Counters) {
 
 /// Answers processes that watch this one.
 pub(crate) fn register(services: &Services) {
-    services.register(KIND_WATCH, Arc::new(Watched));
+    services.register(KIND_WATCH, Arc::new(WatchService));
 }
 
-struct Watched;
+struct WatchService;
 
-impl RequestHandler for Watched {
+impl RequestHandler for WatchService {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let wish = message.get(frame::HEADER).copied().and_then(Wish::from_byte);
         // Ignore send errors and unknown requests.

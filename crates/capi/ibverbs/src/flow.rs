@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use ferroce_nic::raw::{Counters, Flow, FlowInit, FlowKind, Masked, Match, Spec};
+use ferroce_nic::raw::{FlowCounters, FlowInit, FlowKind, Masked, Match, Spec, SteeringFlow};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
@@ -16,7 +16,7 @@ struct FlowRule {
     specs: Vec<Spec>,
     tag: Option<u32>,
     drop: bool,
-    counters: Vec<Arc<Counters>>,
+    counters: Vec<Arc<FlowCounters>>,
 }
 
 /// A specification of this type.
@@ -222,7 +222,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         let raw = block.raw()?;
         // SAFETY: by the man page the specifications lie behind the attributes.
         let rule = unsafe { rule(attr) }?;
-        let nic = Flow::create(
+        let nic = SteeringFlow::create(
             raw,
             FlowInit {
                 kind,

@@ -13,7 +13,7 @@ pub(crate) use registry::{
     contexts, domain, existing, register_context, register_qp, register_raw_qp, register_wq, unregister_qp,
     unregister_raw_qp, unregister_wq,
 };
-pub(crate) use work::Work;
+pub(crate) use work::ThreadBuffers;
 
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::gids;
@@ -40,7 +40,7 @@ use ferroce_os::{
 };
 use ferroce_queues::Cq;
 use ferroce_types::{Instant, Result};
-use network::Network;
+use network::NetworkMonitor;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -57,7 +57,7 @@ pub(crate) struct Adapter {
     pub(crate) srqs: SrqTable,
     /// Connections of XRC targets with other processes.
     pub(crate) xrc: Connections,
-    works: Pool<Box<Work>>,
+    works: Pool<Box<ThreadBuffers>>,
     pub(crate) taps: Option<&'static Taps>,
     /// Shared memory with the host's other processes.
     pub(crate) links: Arc<Links>,
@@ -66,7 +66,7 @@ pub(crate) struct Adapter {
     pub(crate) has_arrived: AtomicBool,
     /// The packet sockets of raw QPs.
     pub(crate) raw: RawPorts,
-    network: Network,
+    network: NetworkMonitor,
     pub(crate) gsi: GsiState,
     pub(crate) tracing: Tracing,
 }
@@ -134,7 +134,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
         forwarding: Forwarding::default(),
         has_arrived: AtomicBool::new(false),
         raw: RawPorts::default(),
-        network: Network::open(),
+        network: NetworkMonitor::open(),
         gsi: GsiState::default(),
         tracing: Tracing::default(),
     });
@@ -236,8 +236,8 @@ impl Adapter {
     }
 
     /// Runs `f` with a set of buffers, then takes what `f` has sent to QPs of this process.
-    pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
-        let mut work = self.works.take(|| Box::new(Work::sending_through(self.taps)));
+    pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut ThreadBuffers) -> R) -> R {
+        let mut work = self.works.take(|| Box::new(ThreadBuffers::sending_through(self.taps)));
         let unwinding = HandsOn { adapter: self, work: &mut work };
         let result = f(unwinding.work);
         self.take_left(unwinding.work);
@@ -253,7 +253,7 @@ impl Adapter {
 
     /// Finds the processes and paths that QPs have asked for while they worked. It may take a while, so no QP is locked. A QP stays in its
     /// list until its answer is there, so that a panic hands it on.
-    fn find_ways(&'static self, work: &mut Work) {
+    fn find_ways(&'static self, work: &mut ThreadBuffers) {
         loop {
             if let Some((qp, srqn)) = work.unconnected.first().cloned() {
                 qp.connect_srq_process(work, srqn);
@@ -272,7 +272,7 @@ impl Adapter {
         }
     }
 
-    fn take_left(&'static self, work: &mut Work) {
+    fn take_left(&'static self, work: &mut ThreadBuffers) {
         if std::mem::take(&mut work.left_here) {
             self.take_what_was_left();
         }

@@ -12,11 +12,11 @@ const MAX_READINGS: u32 = 16;
 
 /// Where news comes from; nowhere, if the system doesn't allow it.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct NetworkMonitor {
     monitor: Option<Mutex<class::NetworkMonitor, Monitor>>,
 }
 
-impl Network {
+impl NetworkMonitor {
     pub(super) fn open() -> Self {
         let monitor = Monitor::open()
             .inspect_err(|error| tracing::info!(%error, "changes of the network won't be noticed"))

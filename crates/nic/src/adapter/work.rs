@@ -3,7 +3,7 @@
 use super::Adapter;
 use crate::ah::Ah;
 use crate::fabric::{LastFlow, Taps};
-use crate::qp::{Qp, Received};
+use crate::qp::{Qp, ReceiveCompletions};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 /// One thread's buffers, for as long as it is at work.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct ThreadBuffers {
     pub(crate) batch: TxBatch,
     /// Receive completions of the QP at work. Its list keeps its room.
-    pub(crate) received: Received,
+    pub(crate) received: ReceiveCompletions,
     /// XRC targets, and SRQs of processes that they have to reach.
     pub(crate) unconnected: Vec<(Arc<Qp>, u32)>,
     /// QPs that want to send to a QP at an address to which no path is known yet.
@@ -39,7 +39,7 @@ pub(crate) struct Work {
     pub(crate) links_to_ring: SmallVec<[Arc<Link>; 2]>,
 }
 
-impl Work {
+impl ThreadBuffers {
     /// Empty buffers; what they send goes through `taps`.
     pub(super) fn sending_through(taps: Option<&'static Taps>) -> Self {
         let mut work = Self::default();
@@ -90,7 +90,7 @@ impl Work {
 /// Unwind guard of buffers in use: if the section panics, it hands on what they hold for other QPs. Call `mem::forget` on success.
 pub(super) struct HandsOn<'a> {
     pub(super) adapter: &'a Adapter,
-    pub(super) work: &'a mut Work,
+    pub(super) work: &'a mut ThreadBuffers,
 }
 
 impl Drop for HandsOn<'_> {

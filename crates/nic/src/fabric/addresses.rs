@@ -1,6 +1,6 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
-use super::ends::Ends;
+use super::ends::AddressPair;
 use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
@@ -340,7 +340,7 @@ impl Adapter {
     /// EINVAL for a source GID that doesn't exist, addresses of different families, or a destination that is none, such as a
     /// LID of no host.
     pub(crate) fn route(&self, context: &Context, av: &AddressVector) -> Result<ResolvedAv> {
-        let Ends { from, to, hop_limit } = context.ends(av)?;
+        let AddressPair { from, to, hop_limit } = context.ends(av)?;
         if from.is_ipv6() != to.is_ipv6() {
             return invalid!(
                 "the GID of index {} is {from}, the destination is {to}: both must be IPv4 or both IPv6 (another \

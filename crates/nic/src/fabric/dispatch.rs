@@ -1,7 +1,7 @@
 //! Packets from the network, to the QPs that they are for.
 
-use crate::adapter::{Adapter, Work};
-use crate::qp::{Origin, Qp, RxPayload, is_middle};
+use crate::adapter::{Adapter, ThreadBuffers};
+use crate::qp::{PacketOrigin, Qp, RxPayload, is_middle};
 use ferroce_os::{Patience, clock, fork, sys};
 use ferroce_types::{Datagram, HostAddr, Instant};
 use ferroce_wire::cm::GSI_QPN;
@@ -43,7 +43,12 @@ impl Adapter {
     }
 
     /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.
-    pub(super) fn dispatch(&'static self, mut datagrams: &[Datagram<'_>], work: &mut Work, now: Instant) {
+    pub(super) fn dispatch(
+        &'static self,
+        mut datagrams: &[Datagram<'_>],
+        work: &mut ThreadBuffers,
+        now: Instant,
+    ) {
         if let Some(address) = datagrams.first().map(|d| d.destination).filter(HostAddr::is_group) {
             // All of a batch have come to one socket.
             return self.dispatch_to_group(datagrams, address, work, now);
@@ -76,7 +81,7 @@ impl Adapter {
                     }
                     rest = others;
                     let meta = datagram.meta();
-                    let accepted = env.accepts(&meta, Origin::Network);
+                    let accepted = env.accepts(&meta, PacketOrigin::Network);
                     let expected = accepted || env.is_peer_on_udp(&meta);
                     let intact = expected && verify(&mut flow, datagram).is_some();
                     peer_is_on_udp |= intact && !accepted;

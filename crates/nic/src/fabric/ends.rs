@@ -15,7 +15,7 @@ const HOP_LIMIT_BY_LID: u8 = 1;
 const DEFAULT_HOP_LIMIT: u8 = 0;
 
 /// Both ends of an address vector.
-pub(super) struct Ends {
+pub(super) struct AddressPair {
     pub(super) from: HostAddr,
     pub(super) to: HostAddr,
     pub(super) hop_limit: u8,
@@ -23,7 +23,7 @@ pub(super) struct Ends {
 
 /// What the receiver of a datagram sees of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedAddress {
     /// The sender's LID; 0: it has none.
     pub(crate) slid: u16,
     /// There is a GRH.
@@ -35,16 +35,16 @@ impl Context {
     ///
     /// # Errors
     /// EINVAL for a source GID that doesn't exist, and for a LID that no host has.
-    pub(super) fn ends(&self, av: &AddressVector) -> Result<Ends> {
+    pub(super) fn ends(&self, av: &AddressVector) -> Result<AddressPair> {
         if av.is_global { self.ends_of_gids(av) } else { self.ends_of_lids(av.dlid) }
     }
 
-    fn ends_of_gids(&self, av: &AddressVector) -> Result<Ends> {
+    fn ends_of_gids(&self, av: &AddressVector) -> Result<AddressPair> {
         let mut source = self.source(av.sgid_index)?;
         let to = HostAddr::new(ip_of(av.dgid), source.ifindex);
         if !LinkLayer::current().is_infiniband() {
             let from = HostAddr::new(source.ip, source.scope_id);
-            return Ok(Ends { from, to, hop_limit: av.hop_limit });
+            return Ok(AddressPair { from, to, hop_limit: av.hop_limit });
         }
         // The port's one GID reaches groups of all kinds; which family of IP carries them isn't the program's concern.
         if to.is_group() && source.ip.is_ipv4() == to.is_ipv6() {
@@ -55,10 +55,10 @@ impl Context {
             HOP_LIMIT_BY_LID if !to.is_group() => DEFAULT_HOP_LIMIT,
             given => given,
         };
-        Ok(Ends { from: HostAddr::new(source.ip, source.scope_id), to, hop_limit })
+        Ok(AddressPair { from: HostAddr::new(source.ip, source.scope_id), to, hop_limit })
     }
 
-    fn ends_of_lids(&self, dlid: u16) -> Result<Ends> {
+    fn ends_of_lids(&self, dlid: u16) -> Result<AddressPair> {
         let Some(lids) = self.port().lids else {
             let netdev = &self.device().info().netdev;
             let why = why_no_lid(netdev).unwrap_or_else(|| format!("{} had no LID", netdev.name));
@@ -70,7 +70,7 @@ impl Context {
         let Some(to) = lids.address_of(dlid) else {
             return invalid!("dlid {dlid}: the hosts of {lids} have LIDs 1 to {}", lids.last());
         };
-        Ok(Ends {
+        Ok(AddressPair {
             from: HostAddr::new(lids.address(), 0),
             to: HostAddr::new(to, 0),
             hop_limit: HOP_LIMIT_BY_LID,
@@ -80,13 +80,13 @@ impl Context {
 
 /// What the receiver of a datagram with these addresses sees of them, whose queue pair is of the domain `pd`.
 #[inline]
-pub(crate) fn seen_of(meta: &PacketMeta, pd: &Pd) -> Seen {
+pub(crate) fn seen_of(meta: &PacketMeta, pd: &Pd) -> ReceivedAddress {
     match LinkLayer::current() {
-        LinkLayer::Ethernet => Seen { slid: 0, grh: true },
+        LinkLayer::Ethernet => ReceivedAddress { slid: 0, grh: true },
         LinkLayer::InfiniBand => {
             let slid = pd.context().port().lids.and_then(|lids| lids.lid_of(meta.src));
             let by_lid = slid.is_some() && meta.ttl == HOP_LIMIT_BY_LID && !meta.dst.is_multicast();
-            Seen { slid: slid.unwrap_or(0), grh: !by_lid }
+            ReceivedAddress { slid: slid.unwrap_or(0), grh: !by_lid }
         }
     }
 }

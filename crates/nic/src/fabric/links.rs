@@ -3,7 +3,7 @@
 use crate::adapter::Adapter;
 use crate::ah::{Path, ResolvedAv};
 use crate::poller::Poller;
-use crate::qp::{Budget, Origin, Qp, QpEnv, Rest};
+use crate::qp::{Budget, PacketOrigin, Qp, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_hostlink::{
     CompactRun, Link, LinkWithWork, Receive, ReceivedRecord, SentPacket, Single, SinglePacket, Unserved,
@@ -274,7 +274,7 @@ impl Adapter {
             let ends = (proto.qpn(), proto.params().dest_qpn);
             for received in packets {
                 let packet = &received.packet;
-                if env.accepts(&packet.meta, Origin::Process(received.peer())) {
+                if env.accepts(&packet.meta, PacketOrigin::Process(received.peer())) {
                     env.mark_peer_uses_shm(ends.1);
                     env.handle(proto, now, &packet.headers, received.payload().into(), &packet.meta);
                 } else {

@@ -2,7 +2,7 @@
 //!
 //! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
 
-use crate::adapter::{Adapter, Work};
+use crate::adapter::{Adapter, ThreadBuffers};
 use crate::qp::{Qp, RxPayload};
 use ferroce_engine::Source;
 use ferroce_os::{
@@ -181,7 +181,7 @@ impl Adapter {
         &'static self,
         datagrams: &[Datagram<'_>],
         address: HostAddr,
-        work: &mut Work,
+        work: &mut ThreadBuffers,
         now: Instant,
     ) {
         let Some(group) = self.multicast.find(address) else { return };

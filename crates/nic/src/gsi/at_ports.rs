@@ -4,7 +4,7 @@
 //! over it: connections are usually read in their order, so what went over earlier ones has been read then, too. If the connection ends
 //! before, the process or the port is gone, and the requests are asked again.
 
-use super::{GsiSource, Waiting};
+use super::{GsiSource, PendingInput};
 use crate::adapter::Adapter;
 use ferroce_host::AtPort;
 use ferroce_os::sync::{Mutex, class};
@@ -60,7 +60,7 @@ impl GsiSource {
         drop(kept);
         let ended: VecDeque<AtPort> = ended;
         if ended.iter().any(AtPort::is_lost) {
-            self.0.keep(Waiting::Gone(None));
+            self.0.keep(PendingInput::Gone(None));
         }
     }
 }

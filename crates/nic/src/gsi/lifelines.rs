@@ -38,7 +38,7 @@ struct Lifeline {
 
 /// What lifelines that have ended mean for the processes that had these slots.
 #[derive(Default)]
-pub(super) struct Ended {
+pub(super) struct EndedLifelines {
     pub(super) gone: Vec<u16>,
     /// They may be there; with how often they have been asked.
     pub(super) unheard: Vec<(u16, u8)>,
@@ -172,8 +172,8 @@ impl Adapter {
 
 impl GsiSource {
     /// Takes the lifelines that have ended.
-    pub(super) fn ended(&self) -> Ended {
-        let mut ended = Ended::default();
+    pub(super) fn ended(&self) -> EndedLifelines {
+        let mut ended = EndedLifelines::default();
         let mut all = self.0.gsi.lifelines.all.lock();
         if all.is_empty() {
             return ended;

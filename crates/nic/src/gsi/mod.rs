@@ -82,7 +82,7 @@ pub const fn slot_of_id(comm_id: u32) -> u16 {
 
 /// The receiver of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Receiver {
+enum MadReceiver {
     /// … and the destination address, as the programs know it.
     Port(ServiceId, Option<IpAddr>),
     Slot(u16),
@@ -97,7 +97,7 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Searches that may be made at once.
 const SEARCHES_AT_ONCE: u32 = 64;
 
-impl Receiver {
+impl MadReceiver {
     fn of(message: &Message) -> Self {
         let id = match message {
             Message::Request(m) => {
@@ -142,21 +142,21 @@ impl Receiver {
 }
 
 /// The packet of a MAD that its receiver hasn't had room for.
-struct Unread {
+struct UnreadMad {
     /// Without its bytes.
     datagram: Datagram<'static>,
     bytes: [u8; PACKET_LEN],
     from_network: bool,
 }
 
-impl Unread {
+impl UnreadMad {
     fn datagram(&self) -> Datagram<'_> {
         Datagram { bytes: &self.bytes, ..self.datagram }
     }
 }
 
 /// What has come, in order.
-enum Waiting {
+enum PendingInput {
     ForManager(AddressedMad),
     /// The answer to one without a receiver.
     Answer(AddressedMad),
@@ -168,7 +168,7 @@ enum Waiting {
 #[derive(Default)]
 pub(crate) struct GsiState {
     manager: OnceLock<Arc<dyn CommunicationManager>>,
-    inbox: Mutex<class::GsiInbox, VecDeque<Waiting>>,
+    inbox: Mutex<class::GsiInbox, VecDeque<PendingInput>>,
     has_mads: AtomicBool,
     /// A thread does what is to be done.
     at_work: AtomicBool,
@@ -177,7 +177,7 @@ pub(crate) struct GsiState {
     psn: AtomicU32,
     lifelines: Lifelines,
     at_ports: AtPorts,
-    pass_on: PassOn<Destination, Unread>,
+    pass_on: PassOn<Destination, UnreadMad>,
 }
 
 impl GsiState {
@@ -227,7 +227,7 @@ impl Gsi {
         }
         let slot = slot_of_id(comm_id);
         if !self.0.follow(slot) {
-            self.0.keep(Waiting::Gone(Some(slot)));
+            self.0.keep(PendingInput::Gone(Some(slot)));
         }
         true
     }
@@ -336,13 +336,13 @@ impl Adapter {
         datagram: &Datagram<'_>,
         until: Option<Instant>,
     ) -> SentMad {
-        let receiver = Receiver::of(&mad.mad.message);
-        if receiver == Receiver::Unknown {
+        let receiver = MadReceiver::of(&mad.mad.message);
+        if receiver == MadReceiver::Unknown {
             self.ask_everybody(datagram);
         }
         let delivery = receiver.deliver(&self.host, std::slice::from_ref(datagram), false);
         // To another user's process as to another host. A receiver that isn't named may be one of the user that has the port.
-        let is_unnamed = receiver == Receiver::Unknown && self.host.is_guest(mad.to);
+        let is_unnamed = receiver == MadReceiver::Unknown && self.host.is_guest(mad.to);
         if matches!(delivery, Delivery::OtherUser) || is_unnamed {
             self.send_mad(mad, &mut self.gsi_packet(&mad.mad), true);
         }
@@ -377,7 +377,7 @@ impl Adapter {
         until: Option<Instant>,
     ) {
         let Ok(bytes) = datagram.bytes.try_into() else { return };
-        let unread = Unread { datagram: Datagram { bytes: &[], ..*datagram }, bytes, from_network };
+        let unread = UnreadMad { datagram: Datagram { bytes: &[], ..*datagram }, bytes, from_network };
         if let Some(at) = self.gsi.pass_on.keep(to, unread, until, clock::now()) {
             self.engine.wake_for(at);
         }
@@ -385,7 +385,7 @@ impl Adapter {
 
     /// Tries again the processes that had too much to read.
     fn pass_on(&self) {
-        let send = |to: &Destination, unread: &[&Unread]| {
+        let send = |to: &Destination, unread: &[&UnreadMad]| {
             let packets: Vec<Datagram<'_>> = unread.iter().map(|unread| unread.datagram()).collect();
             match self.host.deliver_to(to, &packets) {
                 Delivery::Busy(_) => Attempt::Busy,
@@ -397,7 +397,7 @@ impl Adapter {
             }
         };
         // Another process may have the port or slot now, or none.
-        let find_again = |kept: Kept<Unread>| {
+        let find_again = |kept: Kept<UnreadMad>| {
             let Kept { mad: unread, until } = kept;
             if unread.from_network {
                 return self.take_mad(&unread.datagram(), Some(until));
@@ -405,8 +405,8 @@ impl Adapter {
             let Some(mad) = read(&unread.datagram()) else { return };
             match self.send_within_host(&mad, &unread.datagram(), Some(until)) {
                 SentMad::Gone => {}
-                SentMad::Own => self.keep(Waiting::ForManager(mad)),
-                SentMad::Answered(answer) => self.keep(Waiting::ForManager(*answer)),
+                SentMad::Own => self.keep(PendingInput::ForManager(mad)),
+                SentMad::Answered(answer) => self.keep(PendingInput::ForManager(*answer)),
             }
         };
         if let Some(at) = self.gsi.pass_on.try_again(clock::now(), send, find_again) {
@@ -435,29 +435,29 @@ impl Adapter {
     /// As [`Adapter::mad_arrived`], of one that is kept until then, if it was kept before.
     fn take_mad(&self, datagram: &Datagram<'_>, until: Option<Instant>) {
         let Some(mad) = read(datagram) else { return };
-        let receiver = Receiver::of(&mad.mad.message);
-        if matches!(receiver, Receiver::Unknown) {
+        let receiver = MadReceiver::of(&mad.mad.message);
+        if matches!(receiver, MadReceiver::Unknown) {
             self.ask_everybody(datagram);
         }
         match receiver.deliver(&self.host, std::slice::from_ref(datagram), true) {
             Delivery::Sent(_) | Delivery::OtherUser => {}
             Delivery::Busy(to) => self.keep_unread(to, datagram, true, until),
-            Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
+            Delivery::Own if self.gsi.is_read() => self.keep(PendingInput::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
                 let (message, from, to) = (mad.mad.message.name(), mad.from, mad.to);
                 tracing::debug!(message, %from, %to, "no process here has the port or connection of a message");
                 if let Some(answer) = answer_for_nobody(&mad.mad) {
-                    self.keep(Waiting::Answer(mad.answered_by(answer)));
+                    self.keep(PendingInput::Answer(mad.answered_by(answer)));
                 }
             }
         }
     }
 
     /// Leaves something to do when no lock is held.
-    fn keep(&self, mad: Waiting) {
+    fn keep(&self, mad: PendingInput) {
         let mut inbox = self.gsi.inbox.lock();
-        if inbox.len() < MOST_WAITING || matches!(mad, Waiting::Gone(_)) {
+        if inbox.len() < MOST_WAITING || matches!(mad, PendingInput::Gone(_)) {
             inbox.push_back(mad);
             self.gsi.has_mads.store(true, Ordering::Release);
         }
@@ -513,13 +513,13 @@ impl GsiSource {
         if !gone.is_empty() {
             self.0.empty_sockets(GSI_QPN, &mut || false);
         }
-        gone.into_iter().for_each(|slot| self.0.keep(Waiting::Gone(Some(slot))));
+        gone.into_iter().for_each(|slot| self.0.keep(PendingInput::Gone(Some(slot))));
     }
 }
 
 impl Source for GsiSource {
     fn serve(&self) {
-        let lifelines::Ended { mut gone, unheard } = self.ended();
+        let lifelines::EndedLifelines { mut gone, unheard } = self.ended();
         for (slot, asked) in unheard {
             if !self.0.ask_to_follow(slot, asked + 1) {
                 gone.push(slot);
@@ -546,12 +546,12 @@ impl Source for GsiSource {
         let waiting = std::mem::take(&mut *gsi.inbox.lock());
         let mut gone = Vec::new();
         let mut mads = waiting.into_iter().filter_map(|waiting| match waiting {
-            Waiting::ForManager(mad) => Some(mad),
-            Waiting::Answer(answer) => {
+            PendingInput::ForManager(mad) => Some(mad),
+            PendingInput::Answer(answer) => {
                 Gsi(adapter).send(&answer);
                 None
             }
-            Waiting::Gone(slot) => {
+            PendingInput::Gone(slot) => {
                 gone.push(slot);
                 None
             }

@@ -44,7 +44,7 @@ pub(super) struct Kept<M> {
 }
 
 /// MADs for one destination, oldest first.
-struct Queue<D, M> {
+struct DestinationQueue<D, M> {
     to: D,
     mads: VecDeque<Kept<M>>,
     pause: Duration,
@@ -54,7 +54,7 @@ struct Queue<D, M> {
 type Turn = (Instant, u64);
 
 struct Queues<D, M> {
-    turns: BTreeMap<Turn, Queue<D, M>>,
+    turns: BTreeMap<Turn, DestinationQueue<D, M>>,
     /// The turn of each destination.
     turn_of: BTreeMap<D, Turn>,
     /// MADs in all queues.
@@ -74,11 +74,11 @@ impl<D: Copy + Ord, M> Queues<D, M> {
             queue.mads.push_back(kept);
         } else {
             if self.turns.len() >= MOST_DESTINATIONS {
-                let oldest = |queue: &Queue<D, M>| queue.mads.front().map(|kept| kept.until);
+                let oldest = |queue: &DestinationQueue<D, M>| queue.mads.front().map(|kept| kept.until);
                 let turn = self.turns.iter().min_by_key(|(_, queue)| oldest(queue)).map(|(turn, _)| *turn);
                 turn.and_then(|turn| self.remove(turn));
             }
-            let queue = Queue { to, mads: VecDeque::from([kept]), pause: SHORTEST_PAUSE };
+            let queue = DestinationQueue { to, mads: VecDeque::from([kept]), pause: SHORTEST_PAUSE };
             self.insert(queue, now.after(SHORTEST_PAUSE));
         }
         self.kept += 1;
@@ -91,7 +91,7 @@ impl<D: Copy + Ord, M> Queues<D, M> {
     }
 
     /// Adds a queue that isn't empty. What has come for its destination meanwhile is younger.
-    fn insert(&mut self, mut queue: Queue<D, M>, at: Instant) {
+    fn insert(&mut self, mut queue: DestinationQueue<D, M>, at: Instant) {
         if let Some(mut younger) = self.turn_of.get(&queue.to).and_then(|turn| self.turns.remove(turn)) {
             queue.mads.append(&mut younger.mads);
         }
@@ -101,7 +101,7 @@ impl<D: Copy + Ord, M> Queues<D, M> {
         self.turns.insert(turn, queue);
     }
 
-    fn remove(&mut self, turn: Turn) -> Option<Queue<D, M>> {
+    fn remove(&mut self, turn: Turn) -> Option<DestinationQueue<D, M>> {
         let queue = self.turns.remove(&turn)?;
         self.turn_of.remove(&queue.to);
         self.kept -= queue.mads.len();
@@ -109,12 +109,12 @@ impl<D: Copy + Ord, M> Queues<D, M> {
     }
 
     /// The queue whose turn has come.
-    fn take_due(&mut self, now: Instant) -> Option<Queue<D, M>> {
+    fn take_due(&mut self, now: Instant) -> Option<DestinationQueue<D, M>> {
         let (&turn, _) = self.turns.first_key_value().filter(|((at, _), _)| *at <= now)?;
         self.remove(turn)
     }
 
-    fn put_back(&mut self, queue: Queue<D, M>, at: Instant) {
+    fn put_back(&mut self, queue: DestinationQueue<D, M>, at: Instant) {
         self.kept += queue.mads.len();
         self.insert(queue, at);
     }

@@ -12,9 +12,9 @@ const KIND: u8 = 11;
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-struct Asked;
+struct ConsentService;
 
-impl RequestHandler for Asked {
+impl RequestHandler for ConsentService {
     fn serve(&self, connection: EngineFd, _: &[u8], _: Vec<EngineFd>) {
         let status = if settings::allows_copies() {
             sys::allow_copies_by_others();
@@ -29,7 +29,7 @@ impl RequestHandler for Asked {
 
 /// Answers other processes.
 pub(crate) fn register(services: &Services) {
-    services.register(KIND, Arc::new(Asked));
+    services.register(KIND, Arc::new(ConsentService));
 }
 
 /// Asks a process of this user, and waits for its answer.

@@ -1,6 +1,6 @@
 //! The importing side: contexts, domains, regions and device memory of another context, in this process or another.
 
-use super::ledger::{EntryKind, OthersLedger, Region};
+use super::ledger::{EntryKind, LedgerRegion, OthersLedger};
 use super::{Handles, INDEX_BITS, consent, no_such};
 use crate::{Context, adapter, devices};
 use ferroce_access::{Fault, PeerMemory};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 
 /// Where the objects of an imported context are.
 #[derive(Debug, Clone)]
-pub(crate) enum Origin {
+pub(crate) enum ImportOrigin {
     /// In another context of this process.
     Here(Weak<Context>),
     /// In another process.
@@ -154,21 +154,21 @@ impl Context {
         let of_this_process =
             |context: &Arc<Self>| context.handles().with_ledger(|own| own.id() == ledger.id()) == Some(true);
         let origin = match adapter::contexts().iter().find(|context| of_this_process(context)) {
-            Some(context) => Origin::Here(Arc::downgrade(context)),
-            None => Origin::Process(Arc::new(Exporter { ledger, pds: Mutex::default() })),
+            Some(context) => ImportOrigin::Here(Arc::downgrade(context)),
+            None => ImportOrigin::Process(Arc::new(Exporter { ledger, pds: Mutex::default() })),
         };
         device.open_as(Some(origin), || Handles::imported(KeptFd::adopt(cmd_fd)))
     }
 
     /// Is it this very context of the process that it was imported from?
     pub(crate) fn is_import_of(&self, context: &Self) -> bool {
-        matches!(self.origin(), Some(Origin::Here(origin)) if std::ptr::eq(origin.as_ptr(), context))
+        matches!(self.origin(), Some(ImportOrigin::Here(origin)) if std::ptr::eq(origin.as_ptr(), context))
     }
 
     /// The object behind a handle of this context, or of the one of this process that it was imported from.
     fn object<T: Any + Send + Sync>(&self, handle: u32, what: &'static str) -> Result<Arc<T>> {
         let object = match self.origin() {
-            Some(Origin::Here(context)) => {
+            Some(ImportOrigin::Here(context)) => {
                 context.upgrade().and_then(|context| context.handles().get(handle))
             }
             _ => self.handles().get(handle),
@@ -182,7 +182,7 @@ impl Context {
     /// ENOENT for a handle that isn't a domain's.
     pub fn import_pd(self: &Arc<Self>, handle: u32) -> Result<Arc<Pd>> {
         const WHAT: &str = "importing a protection domain";
-        if let Some(Origin::Process(exporter)) = self.origin() {
+        if let Some(ImportOrigin::Process(exporter)) = self.origin() {
             return exporter.pd(self, handle);
         }
         Pd::shared(&self.object(handle, WHAT)?, self)
@@ -194,7 +194,7 @@ impl Context {
     /// ENOENT for a handle that isn't one's; the errno of open(2) when the memory of another process can't be opened.
     pub fn import_dm(self: &Arc<Self>, handle: u32) -> Result<Arc<Dm>> {
         const WHAT: &str = "importing device memory";
-        if let Some(Origin::Process(exporter)) = self.origin() {
+        if let Some(ImportOrigin::Process(exporter)) = self.origin() {
             return exporter.dm(self, handle);
         }
         self.object(handle, WHAT)
@@ -209,11 +209,11 @@ impl Context {
     /// other's memory.
     pub fn import_mr(self: &Arc<Self>, handle: u32) -> Result<Arc<Mr>> {
         const WHAT: &str = "importing a memory region";
-        let Some(Origin::Process(exporter)) = self.origin() else {
+        let Some(ImportOrigin::Process(exporter)) = self.origin() else {
             return self.object(handle, WHAT);
         };
         let (name, words) = exporter.find(handle, EntryKind::Mr, WHAT)?;
-        let Region { pd, dm, rights, addr, iova, length } = Region::of_words(words);
+        let LedgerRegion { pd, dm, rights, addr, iova, length } = LedgerRegion::of_words(words);
         let pd = exporter.pd(self, pd)?;
         let init = MrInit { addr, length, iova, access: of_bits(rights) };
         if dm != 0 {

@@ -57,7 +57,7 @@ const VERSION: u64 = !0 << VERSION_AT;
 
 /// A region as a ledger lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Region {
+pub(super) struct LedgerRegion {
     /// Handle of its domain.
     pub(super) pd: u32,
     /// Handle of the device memory it is on; 0: plain memory.
@@ -72,7 +72,7 @@ pub(super) struct Region {
 
 const RIGHTS_AT: u32 = 48;
 
-impl Region {
+impl LedgerRegion {
     /// A length takes 48 bits, which is more than an address space has.
     pub(super) fn to_words(self) -> [u64; 4] {
         let tail = self.length & ((1 << RIGHTS_AT) - 1) | u64::from(self.rights) << RIGHTS_AT;
@@ -230,10 +230,10 @@ mod tests {
         let own = Ledger::create("ferroce7").unwrap();
         let other = opened(&own);
         assert_eq!((other.device().as_str(), other.id()), ("ferroce7", own.id()));
-        let region = Region { pd: 7, dm: 9, rights: 0x8001, addr: !0, iova: 5, length: (1 << 48) - 1 };
+        let region = LedgerRegion { pd: 7, dm: 9, rights: 0x8001, addr: !0, iova: 5, length: (1 << 48) - 1 };
         own.publish(3, 0x40_0003, EntryKind::Mr, region.to_words());
         let (name, words) = other.find(3, 0x40_0003, EntryKind::Mr).unwrap();
-        assert_eq!(Region::of_words(words), region);
+        assert_eq!(LedgerRegion::of_words(words), region);
         assert!(other.is_listed(3, name));
         for (index, handle, kind) in [
             (3, 0x40_0003, EntryKind::Pd),

@@ -15,9 +15,9 @@ use ferroce_os::{
     sys::{self, KeptFd},
 };
 use ferroce_types::Error;
-pub(crate) use importer::Origin;
+pub(crate) use importer::ImportOrigin;
 use importer::to_bits;
-use ledger::{EntryKind, Ledger, Region};
+use ledger::{EntryKind, Ledger, LedgerRegion};
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -97,7 +97,7 @@ impl Handles {
             ListedObject::Pd => (EntryKind::Pd, [0; 4]),
             ListedObject::Dm { fd, len } => (EntryKind::Dm, [fd as u64, len, 0, 0]),
             ListedObject::Mr { pd, dm, init: MrInit { addr, length, iova, access } } => {
-                let region = Region { pd, dm, rights: to_bits(access), addr, iova, length };
+                let region = LedgerRegion { pd, dm, rights: to_bits(access), addr, iova, length };
                 (EntryKind::Mr, region.to_words())
             }
         };

@@ -36,12 +36,12 @@ struct Slot {
     /// Where the search for a free index goes on: a number isn't used again soon.
     next: usize,
     count: usize,
-    qps: Box<[Entry]>,
+    qps: Box<[QpnEntry]>,
 }
 
 /// What a number stands for.
 #[derive(Clone, Debug)]
-enum Entry {
+enum QpnEntry {
     Free,
     Qp(Arc<Qp>),
     /// An object for which no packets come.
@@ -51,11 +51,11 @@ enum Entry {
 impl Slot {
     fn new(number: u16) -> Self {
         let next = ferroce_os::sys::random() as usize % QPNS_PER_SLOT;
-        Self { number, next, count: 0, qps: vec![Entry::Free; QPNS_PER_SLOT].into_boxed_slice() }
+        Self { number, next, count: 0, qps: vec![QpnEntry::Free; QPNS_PER_SLOT].into_boxed_slice() }
     }
 
-    fn add(&mut self, make: impl FnOnce(u32) -> Entry) -> Option<()> {
-        let free = |&i: &usize| matches!(self.qps[i], Entry::Free);
+    fn add(&mut self, make: impl FnOnce(u32) -> QpnEntry) -> Option<()> {
+        let free = |&i: &usize| matches!(self.qps[i], QpnEntry::Free);
         let index = (0..QPNS_PER_SLOT).map(|i| (self.next + i) % QPNS_PER_SLOT).find(free)?;
         self.next = (index + 1) % QPNS_PER_SLOT;
         self.count += 1;
@@ -65,12 +65,12 @@ impl Slot {
 }
 
 /// Frees a number if `is_it` returns true for its entry, and returns the entry.
-fn free(slots: &mut [Slot], qpn: u32, is_it: impl Fn(&Entry) -> bool) -> Option<Entry> {
+fn free(slots: &mut [Slot], qpn: u32, is_it: impl Fn(&QpnEntry) -> bool) -> Option<QpnEntry> {
     let slot = slots.iter_mut().find(|slot| slot.number == slot_of(qpn))?;
     let entry = &mut slot.qps[qpn as usize % QPNS_PER_SLOT];
     is_it(entry).then(|| {
         slot.count -= 1;
-        std::mem::replace(entry, Entry::Free)
+        std::mem::replace(entry, QpnEntry::Free)
     })
 }
 
@@ -81,7 +81,7 @@ impl Adapter {
     /// ENOMEM when the device's QPs or the host's slots are used up.
     pub(crate) fn add_qp(&'static self, make: impl FnOnce(u32) -> Arc<Qp>) -> Result<Arc<Qp>> {
         let mut qp = None;
-        self.add_entry(|qpn| Entry::Qp(qp.insert(make(qpn)).clone()))?;
+        self.add_entry(|qpn| QpnEntry::Qp(qp.insert(make(qpn)).clone()))?;
         qp.ok_or_else(|| Error::NoMemory("no QPN is left".into()))
     }
 
@@ -93,12 +93,12 @@ impl Adapter {
         let mut reserved = 0;
         self.add_entry(|qpn| {
             reserved = qpn;
-            Entry::Reserved
+            QpnEntry::Reserved
         })?;
         Ok(reserved)
     }
 
-    fn add_entry(&'static self, make: impl FnOnce(u32) -> Entry) -> Result<()> {
+    fn add_entry(&'static self, make: impl FnOnce(u32) -> QpnEntry) -> Result<()> {
         let mut slots = self.qps.slots.write();
         let count: usize = slots.iter().map(|s| s.count).sum();
         if count >= MAX_QP as usize {
@@ -122,7 +122,7 @@ impl Adapter {
 
     /// Frees the number of a QP, if the number is this QP's.
     pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
-        let is_it = |entry: &Entry| matches!(entry, Entry::Qp(found) if Arc::ptr_eq(found, qp));
+        let is_it = |entry: &QpnEntry| matches!(entry, QpnEntry::Qp(found) if Arc::ptr_eq(found, qp));
         let mut slots = self.qps.slots.write();
         let is_found_lately = free(&mut slots, qp.qpn(), is_it).is_some() && self.qps.lately(qp.qpn()).is(qp);
         let replaced = is_found_lately.then(|| self.qps.lately(qp.qpn()).replace(None));
@@ -133,7 +133,7 @@ impl Adapter {
 
     /// Frees a number that [`Adapter::reserve_qpn`] has given.
     pub(crate) fn free_qpn(&self, qpn: u32) {
-        free(&mut self.qps.slots.write(), qpn, |entry| matches!(entry, Entry::Reserved));
+        free(&mut self.qps.slots.write(), qpn, |entry| matches!(entry, QpnEntry::Reserved));
     }
 
     /// The QP with this number, if it is of this process.
@@ -145,11 +145,11 @@ impl Adapter {
     fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         let slots = self.qps.slots.read();
         match &slots.iter().find(|s| s.number == slot_of(qpn))?.qps[qpn as usize % QPNS_PER_SLOT] {
-            Entry::Qp(qp) => {
+            QpnEntry::Qp(qp) => {
                 self.qps.lately(qpn).fill(qp);
                 Some(qp.clone())
             }
-            Entry::Free | Entry::Reserved => None,
+            QpnEntry::Free | QpnEntry::Reserved => None,
         }
     }
 }

@@ -73,7 +73,7 @@ fn flush(flushed: &mut bool, proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut Q
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapter::Work;
+    use crate::adapter::ThreadBuffers;
     use crate::namespace::in_namespace;
     use crate::qp::{QpAttr, mask};
     use crate::side::{QKEY, Side, cap, open};
@@ -95,7 +95,7 @@ mod tests {
     }
 
     /// As posting, by buffers at hand.
-    fn send(side: &Side, work: &mut Work, wr_id: u64, ud: Option<UdTarget<Arc<Ah>>>) {
+    fn send(side: &Side, work: &mut ThreadBuffers, wr_id: u64, ud: Option<UdTarget<Arc<Ah>>>) {
         let data = Data::Sges([side.sge(0, 8)].into_iter().collect());
         let op = SendOp::Send;
         let wr =

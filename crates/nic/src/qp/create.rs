@@ -7,10 +7,10 @@ use super::kept::KeptOfQp;
 use super::modify::HELD_UP;
 use super::observers::Observers;
 use super::unacked_pace::UnackedPace;
-use super::unread::Unread;
+use super::unread::UnreadRecords;
 use super::wr_session::WrSession;
-use super::xrc_target::XrcTarget;
-use super::{Inner, Qp, Received, next_connection};
+use super::xrc_target::XrcTargetSlot;
+use super::{LockedQp, Qp, ReceiveCompletions, next_connection};
 use crate::Context;
 use crate::adapter;
 use crate::owner::OfContext as _;
@@ -109,7 +109,7 @@ impl Qp {
                 serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
                 adapter,
                 rq: Mutex::new(rq),
-                inner: Mutex::new(Inner {
+                inner: Mutex::new(LockedQp {
                     connection: next_connection(),
                     was_reset: false,
                     flushed: false,
@@ -119,11 +119,11 @@ impl Qp {
                     udp_failed: false,
                     listing: Listing::No,
                     owes: false,
-                    xrc_target: XrcTarget::default(),
+                    xrc_target: XrcTargetSlot::default(),
                     kept: KeptOfQp::default(),
                     unacked_pace: UnackedPace::default(),
-                    unread: Unread::default(),
-                    held: Received::default(),
+                    unread: UnreadRecords::default(),
+                    held: ReceiveCompletions::default(),
                     ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),

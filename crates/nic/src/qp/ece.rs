@@ -1,7 +1,7 @@
 //! Enhanced connection establishment (ibv_query_ece(3), ibv_set_ece(3)): options beyond the specification that two QPs agree on.
 //! An option is in force only if both QPs name it.
 
-use super::{Inner, Path, Qp};
+use super::{LockedQp, Path, Qp};
 use ferroce_types::{QpState, Result, invalid};
 use ferroce_wire::Service;
 
@@ -41,7 +41,7 @@ impl Qp {
     }
 }
 
-impl Inner {
+impl LockedQp {
     /// Packets with data are to be marked as ECN-capable.
     pub(super) fn is_ecn_capable(&self) -> bool {
         self.ece.is_some_and(|options| options & ECN != 0) && matches!(self.path, Some(Path::Udp { .. }))

@@ -1,8 +1,8 @@
 //! Which fabric a QP uses: how it is chosen, how it is given up for UDP, and what other processes may find of the QP.
 
-use super::unread::Unread;
-use super::{Inner, Path, Qp, QpAttr, attr, mask};
-use crate::adapter::Work;
+use super::unread::UnreadRecords;
+use super::{LockedQp, Path, Qp, QpAttr, attr, mask};
+use crate::adapter::ThreadBuffers;
 use crate::owner::OfContext as _;
 use ferroce_hostlink::{self, Link, ListedQp, PeerAccess};
 use ferroce_queues::QpCntrs;
@@ -125,7 +125,7 @@ impl Qp {
     }
 
     /// The link that the QP would leave for UDP; `None` once something has come from the peer through shared memory.
-    pub(super) fn unconfirmed_link<'a>(&self, inner: &'a Inner) -> Option<&'a Arc<Link>> {
+    pub(super) fn unconfirmed_link<'a>(&self, inner: &'a LockedQp) -> Option<&'a Arc<Link>> {
         match &inner.path {
             Some(Path::Shm { link, .. }) if !self.peer_uses_shm() && !self.is_inherited() => Some(link),
             _ => None,
@@ -133,7 +133,7 @@ impl Qp {
     }
 
     /// Uses UDP from here on, as the peer does; unless something has come from it through shared memory.
-    pub(crate) fn fall_back(self: &Arc<Self>, work: &mut Work, now: Instant) {
+    pub(crate) fn fall_back(self: &Arc<Self>, work: &mut ThreadBuffers, now: Instant) {
         let asked = {
             let inner = self.inner.lock();
             self.unconfirmed_link(&inner).map(|link| (link.clone(), inner.attr.av, inner.attr.dest_qpn))
@@ -158,10 +158,10 @@ impl Qp {
         self.work_locked(&mut inner, work, now, |_, _| ());
     }
 
-    fn use_udp(&self, inner: &mut Inner, path: Path, mtu: u32) {
+    fn use_udp(&self, inner: &mut LockedQp, path: Path, mtu: u32) {
         tracing::debug!(qpn = self.qpn, "the peer doesn't share memory with this process: going by UDP");
         inner.listing.withdraw(self.qpn);
-        inner.unread = Unread::default();
+        inner.unread = UnreadRecords::default();
         let mtu = (128 << inner.attr.path_mtu).min(mtu);
         inner.proto.change_fabric(mtu, Self::is_lossless(&path));
         self.adapter.listen(self.qpn, true, Some(&path));
@@ -169,7 +169,7 @@ impl Qp {
     }
 
     /// Lets the peer's process reach memory through this QP without this process, where that is possible.
-    pub(super) fn list(&self, inner: &mut Inner) {
+    pub(super) fn list(&self, inner: &mut LockedQp) {
         let shared = self.is_reliable() && !self.is_target() && matches!(inner.path, Some(Path::Shm { .. }));
         let counted = self.observers.counters().is_some_and(QpCntrs::counts_remote);
         if self.is_target()

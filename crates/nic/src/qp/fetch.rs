@@ -4,7 +4,7 @@
 
 use super::broken::EndsOnPanic;
 use super::payload::fill_ring;
-use super::{Inner, Path, Qp};
+use super::{LockedQp, Path, Qp};
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_access::{Fault, atomic, copy};
@@ -42,8 +42,12 @@ impl Budget {
 impl Qp {
     /// Sends a fetch, without a bell.
     #[inline(never)]
-    pub(super) fn send_fetch(self: &Arc<Self>, inner: &mut Inner, fetch: &SendRequest<'_, Arc<Ah>>) -> bool {
-        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+    pub(super) fn send_fetch(
+        self: &Arc<Self>,
+        inner: &mut LockedQp,
+        fetch: &SendRequest<'_, Arc<Ah>>,
+    ) -> bool {
+        let LockedQp { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
             && !self.is_broken()
@@ -137,7 +141,7 @@ impl Qp {
     #[inline]
     fn answer(
         &self,
-        inner: &mut Inner,
+        inner: &mut LockedQp,
         link: &Link,
         packet: &CompactRecord,
         budget: &mut Budget,
@@ -175,7 +179,7 @@ impl Qp {
     #[inline]
     fn take_answer(
         &self,
-        inner: &mut Inner,
+        inner: &mut LockedQp,
         link: &Link,
         packet: &CompactRecord,
         poller: Option<&mut Poller<'_>>,

@@ -1,6 +1,6 @@
 //! What a queue pair shows to those who watch the process.
 
-use super::{Inner, Path, Qp, operation_of_request, state_of};
+use super::{LockedQp, Path, Qp, operation_of_request, state_of};
 use crate::watched::named;
 use ferroce_os::clock;
 use ferroce_queues::Cq;
@@ -88,7 +88,7 @@ impl Qp {
     }
 
     /// The other end of its connection, while it has one.
-    fn peer(&self, inner: &Inner) -> Option<Peer> {
+    fn peer(&self, inner: &LockedQp) -> Option<Peer> {
         let connected = !matches!(inner.proto.state(), QpState::Reset | QpState::Init);
         if !connected || self.service == Service::Ud {
             return None;

@@ -31,16 +31,16 @@ mod xrc_target;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RATE, QpAttr, check_av, mask, names};
-pub(crate) use attr::{Rules, check, check_rate};
+pub(crate) use attr::{AttrRules, check, check_rate};
 pub use create::{QpCap, QpInit};
-pub(crate) use env::{Origin, QpEnv, is_middle};
+pub(crate) use env::{PacketOrigin, QpEnv, is_middle};
 use env::{operation_of_request, state_of};
 pub(crate) use fetch::{Budget, Rest};
 pub(crate) use modify::HELD_UP;
 pub use modify::wait_for_work;
 pub(crate) use payload::{RxPayload, gather, scatter};
 pub use post::Poster;
-pub(crate) use received::Received;
+pub(crate) use received::ReceiveCompletions;
 pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;
 pub use wr_session::{GatheredWrs, WrSession};
@@ -61,13 +61,13 @@ use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
 use kept::KeptOfQp;
 use observers::Observers;
-pub(crate) use observers::Traced;
+pub(crate) use observers::TraceLevel;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use unacked_pace::UnackedPace;
-use unread::Unread;
+use unread::UnreadRecords;
 
-struct Inner {
+struct LockedQp {
     /// Unlike that of any other connection of the process's life; another after RESET.
     connection: u64,
     /// It has been connected before: packets of that connection may be on their way.
@@ -82,11 +82,11 @@ struct Inner {
     listing: Listing,
     /// The directory shows that this QP owes its peer answers.
     owes: bool,
-    xrc_target: xrc_target::XrcTarget,
+    xrc_target: xrc_target::XrcTargetSlot,
     unacked_pace: UnackedPace,
-    unread: Unread,
+    unread: UnreadRecords,
     /// Receive completions that wait for their ACK to leave.
-    held: Received,
+    held: ReceiveCompletions,
     /// Packets that wait for those before them.
     kept: KeptOfQp,
     /// Options agreed with the peer.
@@ -117,7 +117,7 @@ pub struct Qp {
     serial: u64,
     adapter: &'static Adapter,
     rq: Mutex<class::ReceiveQueue, RecvQueue>,
-    inner: Mutex<class::Qp, Inner>,
+    inner: Mutex<class::Qp, LockedQp>,
     /// Calls of the program that wait for `inner`.
     callers: AtomicU32,
     /// Held by the thread that changes attributes or ends the QP, which may take a second.

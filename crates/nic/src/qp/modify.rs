@@ -1,7 +1,7 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
-use super::unread::Unread;
-use super::{Inner, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
+use super::unread::UnreadRecords;
+use super::{LockedQp, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
 use crate::adapter;
 use crate::owner::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
@@ -49,7 +49,7 @@ impl Qp {
     ///
     /// # Errors
     /// [`Error::Busy`] after a second.
-    pub(super) fn lock_in_time(&self) -> Result<MutexGuard<'_, class::Qp, Inner>> {
+    pub(super) fn lock_in_time(&self) -> Result<MutexGuard<'_, class::Qp, LockedQp>> {
         self.lock_within(HELD_UP)
     }
 
@@ -57,7 +57,7 @@ impl Qp {
     ///
     /// # Errors
     /// [`Error::Busy`] at its end.
-    pub(super) fn lock_within(&self, bound: Duration) -> Result<MutexGuard<'_, class::Qp, Inner>> {
+    pub(super) fn lock_within(&self, bound: Duration) -> Result<MutexGuard<'_, class::Qp, LockedQp>> {
         if let Some(locked) = self.inner.try_lock() {
             return Ok(locked);
         }
@@ -154,7 +154,7 @@ impl Qp {
                 inner.connection = next_connection();
                 inner.was_reset = true;
                 inner.path = None;
-                inner.unread = Unread::default();
+                inner.unread = UnreadRecords::default();
                 inner.ece = None;
                 self.reset_xrc_target(&mut inner);
             } else {
@@ -205,7 +205,7 @@ impl Qp {
         }
     }
 
-    fn set_params(&self, inner: &mut Inner) {
+    fn set_params(&self, inner: &mut LockedQp) {
         let attr = inner.attr;
         let params = inner.proto.params_mut();
         params.access = attr.access;

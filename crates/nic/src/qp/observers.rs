@@ -18,13 +18,13 @@ const ERRORS: u8 = 4;
 
 /// Which messages are noted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Traced {
+pub(crate) enum TraceLevel {
     None,
     Errors,
     All,
 }
 
-impl Traced {
+impl TraceLevel {
     fn bits(self) -> u8 {
         match self {
             Self::None => 0,
@@ -42,7 +42,7 @@ pub(crate) struct Observers {
 
 impl Observers {
     /// Without counters.
-    pub(super) fn new(traced: Traced) -> Self {
+    pub(super) fn new(traced: TraceLevel) -> Self {
         Self { who: AtomicU8::new(traced.bits()), counters: OnceLock::new() }
     }
 
@@ -54,7 +54,7 @@ impl Observers {
     }
 
     /// Has these messages noted from now on.
-    pub(crate) fn trace(&self, traced: Traced) {
+    pub(crate) fn trace(&self, traced: TraceLevel) {
         let with = |who: u8| Some(who & COUNTED | traced.bits());
         // `with` always returns a value, so the update can't fail.
         let _ = self.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
@@ -125,6 +125,6 @@ impl Qp {
     }
 
     fn note(&self, noted: Noted) {
-        self.adapter.tracing.note(noted, || self.observers.trace(Traced::None));
+        self.adapter.tracing.note(noted, || self.observers.trace(TraceLevel::None));
     }
 }

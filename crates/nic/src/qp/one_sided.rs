@@ -1,7 +1,7 @@
 //! Small WRITEs and READs between two processes of a host: the short way, from the program's request to the peer's memory and to the
 //! completion, without the peer and without a place in the send queue. [`SendRequest::one_sided`] returns whether a request may take it.
 
-use super::{Inner, Path, Qp};
+use super::{LockedQp, Path, Qp};
 use crate::ah::Ah;
 use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{Link, Purpose};
@@ -83,11 +83,11 @@ impl Qp {
     #[inline(never)]
     pub(super) fn reach(
         &self,
-        inner: &mut Inner,
+        inner: &mut LockedQp,
         request: &SendRequest<'_, Arc<Ah>>,
         overrun: &mut bool,
     ) -> bool {
-        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+        let LockedQp { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let Some((reads, va, rkey)) = request.one_sided() else { return false };
         let SendRequest { data, signaled, .. } = *request;
         // Where the kernel copies, all that the general way does costs little beside.

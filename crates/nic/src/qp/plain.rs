@@ -3,8 +3,8 @@
 
 use super::broken::EndsOnPanic;
 use super::payload::{fill_summed, scatter};
-use super::{Inner, Path, Qp, QpEnv};
-use crate::adapter::Work;
+use super::{LockedQp, Path, Qp, QpEnv};
+use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_hostlink::{
@@ -31,12 +31,12 @@ const BYTES_TOGETHER: usize = 64 * 1024;
 type Receives = SmallVec<[u64; TOGETHER]>;
 
 /// Where receives come from.
-enum Queue<'a> {
+enum ReceiveSource<'a> {
     Own(MutexGuard<'a, class::ReceiveQueue, RecvQueue>),
     Shared(&'a Srq),
 }
 
-impl Queue<'_> {
+impl ReceiveSource<'_> {
     #[inline]
     fn pop(&mut self) -> Option<RecvWqe> {
         match self {
@@ -96,11 +96,13 @@ impl Qp {
     #[inline(always)]
     pub(super) fn send_plain(
         self: &Arc<Self>,
-        inner: &mut Inner,
+        inner: &mut LockedQp,
         request: &SendRequest<'_, Arc<Ah>>,
         len: u64,
     ) -> bool {
-        let Inner { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+        let LockedQp { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else {
+            return false;
+        };
         let SendRequest { data, solicited, .. } = *request;
         let (opcode, immediate) = opcode_of(&request.op);
         let usable = self.peer_uses_shm()
@@ -136,13 +138,13 @@ impl Qp {
     #[inline]
     pub(super) fn send_packet(
         self: &Arc<Self>,
-        inner: &mut Inner,
-        work: &mut Work,
+        inner: &mut LockedQp,
+        work: &mut ThreadBuffers,
         request: &SendRequest<'_, Arc<Ah>>,
         len: u64,
     ) -> bool {
         let is_ecn_capable = inner.is_ecn_capable();
-        let Inner { proto, path: Some(Path::Udp { dest, socket }), .. } = inner else { return false };
+        let LockedQp { proto, path: Some(Path::Udp { dest, socket }), .. } = inner else { return false };
         let usable = request.is_plain() && !self.is_broken();
         let Some(psn) = proto.plain_psn(len, || socket.window()).filter(|_| usable) else { return false };
         let (opcode, immediate) = opcode_of(&request.op);
@@ -244,15 +246,15 @@ impl Qp {
     /// Executes packets from the next of a run on, as long as they are plain SENDs, and adds the numbers of their receives to
     /// `receives`.
     #[inline]
-    fn take_sends(&self, inner: &mut Inner, run: &mut CompactRun<'_>, receives: &mut Receives) {
+    fn take_sends(&self, inner: &mut LockedQp, run: &mut CompactRun<'_>, receives: &mut Receives) {
         let from = run.link();
         if !inner.goes_by(from) || self.is_broken() || !inner.held.is_empty() {
             return;
         }
         let proto = &mut inner.proto;
         let (mut queue, pd) = match &self.srq {
-            None => (Queue::Own(self.rq.lock()), self.pd.id()),
-            Some(srq) if srq.completes_into().is_none() => (Queue::Shared(srq), srq.pd().id()),
+            None => (ReceiveSource::Own(self.rq.lock()), self.pd.id()),
+            Some(srq) if srq.completes_into().is_none() => (ReceiveSource::Shared(srq), srq.pd().id()),
             Some(_) => return,
         };
         let mut bytes = 0;
@@ -352,7 +354,7 @@ impl Qp {
     }
 }
 
-impl Inner {
+impl LockedQp {
     /// This is the link that the queue pair sends by.
     #[inline]
     pub(super) fn goes_by(&self, link: &Link) -> bool {
@@ -373,7 +375,7 @@ fn opcode_of(op: &SendOp) -> (Opcode, Option<[u8; 4]>) {
 /// Wakes the peer, if it sleeps. True: it is this process, and this thread [takes](crate::adapter::Adapter::take_what_was_left) what it has
 /// sent when no QP is locked.
 #[inline]
-pub(super) fn ring_bell(inner: &Inner) -> bool {
+pub(super) fn ring_bell(inner: &LockedQp) -> bool {
     let Some(Path::Shm { link, .. }) = &inner.path else { return false };
     link.ring_bell();
     link.is_to_itself()

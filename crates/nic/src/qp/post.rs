@@ -3,8 +3,8 @@
 use super::broken::EndsOnPanic;
 use super::one_sided::MOST;
 use super::plain::ring_bell;
-use super::{Inner, Path, Qp, look};
-use crate::adapter::Work;
+use super::{LockedQp, Path, Qp, look};
+use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering;
 /// Posts send requests of a queue pair, which is locked meanwhile.
 pub struct Poster<'a> {
     qp: &'a Arc<Qp>,
-    inner: &'a mut Inner,
+    inner: &'a mut LockedQp,
     /// Takes packets to the network; none: they have to take the general way.
-    work: Option<&'a mut Work>,
+    work: Option<&'a mut ThreadBuffers>,
     /// A record was sent: the peer is to be woken.
     sent: bool,
     /// Requests that were carried out without a place in the send queue.
@@ -31,7 +31,12 @@ pub struct Poster<'a> {
 }
 
 impl<'a> Poster<'a> {
-    fn new(qp: &'a Arc<Qp>, inner: &'a mut Inner, work: Option<&'a mut Work>, queued: bool) -> Self {
+    fn new(
+        qp: &'a Arc<Qp>,
+        inner: &'a mut LockedQp,
+        work: Option<&'a mut ThreadBuffers>,
+        queued: bool,
+    ) -> Self {
         Self { qp, inner, work, sent: false, passed: 0, overrun: false, queued }
     }
 
@@ -213,7 +218,7 @@ impl Qp {
     }
 
     /// In the child of a fork the QP is in ERR (its peer belongs to the parent).
-    fn fail_inherited(self: &Arc<Self>, inner: &mut Inner, work: &mut Work) {
+    fn fail_inherited(self: &Arc<Self>, inner: &mut LockedQp, work: &mut ThreadBuffers) {
         if inner.proto.state() != QpState::Err {
             inner.path = None;
             let now = clock::now();
@@ -266,8 +271,8 @@ impl Qp {
 
     /// See [`Qp::may_overrun`], after `before` other signaled requests. Requests that will be flushed need no
     /// CQ entry.
-    fn check_room(&self, inner: &Inner, wr: &SendRequest<'_, Arc<Ah>>, before: u32) -> Result<()> {
-        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return Ok(()) };
+    fn check_room(&self, inner: &LockedQp, wr: &SendRequest<'_, Arc<Ah>>, before: u32) -> Result<()> {
+        let LockedQp { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return Ok(()) };
         let one_sided = matches!(
             wr.op,
             SendOp::Write { .. } | SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }

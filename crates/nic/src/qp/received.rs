@@ -10,7 +10,7 @@ pub(crate) type OfSrq = (Arc<Cq>, Completion, WcTags);
 
 /// Receive completions that aren't published.
 #[derive(Default, Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceiveCompletions {
     /// For the QP's own completion queue.
     pub(crate) own: Vec<Completion>,
     /// The first ones of `own`, which are acknowledged by position.
@@ -18,7 +18,7 @@ pub(crate) struct Received {
     pub(crate) of_srqs: Vec<OfSrq>,
 }
 
-impl Received {
+impl ReceiveCompletions {
     pub(crate) fn is_empty(&self) -> bool {
         self.own.is_empty() && self.of_srqs.is_empty()
     }
@@ -61,7 +61,7 @@ impl Received {
 
 #[cfg(test)]
 mod tests {
-    use super::{Completion, OfSrq, Received, WcTags};
+    use super::{Completion, OfSrq, ReceiveCompletions, WcTags};
     use crate::namespace::in_namespace;
     use crate::qp::{Path, QpAttr, RxPayload, mask};
     use crate::side::{Side, open};
@@ -76,7 +76,7 @@ mod tests {
         Completion::new(wr_id, WcStatus::Success, WcOpcode::Recv)
     }
 
-    fn numbers(received: &Received) -> (Vec<u64>, Vec<u64>) {
+    fn numbers(received: &ReceiveCompletions) -> (Vec<u64>, Vec<u64>) {
         let number = |completion: &Completion| completion.wr_id;
         (
             received.own.iter().map(number).collect(),
@@ -89,7 +89,7 @@ mod tests {
         in_namespace("qp::received::tests::what_is_held_back_comes_before_what_comes_later", || {
             let side = Side::new(&open(), Service::Rc, 64);
             let of_srq = |wr_id| -> OfSrq { (side.cq.clone(), completion(wr_id), WcTags::default()) };
-            let (mut received, mut held) = (Received::default(), Received::default());
+            let (mut received, mut held) = (ReceiveCompletions::default(), ReceiveCompletions::default());
             received.own.extend([1, 2].map(completion));
             received.acknowledge();
             received.own.extend([3, 4].map(completion));

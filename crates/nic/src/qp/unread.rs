@@ -7,13 +7,13 @@ use std::sync::{Arc, Weak};
 /// What was found unread when the ACK timer ran out. Records that come later aren't waited for, so traffic of other QPs can't keep a
 /// request alive.
 #[derive(Default)]
-pub(super) struct Unread {
+pub(super) struct UnreadRecords {
     oldest: Unanswered,
     /// Ring positions that must be consumed before the timer counts.
     ends: Vec<(Weak<Link>, u64)>,
 }
 
-impl Unread {
+impl UnreadRecords {
     /// An answer to `oldest`, or to a packet after it, may lie in the rings of `links`, which lead to the peer.
     pub(super) fn may_be_in_rings(&mut self, links: &[Arc<Link>], oldest: Unanswered) -> bool {
         if self.ends.is_empty() || self.oldest != oldest {

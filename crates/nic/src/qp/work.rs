@@ -2,8 +2,8 @@
 
 use super::broken::{self, EndsOnPanic};
 use super::fabric::Listing;
-use super::{Inner, Path, Qp, QpEnv};
-use crate::adapter::Work;
+use super::{LockedQp, Path, Qp, QpEnv};
+use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
 use ferroce_proto::{Env, QpEvent};
 use ferroce_types::{Instant, QpState};
@@ -18,7 +18,7 @@ impl Qp {
     /// Lets the transport work, with the QP locked; then sends what came of it, publishes completions, sets timers.
     pub(crate) fn work(
         self: &Arc<Self>,
-        work: &mut Work,
+        work: &mut ThreadBuffers,
         now: Instant,
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
@@ -29,7 +29,7 @@ impl Qp {
     /// As [`Qp::work`], unless another thread holds the QP's lock: then it returns false.
     pub(crate) fn try_work(
         self: &Arc<Self>,
-        work: &mut Work,
+        work: &mut ThreadBuffers,
         now: Instant,
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) -> bool {
@@ -57,8 +57,8 @@ impl Qp {
 
     pub(super) fn work_locked(
         self: &Arc<Self>,
-        inner: &mut Inner,
-        work: &mut Work,
+        inner: &mut LockedQp,
+        work: &mut ThreadBuffers,
         now: Instant,
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
@@ -71,8 +71,18 @@ impl Qp {
             work.falling_back.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
-        let Inner {
-            flushed, proto, path, listing, owes, xrc_target, unacked_pace, unread, held, kept, ..
+        let LockedQp {
+            flushed,
+            proto,
+            path,
+            listing,
+            owes,
+            xrc_target,
+            unacked_pace,
+            unread,
+            held,
+            kept,
+            ..
         } = inner;
         let mut env = QpEnv {
             qp: self,

@@ -1,10 +1,10 @@
 //! Requests of an XRC target that another process executes, and those that wait meanwhile.
 
-use super::xrc_target::{DeferredPacket, Delegated, XrcTargetPart};
+use super::xrc_target::{DeferredPacket, PendingDelegations, XrcTargetPart};
 use super::{Qp, QpEnv, RxPayload};
-use crate::adapter::Work;
+use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
-use crate::xrc::{ConnectError, DomainFile, Hello, Range, SrqProcess};
+use crate::xrc::{ConnectError, DomainFile, Hello, ReadRange, SrqProcess};
 use ferroce_mem::KeyUser;
 use ferroce_proto::{DelegateError, Payload, SrqPlace, TransmitError};
 use ferroce_types::{Access, Instant, PacketMeta, QpState, RemoteError, slot_of};
@@ -155,7 +155,7 @@ impl QpEnv<'_> {
     }
 
     /// The bytes of a READ response that are in another process's memory; blocked until they have come.
-    pub(super) fn remote_bytes(&mut self, range: Range) -> Result<Vec<u8>, TransmitError> {
+    pub(super) fn remote_bytes(&mut self, range: ReadRange) -> Result<Vec<u8>, TransmitError> {
         let target = &mut **self.xrc_target;
         if let Some((fetched, result)) = target.fetched.take()
             && fetched == range
@@ -202,7 +202,7 @@ impl QpEnv<'_> {
         self.fetched(number, Err(RemoteError::Operational));
         let given = self.xrc_target.delegated.connection == number;
         if given {
-            self.xrc_target.delegated = Delegated::NONE;
+            self.xrc_target.delegated = PendingDelegations::NONE;
         }
         if given { Lost::Requests } else { Lost::Nothing }
     }
@@ -220,10 +220,11 @@ pub(crate) enum Lost {
 
 impl Qp {
     /// Asks the process that has an SRQ which a packet has named. What has waited for that goes on when the process answers.
-    pub(crate) fn connect_srq_process(self: &Arc<Self>, work: &mut Work, srqn: u32) {
+    pub(crate) fn connect_srq_process(self: &Arc<Self>, work: &mut ThreadBuffers, srqn: u32) {
         let slot = slot_of(srqn);
-        let known =
-            |inner: &super::Inner| inner.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
+        let known = |inner: &super::LockedQp| {
+            inner.xrc_target.srq_processes.iter().any(|process| process.slot == slot)
+        };
         let Some(domain) = self.domain.as_ref().filter(|_| !known(&self.inner.lock())) else { return };
         let asked = self.adapter.ask_srq_process(self, domain, srqn);
         let now = ferroce_os::clock::now();
@@ -299,12 +300,12 @@ impl Qp {
     }
 
     /// Forgets what waits and lets other processes go: the QP goes back to RESET, or ends.
-    pub(super) fn reset_xrc_target(&self, inner: &mut super::Inner) {
+    pub(super) fn reset_xrc_target(&self, inner: &mut super::LockedQp) {
         if !self.is_target() {
             return;
         }
         inner.xrc_target.drop_backlog();
-        inner.xrc_target.delegated = Delegated::NONE;
+        inner.xrc_target.delegated = PendingDelegations::NONE;
         (inner.xrc_target.fetching, inner.xrc_target.fetched) = (None, None);
         for process in inner.xrc_target.srq_processes.drain(..) {
             self.adapter.xrc.close(&process);

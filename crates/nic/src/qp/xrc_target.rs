@@ -1,9 +1,9 @@
 //! What a QP has that is an XRC target: openers instead of an owner, and an SRQ per message.
 
-use super::attr::Rules;
+use super::attr::AttrRules;
 use super::{Qp, QpInit};
 use crate::Context;
-use crate::xrc::{Domain, DomainFile, Opener, Range, SrqProcess, grant_handle, send_event};
+use crate::xrc::{Domain, DomainFile, Opener, ReadRange, SrqProcess, grant_handle, send_event};
 use ferroce_mem::Pd;
 use ferroce_os::sys::EngineFd;
 use ferroce_queues::Srq;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// The part that is behind the QP's lock. All other QPs have none: reading finds it empty.
 #[derive(Default)]
-pub(super) struct XrcTarget(Option<Box<XrcTargetPart>>);
+pub(super) struct XrcTargetSlot(Option<Box<XrcTargetPart>>);
 
-impl Deref for XrcTarget {
+impl Deref for XrcTargetSlot {
     type Target = XrcTargetPart;
 
     #[inline]
@@ -27,13 +27,13 @@ impl Deref for XrcTarget {
     }
 }
 
-impl DerefMut for XrcTarget {
+impl DerefMut for XrcTargetSlot {
     fn deref_mut(&mut self) -> &mut XrcTargetPart {
         self.0.get_or_insert_with(|| Box::new(XrcTargetPart::EMPTY))
     }
 }
 
-/// See [`XrcTarget`].
+/// See [`XrcTargetSlot`].
 pub(super) struct XrcTargetPart {
     openers: Vec<Arc<Opener>>,
     /// Connections to other processes that have a handle.
@@ -49,19 +49,19 @@ pub(super) struct XrcTargetPart {
     /// Connections to processes with SRQs of the domain.
     pub(super) srq_processes: Vec<SrqProcess>,
     /// Requests that another process has been given and hasn't answered.
-    pub(super) delegated: Delegated,
+    pub(super) delegated: PendingDelegations,
     /// A slot whose process couldn't be reached just now.
     pub(super) unreachable: Option<u16>,
     /// Requests that wait for those that are being executed elsewhere.
     pub(super) backlog: VecDeque<DeferredPacket>,
     pub(super) backlog_bytes: usize,
     /// What was asked of another process's memory, by which connection, and what has come.
-    pub(super) fetching: Option<(u64, Range)>,
-    pub(super) fetched: Option<(Range, Result<Vec<u8>, RemoteError>)>,
+    pub(super) fetching: Option<(u64, ReadRange)>,
+    pub(super) fetched: Option<(ReadRange, Result<Vec<u8>, RemoteError>)>,
 }
 
 /// Requests that are on their way to another process and back.
-pub(super) struct Delegated {
+pub(super) struct PendingDelegations {
     /// The connection that they were given to.
     pub(super) connection: u64,
     /// The bytes of each, oldest first.
@@ -76,7 +76,7 @@ pub(super) struct DeferredPacket {
     pub(super) meta: PacketMeta,
 }
 
-impl Delegated {
+impl PendingDelegations {
     pub(super) const NONE: Self = Self { connection: 0, lens: VecDeque::new(), bytes: 0 };
 }
 
@@ -89,7 +89,7 @@ impl XrcTargetPart {
         receiving_srq: None,
         remote_srqn: None,
         srq_processes: Vec::new(),
-        delegated: Delegated::NONE,
+        delegated: PendingDelegations::NONE,
         unreachable: None,
         backlog: VecDeque::new(),
         backlog_bytes: 0,
@@ -141,10 +141,10 @@ impl Qp {
     }
 
     /// Which attributes it has.
-    pub(super) fn rules(&self) -> Rules {
+    pub(super) fn rules(&self) -> AttrRules {
         match self.service {
-            Service::Xrc if self.is_target() => Rules::TARGET,
-            Service::Xrc => Rules::INITIATOR,
+            Service::Xrc if self.is_target() => AttrRules::TARGET,
+            Service::Xrc => AttrRules::INITIATOR,
             service => service.into(),
         }
     }

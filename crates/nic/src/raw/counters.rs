@@ -18,14 +18,14 @@ pub enum CounterPoint {
 
 /// Counts what the flows that name it match.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct FlowCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
     points: RwLock<class::CounterPoints, Vec<(u32, CounterPoint)>>,
     flows: Users,
 }
 
-impl Counters {
+impl FlowCounters {
     /// Lets the value at `index` show `point`; several points at one index are added up.
     ///
     /// # Errors

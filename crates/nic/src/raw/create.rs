@@ -1,8 +1,8 @@
 //! A raw QP's beginning.
 
-use super::pace::Pace;
-use super::wq::Owner;
-use super::{MAX_TSO_HEADER, Port, RawQp, RawState, Receive, Rss, Wq, WqInit};
+use super::pace::SendPace;
+use super::wq::WqOwner;
+use super::{FrameTarget, MAX_TSO_HEADER, PacketPort, RawQp, RawState, Rss, Wq, WqInit};
 use crate::adapter::{self, Adapter};
 use crate::owner::OfContext as _;
 use crate::qp::{QpCap, WrSession};
@@ -59,7 +59,7 @@ impl RawQp {
         pd: &Arc<Pd>,
         init: RawInit,
         adapter: &'static Adapter,
-        port: Arc<Port>,
+        port: Arc<PacketPort>,
         qpn: u32,
     ) -> Result<Arc<Self>> {
         let RawInit {
@@ -79,12 +79,12 @@ impl RawQp {
                     return invalid!("an indirection table of another device context");
                 }
                 rss.table.hold();
-                (Receive::Spread(rss), None)
+                (FrameTarget::Spread(rss), None)
             }
             (None, Some(cq)) => {
                 let (max_wr, max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
                 let init = WqInit { cq, max_wr, max_sge, cvlan_stripping, user_handle };
-                (Receive::Queue(Wq::new(pd, init, Owner::Qp(qpn))?), send_cq)
+                (FrameTarget::Queue(Wq::new(pd, init, WqOwner::Qp(qpn))?), send_cq)
             }
             (None, None) => return invalid!("recv_cq is NULL"),
         };
@@ -97,7 +97,7 @@ impl RawQp {
             port_num: 0,
             queue: VecDeque::new(),
             gone: 0,
-            pace: Pace::default(),
+            pace: SendPace::default(),
         };
         let qp = Arc::new(Self {
             qpn,

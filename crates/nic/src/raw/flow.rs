@@ -1,7 +1,7 @@
 //! Flows: which frames go to which QP (ibv_create_flow(3)).
 
 use super::RawQp;
-use super::counters::Counters;
+use super::counters::FlowCounters;
 use super::frame::IncomingFrame;
 use super::port::Membership;
 use super::spec::{self, Match, Spec};
@@ -37,17 +37,17 @@ pub struct FlowInit {
     /// Frames that match go nowhere.
     pub drop: bool,
     /// Count frames that match.
-    pub counters: Vec<Arc<Counters>>,
+    pub counters: Vec<Arc<FlowCounters>>,
 }
 
 /// A rule in force.
 #[derive(Debug)]
-pub struct Flow {
+pub struct SteeringFlow {
     init: FlowInit,
     qp: Arc<RawQp>,
 }
 
-impl Flow {
+impl SteeringFlow {
     /// Steers frames to `qp` from here on.
     ///
     /// # Errors
@@ -117,15 +117,15 @@ impl Flow {
 
 /// The rules of one interface in this process, in the order in which they are looked at.
 #[derive(Debug, Default)]
-pub(super) struct Rules {
-    sniffers: Vec<Arc<Flow>>,
-    normal: Vec<Arc<Flow>>,
-    multicast: Vec<Arc<Flow>>,
-    all: Vec<Arc<Flow>>,
+pub(super) struct SteeringRules {
+    sniffers: Vec<Arc<SteeringFlow>>,
+    normal: Vec<Arc<SteeringFlow>>,
+    multicast: Vec<Arc<SteeringFlow>>,
+    all: Vec<Arc<SteeringFlow>>,
 }
 
-impl Rules {
-    fn list(&mut self, kind: FlowKind) -> &mut Vec<Arc<Flow>> {
+impl SteeringRules {
+    fn list(&mut self, kind: FlowKind) -> &mut Vec<Arc<SteeringFlow>> {
         match kind {
             FlowKind::Normal => &mut self.normal,
             FlowKind::AllDefault => &mut self.all,
@@ -138,13 +138,13 @@ impl Rules {
         [&self.sniffers, &self.normal, &self.multicast, &self.all].iter().all(|list| list.is_empty())
     }
 
-    pub(super) fn add(&mut self, flow: &Arc<Flow>) {
+    pub(super) fn add(&mut self, flow: &Arc<SteeringFlow>) {
         let list = self.list(flow.kind());
         let at = list.partition_point(|other| other.priority() <= flow.priority());
         list.insert(at, flow.clone());
     }
 
-    pub(super) fn remove(&mut self, flow: &Arc<Flow>) {
+    pub(super) fn remove(&mut self, flow: &Arc<SteeringFlow>) {
         self.list(flow.kind()).retain(|other| !Arc::ptr_eq(other, flow));
     }
 

@@ -23,10 +23,10 @@ mod spec;
 mod tso;
 mod wq;
 
-pub use counters::{CounterPoint, Counters, MAX_COUNTERS};
+pub use counters::{CounterPoint, FlowCounters, MAX_COUNTERS};
 pub use create::RawInit;
-pub use flow::{Flow, FlowInit, FlowKind};
-use port::Port;
+pub use flow::{FlowInit, FlowKind, SteeringFlow};
+use port::PacketPort;
 pub(crate) use ports::{RawPorts, RawSource};
 pub use rss::{HASH_KEY_LEN, IndTable, MAX_TABLE, MAX_TABLES, Rss, fields};
 pub use send::RawSend;
@@ -37,7 +37,7 @@ pub use wq::{Wq, WqInit, WqState};
 use crate::Context;
 use crate::adapter::{self, Adapter};
 use crate::owner::OfContext as _;
-use crate::qp::{GatheredWrs, QpAttr, QpCap, Rules, WrSession, check, mask};
+use crate::qp::{AttrRules, GatheredWrs, QpAttr, QpCap, WrSession, check, mask};
 use ferroce_engine::Deadline;
 use ferroce_mem::Pd;
 use ferroce_os::sync::{Mutex, class};
@@ -45,13 +45,13 @@ use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Unacked};
 use ferroce_types::{AsyncEvent, Error, QpState, RecvWqe, Result, Users, invalid};
 use frame::IncomingFrame;
-use pace::Pace;
+use pace::SendPace;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use wq::Phase;
+use wq::WqPhase;
 
 /// Where received frames go.
-enum Receive {
+enum FrameTarget {
     Queue(Arc<Wq>),
     Spread(Rss),
 }
@@ -62,7 +62,7 @@ struct RawState {
     queue: VecDeque<RawSend>,
     /// Frames of the first request that have gone.
     gone: usize,
-    pace: Pace,
+    pace: SendPace,
 }
 
 /// A raw packet QP.
@@ -70,8 +70,8 @@ pub struct RawQp {
     qpn: u32,
     pd: Arc<Pd>,
     send_cq: Option<Arc<Cq>>,
-    receive: Receive,
-    port: Arc<Port>,
+    receive: FrameTarget,
+    port: Arc<PacketPort>,
     cap: QpCap,
     sq_sig_all: bool,
     block_self_multicast: bool,
@@ -145,7 +145,7 @@ impl RawQp {
         Ok(())
     }
 
-    fn port(&self) -> &Port {
+    fn port(&self) -> &PacketPort {
         &self.port
     }
 
@@ -175,8 +175,8 @@ impl RawQp {
     /// The receive queue of its own.
     fn queue(&self) -> Result<&Arc<Wq>> {
         match &self.receive {
-            Receive::Queue(wq) => Ok(wq),
-            Receive::Spread(_) => Err(Error::NotSupported(
+            FrameTarget::Queue(wq) => Ok(wq),
+            FrameTarget::Spread(_) => Err(Error::NotSupported(
                 "a queue pair with an indirection table has no state of its own".into(),
             )),
         }
@@ -184,7 +184,7 @@ impl RawQp {
 
     /// An error of either queue is one of the QP.
     fn state_of(&self, send: &RawState) -> QpState {
-        let failed = matches!(&self.receive, Receive::Queue(wq) if wq.phase() == Phase::Error);
+        let failed = matches!(&self.receive, FrameTarget::Queue(wq) if wq.phase() == WqPhase::Error);
         if failed || self.port.is_inherited() { QpState::Err } else { send.state }
     }
 
@@ -195,7 +195,7 @@ impl RawQp {
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
         let wq = self.queue()?;
         let mut send = self.send.lock();
-        let to = check(Rules::RAW, self.state_of(&send), attr, bits)?;
+        let to = check(AttrRules::RAW, self.state_of(&send), attr, bits)?;
         if self.port.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
             return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
         }
@@ -212,8 +212,8 @@ impl RawQp {
                 self.reset(&mut send);
             }
             QpState::Err => self.fail(&mut send),
-            QpState::Init => wq.enter(Phase::Init),
-            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => wq.enter(Phase::Ready),
+            QpState::Init => wq.enter(WqPhase::Init),
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => wq.enter(WqPhase::Ready),
         }
         self.transmit(&mut send);
         Ok(())
@@ -223,9 +223,9 @@ impl RawQp {
         send.state = QpState::Reset;
         send.queue.clear();
         send.gone = 0;
-        send.pace = Pace::default();
-        if let Receive::Queue(wq) = &self.receive {
-            wq.enter(Phase::Reset);
+        send.pace = SendPace::default();
+        if let FrameTarget::Queue(wq) = &self.receive {
+            wq.enter(WqPhase::Reset);
         }
         if let Some(cq) = &self.send_cq {
             cq.forget_qp(self.qpn);
@@ -233,8 +233,8 @@ impl RawQp {
     }
 
     fn fail_receive_queue(&self) {
-        if let Receive::Queue(wq) = &self.receive {
-            wq.enter(Phase::Error);
+        if let FrameTarget::Queue(wq) = &self.receive {
+            wq.enter(WqPhase::Error);
         }
     }
 
@@ -245,8 +245,8 @@ impl RawQp {
     /// is full.
     pub fn post_recv(&self, wqe: RecvWqe) -> Result<()> {
         match &self.receive {
-            Receive::Queue(wq) => wq.post(wqe),
-            Receive::Spread(_) => invalid!("the queue pair receives into work queues: post there"),
+            FrameTarget::Queue(wq) => wq.post(wqe),
+            FrameTarget::Spread(_) => invalid!("the queue pair receives into work queues: post there"),
         }
     }
 
@@ -256,8 +256,8 @@ impl RawQp {
             return;
         }
         match &self.receive {
-            Receive::Queue(wq) => wq.receive(frame, flow_tag),
-            Receive::Spread(rss) => rss.pick(frame).receive(frame, flow_tag),
+            FrameTarget::Queue(wq) => wq.receive(frame, flow_tag),
+            FrameTarget::Spread(rss) => rss.pick(frame).receive(frame, flow_tag),
         }
     }
 
@@ -292,8 +292,8 @@ impl RawQp {
         self.flows.check_none("the queue pair still has flows")?;
         self.reset(&mut self.send.lock());
         match &self.receive {
-            Receive::Queue(wq) => wq.end(),
-            Receive::Spread(rss) => rss.table.release(),
+            FrameTarget::Queue(wq) => wq.end(),
+            FrameTarget::Spread(rss) => rss.table.release(),
         }
         self.adapter.free_qpn(self.qpn);
         adapter::unregister_raw_qp(self);

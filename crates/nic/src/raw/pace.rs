@@ -11,12 +11,12 @@ const CHECK: u64 = 4;
 
 /// The limit, and what has gone under it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct SendPace {
     rate: Option<RateLimit>,
     throttle: Throttle,
 }
 
-impl Pace {
+impl SendPace {
     pub(super) fn limit(&mut self, kbps: u32, burst: u32) {
         self.rate = RateLimit::new(kbps, burst);
     }

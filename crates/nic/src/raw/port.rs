@@ -4,10 +4,10 @@
 //! come as outgoing frames with a mark; the filter drops outgoing frames without the mark, which are the kernel's.
 
 use super::RawQp;
-use super::flow::{Flow, Rules};
+use super::flow::{SteeringFlow, SteeringRules};
 use super::frame::IncomingFrame;
-use super::receive::Receiver;
-use super::send::Sender;
+use super::receive::FrameReceiver;
+use super::send::FrameSender;
 use ferroce_netdev::Netdev;
 use ferroce_os::{
     fork,
@@ -34,7 +34,7 @@ pub(super) enum Membership {
 }
 
 /// An interface's packet socket with the flows of this process.
-pub(crate) struct Port {
+pub(crate) struct PacketPort {
     ifindex: u32,
     mac: [u8; 6],
     /// What is sent comes back as received.
@@ -43,21 +43,21 @@ pub(crate) struct Port {
     capture: Option<&'static Capture>,
     socket: EngineFd,
     mtu: AtomicU32,
-    rules: RwLock<class::FlowRules, Rules>,
-    receiver: Mutex<class::RawReceiver, Option<Receiver>>,
-    pub(super) sender: Mutex<class::RawSender, Option<Sender>>,
+    rules: RwLock<class::FlowRules, SteeringRules>,
+    receiver: Mutex<class::RawReceiver, Option<FrameReceiver>>,
+    pub(super) sender: Mutex<class::RawSender, Option<FrameSender>>,
     /// QPs whose frames the socket had no room for.
     blocked: Mutex<class::RawBlocked, Vec<Arc<RawQp>>>,
     has_blocked: AtomicBool,
 }
 
-impl std::fmt::Debug for Port {
+impl std::fmt::Debug for PacketPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Port").field("ifindex", &self.ifindex).finish_non_exhaustive()
     }
 }
 
-impl Port {
+impl PacketPort {
     /// Opens the socket; it receives nothing yet.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Port {
     ///
     /// # Errors
     /// The system's errors.
-    pub(super) fn add_flow(&self, flow: &Arc<Flow>) -> Result<()> {
+    pub(super) fn add_flow(&self, flow: &Arc<SteeringFlow>) -> Result<()> {
         if self.is_inherited() {
             return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
         }
@@ -183,7 +183,7 @@ impl Port {
     }
 
     /// Takes a rule back: when this returns, no thread steers frames by it.
-    pub(super) fn remove_flow(&self, flow: &Arc<Flow>) {
+    pub(super) fn remove_flow(&self, flow: &Arc<SteeringFlow>) {
         if self.is_inherited() {
             return;
         }
@@ -246,7 +246,7 @@ impl Port {
         }
         // If the receiver is locked, another thread is reading the socket.
         let Some(mut receiver) = self.receiver.try_lock() else { return done };
-        let receiver = receiver.get_or_insert_with(Receiver::new);
+        let receiver = receiver.get_or_insert_with(FrameReceiver::new);
         let received = receiver.receive(self.checked_fd(), &mut |bytes, sealed| {
             if let Some(frame) = IncomingFrame::new(bytes, sealed, None) {
                 self.arrived(&frame);

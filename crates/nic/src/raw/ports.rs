@@ -1,6 +1,6 @@
 //! The packet sockets of raw QPs: one for each interface that has any, drained with the RoCE sockets.
 
-use super::{Port, RawQp};
+use super::{PacketPort, RawQp};
 use crate::adapter::Adapter;
 use ferroce_engine::Source;
 use ferroce_netdev::Netdev;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 /// The process's packet sockets, which live as long as QPs use them.
 #[derive(Debug, Default)]
 pub(crate) struct RawPorts {
-    ports: RwLock<class::RawPorts, Vec<Weak<Port>>>,
+    ports: RwLock<class::RawPorts, Vec<Weak<PacketPort>>>,
     /// There are sockets. Threads that make progress don't lock `ports` while this is false.
     any: AtomicBool,
     /// QPs that may send again when their time has come.
@@ -45,8 +45,8 @@ impl Adapter {
     ///
     /// # Errors
     /// EPERM without CAP_NET_RAW, also when there is a socket already; other errors of the system.
-    pub(crate) fn raw_port(&self, netdev: &Netdev) -> Result<Arc<Port>> {
-        let new = Port::open(netdev)?;
+    pub(crate) fn raw_port(&self, netdev: &Netdev) -> Result<Arc<PacketPort>> {
+        let new = PacketPort::open(netdev)?;
         let mut ports = self.raw.ports.write();
         ports.retain(|port| port.strong_count() > 0);
         let known = ports.iter().filter_map(Weak::upgrade).find(|port| port.ifindex() == netdev.ifindex);

@@ -50,9 +50,9 @@ impl VnetHeader {
 const _: () = assert!(TAG <= VnetHeader::SIZE);
 
 /// The buffers of one socket.
-pub(super) struct Receiver(ReceiveBatch<BATCH, FRAME, { space(size_of::<libc::tpacket_auxdata>()) }>);
+pub(super) struct FrameReceiver(ReceiveBatch<BATCH, FRAME, { space(size_of::<libc::tpacket_auxdata>()) }>);
 
-impl Receiver {
+impl FrameReceiver {
     pub(super) fn new() -> Self {
         Self(ReceiveBatch::new(false))
     }

@@ -83,7 +83,7 @@ enum Stop {
 }
 
 /// The buffers of one socket.
-pub(super) struct Sender {
+pub(super) struct FrameSender {
     frames: Box<[u8]>,
     messages: SendBatch<BATCH, 2, 0>,
 }
@@ -92,7 +92,7 @@ pub(super) struct Sender {
 const NOTHING: &[u8] = &[0; VnetHeader::SIZE];
 
 /// How a batch went.
-enum Sent {
+enum BatchOutcome {
     /// This many frames.
     All(usize),
     /// The socket has no room for the next.
@@ -101,7 +101,7 @@ enum Sent {
     Failed(WcStatus),
 }
 
-impl Sender {
+impl FrameSender {
     pub(super) fn new() -> Self {
         Self { frames: vec![0; BYTES].into_boxed_slice(), messages: SendBatch::new() }
     }
@@ -145,7 +145,7 @@ impl Sender {
         Frames { ends, stop: None }
     }
 
-    fn send(&mut self, fd: i32, ends: &[(usize, bool)]) -> Sent {
+    fn send(&mut self, fd: i32, ends: &[(usize, bool)]) -> BatchOutcome {
         let frames = &*self.frames;
         let mut start = 0;
         let sent = self.messages.send(fd, ends, |&(end, _), _| {
@@ -153,16 +153,16 @@ impl Sender {
             Outgoing::new([NOTHING, frame])
         });
         match sent {
-            Ok(n) => Sent::All(n),
+            Ok(n) => BatchOutcome::All(n),
             Err(error) => match error.raw_os_error() {
                 // No room in the socket, or in the interface's queue.
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Sent::Blocked,
-                Some(libc::EMSGSIZE) => Sent::Failed(WcStatus::LocLenErr),
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => BatchOutcome::Blocked,
+                Some(libc::EMSGSIZE) => BatchOutcome::Failed(WcStatus::LocLenErr),
                 // The interface is down or gone: lost, as on a wire that ends.
-                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Sent::All(1),
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => BatchOutcome::All(1),
                 _ => {
                     tracing::debug!(%error, "sending through a packet socket");
-                    Sent::Failed(WcStatus::LocQpOpErr)
+                    BatchOutcome::Failed(WcStatus::LocQpOpErr)
                 }
             },
         }
@@ -261,7 +261,7 @@ impl RawQp {
         }
         while self.state_of(send) == QpState::Rts && !send.queue.is_empty() {
             let mut sender = self.port.sender.lock();
-            let sender = sender.get_or_insert_with(Sender::new);
+            let sender = sender.get_or_insert_with(FrameSender::new);
             let now = clock::now();
             let mut ahead = send.pace;
             let may = |length| ahead.take(now, length);
@@ -269,11 +269,11 @@ impl RawQp {
             let sent = match (ends.first(), stop) {
                 (Some(_), _) => sender.send(self.port.checked_fd(), &ends),
                 (None, Some(Stop::Later(at))) => return self.adapter.schedule_raw(self, at),
-                (None, Some(Stop::Unreadable)) => Sent::Failed(WcStatus::LocProtErr),
-                (None, None) => Sent::Failed(WcStatus::LocLenErr),
+                (None, Some(Stop::Unreadable)) => BatchOutcome::Failed(WcStatus::LocProtErr),
+                (None, None) => BatchOutcome::Failed(WcStatus::LocLenErr),
             };
             match sent {
-                Sent::All(count) => {
+                BatchOutcome::All(count) => {
                     let mut start = 0;
                     for &(end, last) in &ends[..count] {
                         // It was let go a moment ago.
@@ -286,8 +286,8 @@ impl RawQp {
                         }
                     }
                 }
-                Sent::Blocked => return self.port.block(self),
-                Sent::Failed(status) => {
+                BatchOutcome::Blocked => return self.port.block(self),
+                BatchOutcome::Failed(status) => {
                     if let Some(request) = send.queue.pop_front() {
                         let _ = self.sent(&request, status);
                     }

@@ -26,7 +26,7 @@ pub enum WqState {
 
 /// What a queue does with requests and frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
+pub(super) enum WqPhase {
     /// Takes neither.
     Reset,
     /// Takes requests.
@@ -39,7 +39,7 @@ pub(super) enum Phase {
 
 /// The owner of a queue, which gets its events.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Owner {
+pub(super) enum WqOwner {
     Program,
     Qp(u32),
 }
@@ -59,8 +59,8 @@ pub struct WqInit {
     pub user_handle: usize,
 }
 
-struct Inner {
-    phase: Phase,
+struct LockedWq {
+    phase: WqPhase,
     queue: RecvQueue,
     cvlan_stripping: bool,
 }
@@ -70,10 +70,10 @@ pub struct Wq {
     number: u32,
     pd: Arc<Pd>,
     cq: Arc<Cq>,
-    owner: Owner,
+    owner: WqOwner,
     user_handle: usize,
     adapter: &'static Adapter,
-    inner: Mutex<class::Wq, Inner>,
+    inner: Mutex<class::Wq, LockedWq>,
     users: Users,
     unacked_async: Unacked,
 }
@@ -93,10 +93,10 @@ impl Wq {
         if init.max_wr == 0 {
             return invalid!("a work queue without room for work requests");
         }
-        Self::new(pd, init, Owner::Program)
+        Self::new(pd, init, WqOwner::Program)
     }
 
-    pub(super) fn new(pd: &Arc<Pd>, init: WqInit, owner: Owner) -> Result<Arc<Self>> {
+    pub(super) fn new(pd: &Arc<Pd>, init: WqInit, owner: WqOwner) -> Result<Arc<Self>> {
         let WqInit { cq, max_wr, max_sge, cvlan_stripping, user_handle } = init;
         let Limits { wr, sge, .. } = *Limits::get();
         if max_wr > wr || max_sge > sge {
@@ -110,8 +110,8 @@ impl Wq {
         let adapter = pd.context().adapter()?;
         let queue = RecvQueue::new(pd, QueueKind::Receive, max_wr, max_sge)?;
         let number = match owner {
-            Owner::Program => adapter.reserve_qpn()?,
-            Owner::Qp(qpn) => qpn,
+            WqOwner::Program => adapter.reserve_qpn()?,
+            WqOwner::Qp(qpn) => qpn,
         };
         pd.hold();
         cq.hold();
@@ -122,7 +122,7 @@ impl Wq {
             owner,
             user_handle,
             adapter,
-            inner: Mutex::new(Inner { phase: Phase::Reset, queue, cvlan_stripping }),
+            inner: Mutex::new(LockedWq { phase: WqPhase::Reset, queue, cvlan_stripping }),
             users: Users::default(),
             unacked_async: Unacked::default(),
         });
@@ -158,9 +158,9 @@ impl Wq {
     #[must_use]
     pub fn state(&self) -> WqState {
         match self.phase() {
-            Phase::Reset | Phase::Init => WqState::Reset,
-            Phase::Ready => WqState::Rdy,
-            Phase::Error => WqState::Err,
+            WqPhase::Reset | WqPhase::Init => WqState::Reset,
+            WqPhase::Ready => WqState::Rdy,
+            WqPhase::Error => WqState::Err,
         }
     }
 
@@ -180,9 +180,9 @@ impl Wq {
         }
         let phase = match (from, state) {
             (_, None) => None,
-            (_, Some(WqState::Reset)) => Some(Phase::Reset),
-            (_, Some(WqState::Err)) => Some(Phase::Error),
-            (WqState::Reset | WqState::Rdy, Some(WqState::Rdy)) => Some(Phase::Ready),
+            (_, Some(WqState::Reset)) => Some(WqPhase::Reset),
+            (_, Some(WqState::Err)) => Some(WqPhase::Error),
+            (WqState::Reset | WqState::Rdy, Some(WqState::Rdy)) => Some(WqPhase::Ready),
             (WqState::Err, Some(WqState::Rdy)) => {
                 return invalid!("a work queue goes from ERR to RESET only");
             }
@@ -196,25 +196,25 @@ impl Wq {
         Ok(())
     }
 
-    pub(super) fn phase(&self) -> Phase {
-        if self.adapter.generation() == fork::generation() { self.inner.lock().phase } else { Phase::Error }
+    pub(super) fn phase(&self) -> WqPhase {
+        if self.adapter.generation() == fork::generation() { self.inner.lock().phase } else { WqPhase::Error }
     }
 
     /// Changes the phase; flushes what is posted, or drops it with its completions.
-    pub(super) fn enter(&self, phase: Phase) {
+    pub(super) fn enter(&self, phase: WqPhase) {
         let mut inner = self.inner.lock();
         inner.phase = phase;
         match phase {
-            Phase::Reset => {
+            WqPhase::Reset => {
                 inner.queue.clear();
                 self.cq.forget_qp(self.number);
             }
-            Phase::Error => self.flush(&mut inner),
-            Phase::Init | Phase::Ready => {}
+            WqPhase::Error => self.flush(&mut inner),
+            WqPhase::Init | WqPhase::Ready => {}
         }
     }
 
-    fn flush(&self, inner: &mut Inner) {
+    fn flush(&self, inner: &mut LockedWq) {
         while let Some(wqe) = inner.queue.pop() {
             // The queue is in ERR already: an overrun, which the completion queue reports by an event, changes nothing about it.
             let _ = self.complete(wqe.wr_id, WcStatus::WrFlushErr, 0, false, WcTags::default());
@@ -227,11 +227,11 @@ impl Wq {
     /// [`ferroce_types::Error::Invalid`] in RESET or for too many elements; [`ferroce_types::Error::NoMemory`] when the queue is full.
     pub fn post(&self, wqe: RecvWqe) -> Result<()> {
         let mut inner = self.inner.lock();
-        if inner.phase == Phase::Reset {
+        if inner.phase == WqPhase::Reset {
             return invalid!("a receive request in state RESET");
         }
         inner.queue.push(wqe)?;
-        if inner.phase == Phase::Error || self.adapter.generation() != fork::generation() {
+        if inner.phase == WqPhase::Error || self.adapter.generation() != fork::generation() {
             self.flush(&mut inner);
         }
         Ok(())
@@ -240,7 +240,7 @@ impl Wq {
     /// Takes a frame that a flow has steered here. Without a receive request it is dropped.
     pub(super) fn receive(&self, frame: &IncomingFrame<'_>, flow_tag: u32) {
         let mut inner = self.inner.lock();
-        if inner.phase != Phase::Ready {
+        if inner.phase != WqPhase::Ready {
             return;
         }
         let Some(wqe) = inner.queue.pop() else {
@@ -267,12 +267,12 @@ impl Wq {
         let tags = WcTags { cvlan, flow_tag, ..WcTags::default() };
         let reported = self.complete(wqe.wr_id, status, len as u32, frame.checksums_ok, tags);
         if status != WcStatus::Success || !reported {
-            inner.phase = Phase::Error;
+            inner.phase = WqPhase::Error;
             self.flush(&mut inner);
             drop(inner);
             self.pd.owner().raise(match self.owner {
-                Owner::Qp(_) => AsyncEvent::QpFatal(self.user_handle),
-                Owner::Program => AsyncEvent::WqFatal(self.user_handle),
+                WqOwner::Qp(_) => AsyncEvent::QpFatal(self.user_handle),
+                WqOwner::Program => AsyncEvent::WqFatal(self.user_handle),
             });
         }
     }
@@ -302,11 +302,11 @@ impl Wq {
     }
 
     pub(super) fn end(self: &Arc<Self>) {
-        self.enter(Phase::Reset);
+        self.enter(WqPhase::Reset);
         let queue = self.inner.lock().queue.take();
         drop(queue);
         adapter::unregister_wq(self);
-        if let Owner::Program = self.owner {
+        if let WqOwner::Program = self.owner {
             self.adapter.free_qpn(self.number);
             self.pd.owner().withdraw(self.user_handle);
             self.unacked_async.wait(|count| late::tell(Late::OfWq, count));

@@ -7,7 +7,7 @@
 use super::Domain;
 use super::guest::{Guest, Jobs, MAX_GUESTS};
 use super::handle_message;
-use super::message::{self, Answer, Range};
+use super::message::{self, ReadRange, SrqReply};
 use super::remote::Remote;
 use super::serve::end_service;
 use crate::adapter::Adapter;
@@ -38,18 +38,18 @@ pub(super) const TURN: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Connections {
     epoll: EngineFd,
-    ends: Mutex<class::Ends, Ends>,
+    ends: Mutex<class::Ends, ConnectionEnds>,
     pub(super) jobs: Mutex<class::Jobs, Jobs>,
 }
 
 #[derive(Debug, Default)]
-struct Ends {
+struct ConnectionEnds {
     next: u64,
-    by_number: BTreeMap<u64, End>,
+    by_number: BTreeMap<u64, ConnectionEnd>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     /// A target of this process.
     Asking(Weak<Qp>, Arc<EngineFd>),
     /// What executes requests of another process's target.
@@ -60,7 +60,7 @@ pub(super) enum End {
     Remote(Weak<Remote>, Arc<EngineFd>),
 }
 
-impl End {
+impl ConnectionEnd {
     fn connection(&self) -> &Arc<EngineFd> {
         match self {
             Self::Asking(_, connection) | Self::Serving(_, connection) | Self::Remote(_, connection) => {
@@ -108,7 +108,7 @@ impl SrqProcess {
     }
 
     /// Asks for bytes of the other process's memory.
-    pub(crate) fn fetch(&self, range: &Range) -> bool {
+    pub(crate) fn fetch(&self, range: &ReadRange) -> bool {
         send(&self.connection, &mut message::fetch(range))
     }
 }
@@ -164,7 +164,7 @@ impl Connections {
         self.epoll.raw()
     }
 
-    pub(super) fn add(&self, end: End) -> Option<u64> {
+    pub(super) fn add(&self, end: ConnectionEnd) -> Option<u64> {
         let mut ends = self.ends.lock();
         ends.next += 1;
         let (epoll, fd) = (self.epoll.raw(), end.connection().raw());
@@ -176,7 +176,8 @@ impl Connections {
 
     /// There is room for one more handle of another process.
     pub(super) fn has_room(&self) -> bool {
-        self.ends.lock().by_number.values().filter(|end| matches!(end, End::Guest(_))).count() < MAX_GUESTS
+        self.ends.lock().by_number.values().filter(|end| matches!(end, ConnectionEnd::Guest(_))).count()
+            < MAX_GUESTS
     }
 
     /// Waits for the answer of a process with SRQs, which the background thread reads.
@@ -187,12 +188,12 @@ impl Connections {
         connection: EngineFd,
     ) -> std::result::Result<SrqProcess, ConnectError> {
         let connection = Arc::new(connection);
-        let asking = End::Asking(Arc::downgrade(qp), connection.clone());
+        let asking = ConnectionEnd::Asking(Arc::downgrade(qp), connection.clone());
         let number = self.add(asking).ok_or(ConnectError::Refused)?;
         Ok(SrqProcess { slot, number, connection, is_reached: false })
     }
 
-    pub(super) fn remove(&self, number: u64) -> Option<End> {
+    pub(super) fn remove(&self, number: u64) -> Option<ConnectionEnd> {
         let end = self.ends.lock().by_number.remove(&number);
         if let Some(end) = &end {
             // Closing the descriptor removes it too, but another thread may keep it open for longer.
@@ -253,7 +254,7 @@ impl Adapter {
             let Some(end) = end else { continue };
             bytes.resize(LONGEST, 0);
             let understood = match &end {
-                End::Serving(qp, connection) => self.execute_for(qp, connection, &mut bytes),
+                ConnectionEnd::Serving(qp, connection) => self.execute_for(qp, connection, &mut bytes),
                 _ => self.take_messages(number, &end, &mut bytes),
             };
             if understood.is_none() {
@@ -263,12 +264,12 @@ impl Adapter {
     }
 
     /// `None` ends the connection.
-    fn take_messages(&'static self, number: u64, end: &End, bytes: &mut [u8]) -> Option<()> {
+    fn take_messages(&'static self, number: u64, end: &ConnectionEnd, bytes: &mut [u8]) -> Option<()> {
         for _ in 0..TURN {
             let Some(len) = receive(end.connection(), bytes)? else { break };
             let bytes = &bytes[..len];
             match end {
-                End::Asking(qp, _) => {
+                ConnectionEnd::Asking(qp, _) => {
                     let qp = qp.upgrade()?;
                     match frame::kind_of(bytes) {
                         None => self.take_answer(number, &qp, message::parse_answer(bytes)?),
@@ -277,9 +278,9 @@ impl Adapter {
                         Some(_) => return None,
                     }
                 }
-                End::Guest(guest) => guest.take_message(self, bytes)?,
-                End::Remote(remote, _) => remote.upgrade()?.take_message(bytes)?,
-                End::Serving(..) => return None,
+                ConnectionEnd::Guest(guest) => guest.take_message(self, bytes)?,
+                ConnectionEnd::Remote(remote, _) => remote.upgrade()?.take_message(bytes)?,
+                ConnectionEnd::Serving(..) => return None,
             }
         }
         Some(())
@@ -296,20 +297,20 @@ impl Adapter {
         });
     }
 
-    fn take_answer(&'static self, number: u64, qp: &Arc<Qp>, answer: Answer<'_>) {
+    fn take_answer(&'static self, number: u64, qp: &Arc<Qp>, answer: SrqReply<'_>) {
         self.with_work(|work| {
             let now = clock::now();
             qp.work(work, now, |proto, env| {
                 match answer {
-                    Answer::Executed(executed, count) => {
+                    SrqReply::Executed(executed, count) => {
                         for _ in 0..env.take_back(number, count) {
                             proto.executed(executed, env);
                         }
                     }
-                    Answer::Dropped(count) => {
+                    SrqReply::Dropped(count) => {
                         env.take_back(number, count);
                     }
-                    Answer::Fetched(result) => env.fetched(number, result.map(<[u8]>::to_vec)),
+                    SrqReply::Fetched(result) => env.fetched(number, result.map(<[u8]>::to_vec)),
                 }
                 env.handle_backlog(proto, now);
             });
@@ -319,7 +320,8 @@ impl Adapter {
     /// Ends a queue pair that executes requests of another process's target, as its device context ends; the other process connects
     /// again. False: `qp` isn't such a queue pair.
     pub(crate) fn stop_serving(&'static self, qp: &Arc<Qp>) -> bool {
-        let is_it = |end: &End| matches!(end, End::Serving(served, _) if Arc::ptr_eq(served, qp));
+        let is_it =
+            |end: &ConnectionEnd| matches!(end, ConnectionEnd::Serving(served, _) if Arc::ptr_eq(served, qp));
         let number = self.xrc.ends.lock().by_number.iter().find_map(|(n, end)| is_it(end).then_some(*n));
         if let Some(number) = number {
             self.end(number);
@@ -330,19 +332,19 @@ impl Adapter {
     /// The other process has ended, or has closed the connection.
     fn end(&'static self, number: u64) {
         match self.xrc.remove(number) {
-            Some(End::Serving(qp, connection)) => {
+            Some(ConnectionEnd::Serving(qp, connection)) => {
                 // A thread that is reading the connection keeps it open for longer. Without the shutdown, requests that the peer sends
                 // in that time would be lost.
                 sys::shutdown(connection.raw());
                 end_service(&qp);
             }
-            Some(End::Guest(guest)) => guest.leave(),
-            Some(End::Remote(remote, _)) => {
+            Some(ConnectionEnd::Guest(guest)) => guest.leave(),
+            Some(ConnectionEnd::Remote(remote, _)) => {
                 if let Some(remote) = remote.upgrade() {
                     remote.lose();
                 }
             }
-            Some(End::Asking(qp, _)) => {
+            Some(ConnectionEnd::Asking(qp, _)) => {
                 let Some(qp) = qp.upgrade() else { return };
                 self.with_work(|work| {
                     qp.work(work, clock::now(), |proto, env| {
@@ -379,7 +381,7 @@ mod tests {
         assert_eq!(receive(&connection, &mut bytes), None);
         assert!(!send(&connection, &mut bytes));
         let reached = SrqProcess { slot: 1, number: 1, connection: Arc::new(connection), is_reached: true };
-        assert!(!reached.fetch(&Range { srqn: 1, rkey: 1, va: 0, len: 1 }));
+        assert!(!reached.fetch(&ReadRange { srqn: 1, rkey: 1, va: 0, len: 1 }));
         assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
         peer.set_nonblocking(true).unwrap();
         assert_eq!(peer.recv(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);

@@ -1,6 +1,6 @@
 //! Handles that other processes have of this process's target QPs. A connection is a handle.
 
-use super::connections::{End, destroy, send};
+use super::connections::{ConnectionEnd, destroy, send};
 use super::handle_message::{self, Call, Open};
 use crate::adapter::{self, Adapter};
 use crate::qp::{Qp, QpAttr};
@@ -23,11 +23,11 @@ const MAX_WORKERS: usize = 8;
 pub(super) struct Guest {
     qp: Arc<Qp>,
     pub(super) connection: Arc<EngineFd>,
-    state: Mutex<class::GuestTarget, State>,
+    state: Mutex<class::GuestTarget, GuestState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GuestState {
     /// The last change that was asked for, until the other process confirms it ([`Call::CarryOut`]).
     proposed: Option<(u32, QpAttr, u32)>,
     /// A change of attributes is under way.
@@ -41,12 +41,12 @@ struct State {
 /// Changes of attributes that wait for a thread: of every guest at most one.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<ModifyJob>,
     workers: usize,
 }
 
 #[derive(Debug)]
-struct Job {
+struct ModifyJob {
     guest: Arc<Guest>,
     number: u32,
     attr: QpAttr,
@@ -66,7 +66,7 @@ pub(super) fn admit(connection: EngineFd, bytes: &[u8]) {
         return;
     };
     let guest = Arc::new(Guest { qp, connection, state: Mutex::default() });
-    if adapter.xrc.add(End::Guest(guest.clone())).is_none() {
+    if adapter.xrc.add(ConnectionEnd::Guest(guest.clone())).is_none() {
         guest.leave();
     }
 }
@@ -97,7 +97,7 @@ impl Guest {
                     state.proposed.take().filter(|of| of.0 == number && !state.modifying)?;
                 state.modifying = true;
                 drop(state);
-                adapter.xrc.modify(Job { guest: self.clone(), number, attr, bits });
+                adapter.xrc.modify(ModifyJob { guest: self.clone(), number, attr, bits });
                 Some(())
             }
             (number, Call::Close) => {
@@ -144,7 +144,7 @@ impl Guest {
 }
 
 impl super::Connections {
-    fn modify(&'static self, job: Job) {
+    fn modify(&'static self, job: ModifyJob) {
         let mut jobs = self.jobs.lock();
         jobs.waiting.push_back(job);
         if jobs.workers == MAX_WORKERS {

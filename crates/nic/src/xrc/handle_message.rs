@@ -65,11 +65,11 @@ macro_rules! numbers {
 }
 
 /// Takes bytes from the front.
-trait Front {
+trait TakeBytes {
     fn take_bytes<const N: usize>(&mut self) -> Option<[u8; N]>;
 }
 
-impl Front for &[u8] {
+impl TakeBytes for &[u8] {
     fn take_bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.split_first_chunk()?;
         *self = rest;

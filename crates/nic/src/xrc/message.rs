@@ -88,7 +88,7 @@ impl Hello {
 
 /// What a READ response is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Range {
+pub(crate) struct ReadRange {
     pub(crate) srqn: u32,
     pub(crate) rkey: u32,
     pub(crate) va: u64,
@@ -97,10 +97,10 @@ pub(crate) struct Range {
 
 /// What a target's process asks for.
 #[derive(Debug)]
-pub(super) enum Request<'a> {
+pub(super) enum TargetRequest<'a> {
     /// The run that it belongs to, and the packet.
     Execute(u32, Headers, &'a [u8]),
-    Fetch(Range),
+    Fetch(ReadRange),
 }
 
 fn front(kind: u8, status: u8, number: u32) -> [u8; FRONT] {
@@ -117,7 +117,7 @@ pub(super) fn execute(headers: &Headers, payload: usize, run: u32) -> Option<(Ve
     Some((bytes, at))
 }
 
-pub(super) fn fetch(range: &Range) -> [u8; FRONT + 24] {
+pub(super) fn fetch(range: &ReadRange) -> [u8; FRONT + 24] {
     let mut bytes = [0; FRONT + 24];
     bytes[0] = FETCH;
     bytes[8..12].copy_from_slice(&range.srqn.to_ne_bytes());
@@ -132,18 +132,18 @@ fn number_of(front: &[u8; FRONT]) -> u32 {
     u32::from_ne_bytes([n0, n1, n2, n3])
 }
 
-pub(super) fn parse_request(bytes: &[u8]) -> Option<Request<'_>> {
+pub(super) fn parse_request(bytes: &[u8]) -> Option<TargetRequest<'_>> {
     let (front, rest) = bytes.split_first_chunk::<FRONT>()?;
     match front[0] {
         EXECUTE => {
             let (headers, len) = Headers::parse(rest).ok()?;
             headers.xrc_srqn?;
-            Some(Request::Execute(number_of(front), headers, &rest[len..]))
+            Some(TargetRequest::Execute(number_of(front), headers, &rest[len..]))
         }
         FETCH => {
             let short = |at: usize| Some(u32::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
             let va = u64::from_ne_bytes(*rest.get(8..)?.first_chunk()?);
-            Some(Request::Fetch(Range { srqn: short(0)?, rkey: short(4)?, va, len: short(16)? }))
+            Some(TargetRequest::Fetch(ReadRange { srqn: short(0)?, rkey: short(4)?, va, len: short(16)? }))
         }
         _ => None,
     }
@@ -151,7 +151,7 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<Request<'_>> {
 
 /// What the SRQ's process answers.
 #[derive(Debug)]
-pub(super) enum Answer<'a> {
+pub(super) enum SrqReply<'a> {
     /// What became of so many requests.
     Executed(Executed, u32),
     /// So many requests of a run that has ended weren't looked at.
@@ -219,21 +219,23 @@ pub(super) fn fetched(result: Result<Vec<u8>, RemoteError>) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn parse_answer(bytes: &[u8]) -> Option<Answer<'_>> {
+pub(super) fn parse_answer(bytes: &[u8]) -> Option<SrqReply<'_>> {
     let (front, rest) = bytes.split_first_chunk::<FRONT>()?;
     let syndrome = Syndrome::from_u8(front[1]);
     let count = number_of(front);
     match (front[0], syndrome) {
         (EXECUTE, Syndrome::Ack { .. }) => {
             let original = u64::from_ne_bytes(*rest.first_chunk()?);
-            Some(Answer::Executed(Executed::Done { original }, count))
+            Some(SrqReply::Executed(Executed::Done { original }, count))
         }
-        (EXECUTE, Syndrome::RnrNak { .. }) => Some(Answer::Executed(Executed::NotReady, 1)),
-        (EXECUTE, Syndrome::Nak(code)) => Some(Answer::Executed(Executed::Refused(code), 1)),
-        (DROPPED, _) => Some(Answer::Dropped(count)),
-        (FETCH, Syndrome::Ack { .. }) => Some(Answer::Fetched(Ok(rest))),
-        (FETCH, Syndrome::Nak(NakCode::RemoteAccessError)) => Some(Answer::Fetched(Err(RemoteError::Access))),
-        (FETCH, _) => Some(Answer::Fetched(Err(RemoteError::Operational))),
+        (EXECUTE, Syndrome::RnrNak { .. }) => Some(SrqReply::Executed(Executed::NotReady, 1)),
+        (EXECUTE, Syndrome::Nak(code)) => Some(SrqReply::Executed(Executed::Refused(code), 1)),
+        (DROPPED, _) => Some(SrqReply::Dropped(count)),
+        (FETCH, Syndrome::Ack { .. }) => Some(SrqReply::Fetched(Ok(rest))),
+        (FETCH, Syndrome::Nak(NakCode::RemoteAccessError)) => {
+            Some(SrqReply::Fetched(Err(RemoteError::Access)))
+        }
+        (FETCH, _) => Some(SrqReply::Fetched(Err(RemoteError::Operational))),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ mod serve;
 mod srq;
 
 pub(crate) use connections::{ConnectError, Connections, SrqProcess, XrcSource, grant_handle, send_event};
-pub(crate) use message::{Hello, Range};
+pub(crate) use message::{Hello, ReadRange};
 pub(crate) use serve::register;
 
 use crate::Context;

@@ -1,6 +1,6 @@
 //! Handles of target QPs that other processes have created.
 
-use super::connections::{End, send};
+use super::connections::{ConnectionEnd, send};
 use super::handle_message::{self, Call, News, Open};
 use super::{Domain, Opener};
 use crate::adapter::Adapter;
@@ -32,17 +32,17 @@ pub(super) struct Remote {
     connection: Arc<EngineFd>,
     /// The number of the connection, which no other connection of this process has.
     end: AtomicU64,
-    state: Mutex<class::RemoteTarget, State>,
+    state: Mutex<class::RemoteTarget, RemoteState>,
     changed: Changed,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RemoteState {
     /// The number of the last call.
     calls: u32,
     /// The last call isn't finished.
     calling: bool,
-    answer: Option<(u32, Answer)>,
+    answer: Option<(u32, CallResult)>,
     /// The number of the change of attributes that a thread waits for, while it isn't confirmed.
     proposed: Option<u32>,
     /// The other process has ended.
@@ -51,7 +51,7 @@ struct State {
     closed: bool,
 }
 
-type Guard<'a> = MutexGuard<'a, class::RemoteTarget, State>;
+type Guard<'a> = MutexGuard<'a, class::RemoteTarget, RemoteState>;
 
 /// Lets the next call begin when it is dropped, also by unwinding.
 struct Calling<'a>(&'a Remote);
@@ -64,7 +64,7 @@ impl Drop for Calling<'_> {
 }
 
 #[derive(Debug)]
-enum Answer {
+enum CallResult {
     Queried(QpAttr),
     Done(Result<()>),
 }
@@ -94,7 +94,7 @@ impl Remote {
             state: Mutex::default(),
             changed: Changed::default(),
         });
-        let end = End::Remote(Arc::downgrade(&remote), remote.connection.clone());
+        let end = ConnectionEnd::Remote(Arc::downgrade(&remote), remote.connection.clone());
         let Some(end) = adapter.xrc.add(end) else {
             return Err(Error::NoMemory("another process's target queue pair can't be watched".into()));
         };
@@ -110,17 +110,17 @@ impl Remote {
     /// after the confirmation: then the handle has ended.
     pub(super) fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
         match self.call(&Call::Modify(*attr, bits))? {
-            Answer::Done(result) => result,
-            Answer::Queried(_) => Err(nonsense()),
+            CallResult::Done(result) => result,
+            CallResult::Queried(_) => Err(nonsense()),
         }
     }
 
     /// The attributes. Of a QP that has ended with its process only the state is set, to ERR.
     pub(super) fn query(&self) -> Result<QpAttr> {
         match self.call(&Call::Query) {
-            Ok(Answer::Queried(attr)) => Ok(attr),
-            Ok(Answer::Done(Err(error))) => Err(error),
-            Ok(Answer::Done(Ok(()))) => Err(nonsense()),
+            Ok(CallResult::Queried(attr)) => Ok(attr),
+            Ok(CallResult::Done(Err(error))) => Err(error),
+            Ok(CallResult::Done(Ok(()))) => Err(nonsense()),
             Err(Error::Dead(_)) => {
                 Ok(QpAttr { state: QpState::Err, cur_state: QpState::Err, ..QpAttr::default() })
             }
@@ -146,7 +146,7 @@ impl Remote {
         self.adapter.generation() != fork::generation()
     }
 
-    fn call(&self, call: &Call) -> Result<Answer> {
+    fn call(&self, call: &Call) -> Result<CallResult> {
         if self.is_inherited() {
             return Err(Error::Dead("the queue pair was opened before the fork".into()));
         }
@@ -173,7 +173,7 @@ impl Remote {
     }
 
     /// As [`Remote::call`], while no other thread is there.
-    fn call_alone(&self, call: &Call, mut deadline: Instant) -> Result<Answer> {
+    fn call_alone(&self, call: &Call, mut deadline: Instant) -> Result<CallResult> {
         let proposes = matches!(call, Call::Modify(..));
         let mut state = self.state.lock();
         state.calls = state.calls.wrapping_add(1);
@@ -229,8 +229,8 @@ impl Remote {
                     }
                 }
             }
-            News::Queried(number, attr) => state.answer = Some((number, Answer::Queried(attr))),
-            News::Done(number, result) => state.answer = Some((number, Answer::Done(result))),
+            News::Queried(number, attr) => state.answer = Some((number, CallResult::Queried(attr))),
+            News::Done(number, result) => state.answer = Some((number, CallResult::Done(result))),
         }
         self.changed.tell();
         Some(())
@@ -248,7 +248,7 @@ impl Remote {
         self.changed.tell();
     }
 
-    fn raise(&self, state: &State, event: fn(usize) -> AsyncEvent) {
+    fn raise(&self, state: &RemoteState, event: fn(usize) -> AsyncEvent) {
         let Opener { context, user_handle, .. } = &*self.opener;
         if !state.closed && context.async_events().count(|e| e.object() == Some(*user_handle)) < MAX_UNREAD {
             context.raise(event(*user_handle));

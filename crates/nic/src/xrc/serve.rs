@@ -1,8 +1,8 @@
 //! The process with the SRQs: what it does for targets of other processes.
 
 use super::XrcTarget;
-use super::connections::{End, TURN, destroy, receive, send};
-use super::message::{self, Hello, Outcomes, Range, Request};
+use super::connections::{ConnectionEnd, TURN, destroy, receive, send};
+use super::message::{self, Hello, Outcomes, ReadRange, TargetRequest};
 use super::{guest, handle_message};
 use crate::adapter::{self, Adapter};
 use crate::qp::Qp;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Answers other processes that ask for the execution of their targets' requests, or for handles of targets.
 pub(crate) fn register(services: &Services) {
     services.register(message::KIND, Arc::new(Execution));
-    services.register(handle_message::KIND, Arc::new(Handles));
+    services.register(handle_message::KIND, Arc::new(TargetHandleService));
 }
 
 struct Execution;
@@ -28,9 +28,9 @@ impl RequestHandler for Execution {
     }
 }
 
-struct Handles;
+struct TargetHandleService;
 
-impl RequestHandler for Handles {
+impl RequestHandler for TargetHandleService {
     fn serve(&self, connection: EngineFd, bytes: &[u8], _: Vec<EngineFd>) {
         guest::admit(connection, bytes);
     }
@@ -45,7 +45,7 @@ fn begin_service(connection: EngineFd, bytes: &[u8]) {
         return;
     };
     let connection = Arc::new(connection);
-    if adapter.xrc.add(End::Serving(qp.clone(), connection.clone())).is_some() {
+    if adapter.xrc.add(ConnectionEnd::Serving(qp.clone(), connection.clone())).is_some() {
         send(&connection, &mut frame::header(frame::GRANTED));
     } else {
         end_service(&qp);
@@ -99,11 +99,11 @@ impl Adapter {
                         break;
                     };
                     match message::parse_request(&bytes[..len]) {
-                        Some(Request::Execute(run, headers, payload)) => {
+                        Some(TargetRequest::Execute(run, headers, payload)) => {
                             let executed = proto.execute_for(&headers, &payload.into(), run, env);
                             outcomes.add(executed, &mut tell);
                         }
-                        Some(Request::Fetch(range)) => {
+                        Some(TargetRequest::Fetch(range)) => {
                             outcomes.flush(&mut tell);
                             tell(&mut message::fetched(Self::read_for(qp, &range)));
                         }
@@ -121,7 +121,7 @@ impl Adapter {
     }
 
     /// Bytes of this process's memory for another's READ response.
-    fn read_for(qp: &Qp, range: &Range) -> std::result::Result<Vec<u8>, RemoteError> {
+    fn read_for(qp: &Qp, range: &ReadRange) -> std::result::Result<Vec<u8>, RemoteError> {
         let srq = qp.srq_of_domain(range.srqn).ok_or(RemoteError::Access)?;
         if range.len as usize > MAX_PAYLOAD {
             return Err(RemoteError::Access);

@@ -1,7 +1,7 @@
 //! Objects that consist of nothing but the adapter's object.
 
 use ferroce_nic as nic;
-use nic::raw::{Counters, Flow};
+use nic::raw::{FlowCounters, SteeringFlow};
 
 use super::block;
 use crate::abi::*;
@@ -13,12 +13,12 @@ block! {
 
 block! {
     CountersBlock: ibv_counters, "counters", |c| (c.context, 0);
-    => Counters;
+    => FlowCounters;
 }
 
 block! {
     FlowBlock: ibv_flow, "flow_id", |c| (c.context, c.handle);
-    => Flow;
+    => SteeringFlow;
 }
 
 block! {

@@ -3,7 +3,7 @@
 mod rules;
 
 pub use rules::check_av;
-pub(crate) use rules::{Rules, check, check_rate};
+pub(crate) use rules::{AttrRules, check, check_rate};
 
 use ferroce_types::{Access, QpState};
 

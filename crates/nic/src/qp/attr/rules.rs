@@ -23,7 +23,7 @@ pub fn check_rate(rate_limit: u32, max_burst: u32) -> Result<()> {
 
 /// Which QPs a table is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rules {
+pub struct AttrRules {
     service: Service,
     /// Attributes that these QPs don't have.
     without: u32,
@@ -31,13 +31,13 @@ pub struct Rules {
     passes_over: bool,
 }
 
-impl From<Service> for Rules {
+impl From<Service> for AttrRules {
     fn from(service: Service) -> Self {
         Self { service, without: 0, passes_over: false }
     }
 }
 
-impl Rules {
+impl AttrRules {
     /// XRC initiators: RC without a responder.
     pub const INITIATOR: Self = Self {
         service: Service::Rc,
@@ -141,7 +141,7 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)
 /// # Errors
 /// EINVAL, naming the attribute, for a transition that doesn't exist, a required attribute that is missing, one that
 /// the transition doesn't take, or a value out of range.
-pub fn check(rules: impl Into<Rules>, now: QpState, attr: &QpAttr, bits: u32) -> Result<QpState> {
+pub fn check(rules: impl Into<AttrRules>, now: QpState, attr: &QpAttr, bits: u32) -> Result<QpState> {
     if bits & mask::CUR_STATE != 0 && attr.cur_state != now {
         return invalid!("cur_qp_state is {:?}, but the QP is in {now:?}", attr.cur_state);
     }
@@ -291,18 +291,18 @@ mod tests {
     fn an_xrc_initiator_has_no_responder_and_a_target_no_requester() {
         let (attr, bits) = rtr();
         let responder = mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
-        check(Rules::TARGET, QpState::Init, &attr, bits).unwrap();
-        check(Rules::TARGET, QpState::Init, &attr, bits & !responder).unwrap_err();
-        check(Rules::INITIATOR, QpState::Init, &attr, bits & !responder).unwrap();
+        check(AttrRules::TARGET, QpState::Init, &attr, bits).unwrap();
+        check(AttrRules::TARGET, QpState::Init, &attr, bits & !responder).unwrap_err();
+        check(AttrRules::INITIATOR, QpState::Init, &attr, bits & !responder).unwrap();
         let out_of_range = QpAttr { min_rnr_timer: 99, ..attr };
-        check(Rules::INITIATOR, QpState::Init, &out_of_range, bits).unwrap();
+        check(AttrRules::INITIATOR, QpState::Init, &out_of_range, bits).unwrap();
         let attr = QpAttr { state: QpState::Rts, ..attr };
         let both = mask::STATE | mask::SQ_PSN | mask::TIMEOUT;
         let requester = mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
-        check(Rules::TARGET, QpState::Rtr, &attr, both).unwrap();
-        check(Rules::TARGET, QpState::Rtr, &attr, both | requester).unwrap();
-        check(Rules::INITIATOR, QpState::Rtr, &attr, both | requester).unwrap();
-        check(Rules::INITIATOR, QpState::Rtr, &attr, both).unwrap_err();
+        check(AttrRules::TARGET, QpState::Rtr, &attr, both).unwrap();
+        check(AttrRules::TARGET, QpState::Rtr, &attr, both | requester).unwrap();
+        check(AttrRules::INITIATOR, QpState::Rtr, &attr, both | requester).unwrap();
+        check(AttrRules::INITIATOR, QpState::Rtr, &attr, both).unwrap_err();
     }
 
     #[test]

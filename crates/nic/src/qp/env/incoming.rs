@@ -20,7 +20,7 @@ const CNP_RESERVED: usize = 16;
 
 /// Where a packet has come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
+pub(crate) enum PacketOrigin {
     /// A socket.
     Network,
     /// A process of this host.
@@ -29,16 +29,16 @@ pub(crate) enum Origin {
 
 impl QpEnv<'_> {
     /// Is a packet from `origin` one that this QP receives?
-    pub(crate) fn accepts(&self, meta: &PacketMeta, origin: Origin) -> bool {
+    pub(crate) fn accepts(&self, meta: &PacketMeta, origin: PacketOrigin) -> bool {
         let mirrors = |own: &PacketMeta| own.src == meta.dst && own.dst == meta.src;
         match (self.qp.service, self.path) {
             (Service::Ud, _) => true,
             (_, Some(Path::Shm { meta: own, link })) => {
                 // Each of two processes may have made a link: what counts is the process.
-                matches!(origin, Origin::Process(from) if from.is(&link.peer())) && mirrors(own)
+                matches!(origin, PacketOrigin::Process(from) if from.is(&link.peer())) && mirrors(own)
             }
             (_, Some(Path::Udp { dest, .. })) => {
-                origin == Origin::Network
+                origin == PacketOrigin::Network
                     && dest.peer().ip() == meta.src
                     && dest.endpoint().address().ip() == meta.dst
             }

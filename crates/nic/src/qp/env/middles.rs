@@ -3,7 +3,7 @@
 //! A packet lies in the program's memory before its ICRC is known to be right. If the ICRC is wrong, the packet hasn't come, and the next one
 //! with its PSN is placed over it ([why that is right](../../../../../docs/decisions/083-placed-before-the-icrc.md)).
 
-use super::{Origin, QpEnv};
+use super::{PacketOrigin, QpEnv};
 use crate::ah::Ah;
 use crate::settings;
 use ferroce_access::{Fault, summed};
@@ -44,7 +44,7 @@ impl QpEnv<'_> {
         flow: &Flow,
     ) -> usize {
         let Some(first) = datagrams.first() else { return 0 };
-        if settings::is_careful() || !self.accepts(&first.meta(), Origin::Network) {
+        if settings::is_careful() || !self.accepts(&first.meta(), PacketOrigin::Network) {
             return 0;
         }
         let Ok((Headers { bth, .. }, BTH_LEN)) = Headers::parse(first.bytes) else { return 0 };

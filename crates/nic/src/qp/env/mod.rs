@@ -6,17 +6,17 @@ mod middles;
 mod outgoing;
 
 pub(in crate::qp) use failed::{operation_of_request, state_of};
-pub(crate) use incoming::Origin;
+pub(crate) use incoming::PacketOrigin;
 pub(crate) use middles::is_middle;
 
 use super::kept::KeptOfQp;
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
-use super::received::Received;
+use super::received::ReceiveCompletions;
 use super::unacked_pace::UnackedPace;
-use super::unread::Unread;
-use super::xrc_target::XrcTarget;
+use super::unread::UnreadRecords;
+use super::xrc_target::XrcTargetSlot;
 use super::{Path, Qp};
-use crate::adapter::Work;
+use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
 use crate::fabric::seen_of;
 use crate::owner::OfContext as _;
@@ -43,7 +43,7 @@ use std::sync::atomic::{Ordering, fence};
 pub(crate) struct QpEnv<'a> {
     pub(super) qp: &'a Arc<Qp>,
     pub(super) path: Option<&'a Path>,
-    pub(crate) work: &'a mut Work,
+    pub(crate) work: &'a mut ThreadBuffers,
     /// Of the packet at hand.
     pub(super) meta: Option<PacketMeta>,
     /// The peer's process may find the QP in this one's directory.
@@ -51,12 +51,12 @@ pub(crate) struct QpEnv<'a> {
     /// The QP is about to change to UDP: no packet leaves before.
     pub(super) falls_back: bool,
     /// What an XRC target has besides.
-    pub(super) xrc_target: &'a mut XrcTarget,
+    pub(super) xrc_target: &'a mut XrcTargetSlot,
     pub(super) now: Instant,
     pub(super) unacked_pace: &'a mut UnackedPace,
-    pub(super) unread: &'a mut Unread,
+    pub(super) unread: &'a mut UnreadRecords,
     /// Receive completions that wait for their ACK to leave.
-    pub(super) held: &'a mut Received,
+    pub(super) held: &'a mut ReceiveCompletions,
     /// Packets that wait for those before them.
     pub(super) kept: &'a mut KeptOfQp,
     /// Packets with data are sent as ECN-capable.
@@ -124,7 +124,7 @@ impl QpEnv<'_> {
     }
 
     fn publish_received(&mut self) {
-        let Work { received, overrun, .. } = &mut *self.work;
+        let ThreadBuffers { received, overrun, .. } = &mut *self.work;
         for completion in received.own.drain(..) {
             self.qp.observe_receive(&completion);
             *overrun |= !self.qp.recv_cq.push(completion);

@@ -1,12 +1,12 @@
 //! Packets that leave, by each fabric, and what the initiator carries out without one.
 
 use super::QpEnv;
-use crate::adapter::Work;
-use crate::ah::{Ah, Way};
+use crate::adapter::ThreadBuffers;
+use crate::ah::{Ah, PathLookup};
 use crate::qp::Path;
 use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
-use crate::xrc::Range;
+use crate::xrc::ReadRange;
 use ferroce_access::copy;
 use ferroce_hostlink::{LARGE, Link, Purpose, SendOutcome};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
@@ -25,7 +25,7 @@ impl QpEnv<'_> {
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
         if let (PayloadSource::Remote { rkey, va, len }, Some(srqn)) = (source, self.xrc_target.remote_srqn) {
-            let range = Range { srqn, rkey, va, len };
+            let range = ReadRange { srqn, rkey, va, len };
             let bytes = self.remote_bytes(range)?;
             let sent = self.send(headers, PayloadSource::Bytes(&bytes), to);
             if sent == Err(TransmitError::Blocked) {
@@ -39,23 +39,23 @@ impl QpEnv<'_> {
         let path = match to {
             None => self.path,
             Some(ah) => match ah.path_to(self.qp.adapter, headers.bth.dest_qp) {
-                Way::Known(path) => {
+                PathLookup::Known(path) => {
                     found = path;
                     Some(&found)
                 }
-                Way::Unknown => {
+                PathLookup::Unknown => {
                     // The QP goes on when it has been found.
                     self.work.unresolved.push((self.qp.clone(), ah.clone(), headers.bth.dest_qp));
                     return Err(TransmitError::Blocked);
                 }
-                Way::None => None,
+                PathLookup::None => None,
             },
         };
         let Some(path) = path else {
             // No way there: the packet is lost, as on a wire.
             return Ok(());
         };
-        let Work { batch, .. } = &mut *self.work;
+        let ThreadBuffers { batch, .. } = &mut *self.work;
         match path {
             Path::Shm { .. } if self.falls_back => Err(TransmitError::Blocked),
             Path::Shm { meta, link } => {
