@@ -4,7 +4,7 @@ use crate::host::{Notifications, QpSurroundings, SimContent};
 use crate::network::{FabricLinks, FabricPacket, Forwarded, LinkSizes, NetworkNode, Shape};
 use crate::outcome::{RunOutcome, Totals};
 use crate::traffic::{Chances, Traffic};
-use ferroce_proto::{DataRef, KeptPackets, Qp, QpParams, SendOp, SendRequest};
+use ferroce_proto::{DataRef, KeptPackets, QpParams, QpProtocol, SendOp, SendRequest};
 use ferroce_types::{Access, Instant, QpState, Sge, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::cmp::Reverse;
@@ -45,7 +45,7 @@ enum FabricEvent {
 
 /// One end of a flow: the requester has an even number, its responder the next. The number is the QPN.
 struct FlowEnd {
-    qp: Qp<()>,
+    qp: QpProtocol<()>,
     host: u32,
     peer: u32,
     written: u64,
@@ -202,7 +202,7 @@ impl World {
     /// Adds an end whose peer is the other one of its pair, connected.
     fn add_end(&mut self, host: u32, peer: u32) {
         let number = self.ends.len() as u32;
-        let mut qp = Qp::new(Service::Rc, number, 1);
+        let mut qp = QpProtocol::new(Service::Rc, number, 1);
         *qp.params_mut() = QpParams {
             access: Access { remote_write: true, ..Access::default() },
             dest_qpn: number ^ 1,

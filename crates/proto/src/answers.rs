@@ -3,12 +3,12 @@
 //! READs are executed when their answer leaves, paced by the caller's budget; receiving goes on meanwhile. An
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
-use crate::state::{Answer, Owed, Read, Refusal};
-use crate::{Asked, Cause, Env, PayloadSource, Qp, SrqPlace, TransmitError, psn};
+use crate::state::{Answer, NakReason, Owed, Read};
+use crate::{Cause, Env, PayloadSource, QpProtocol, RequestedAccess, SrqPlace, TransmitError, psn};
 use ferroce_types::{Instant, QpState, RemoteError};
 use ferroce_wire::{Aeth, Headers, NakCode, Operation, Reth, Syndrome};
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Sends what is owed until `budget` bytes of payload or the fabric ends it; `true` for the budget.
     pub(crate) fn send_answers<E: Env<Address = A>>(
         &mut self,
@@ -95,12 +95,12 @@ impl<A: Clone> Qp<A> {
             Err(error) => {
                 self.answers.queue.clear();
                 let refusal = match error {
-                    TransmitError::Remote(error) => Refusal::from(error),
-                    _ => Refusal::Operational,
+                    TransmitError::Remote(error) => NakReason::from(error),
+                    _ => NakReason::Operational,
                 };
                 let Reth { va, rkey, dma_len } = read.range.rest;
                 let operation = Operation::ReadRequest;
-                let asked = Asked { operation, va, rkey, len: u64::from(dma_len), packet: 0 };
+                let asked = RequestedAccess { operation, va, rkey, len: u64::from(dma_len), packet: 0 };
                 self.refuse(refusal, read.next, refusal.cause(asked), env);
                 return Some(0);
             }
@@ -149,7 +149,7 @@ impl<A: Clone> Qp<A> {
     /// Refuses a request for good: the NAK follows the answers before it, and the QP goes to ERR.
     pub(crate) fn refuse<E: Env<Address = A>>(
         &mut self,
-        refusal: Refusal,
+        refusal: NakReason,
         number: u64,
         cause: Cause,
         env: &mut E,

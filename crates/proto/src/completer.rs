@@ -2,7 +2,7 @@
 
 use crate::rnr::rnr_delay;
 use crate::state::{GapReport, charge};
-use crate::{Cause, Data, Env, Payload, Qp, SendOp, psn};
+use crate::{Cause, Data, Env, Payload, QpProtocol, SendOp, psn};
 use ferroce_types::{Instant, WcStatus};
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 
@@ -17,7 +17,7 @@ const fn refusal(code: NakCode) -> Option<WcStatus> {
     }
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Takes an ACK, a NAK, a READ response or the result of an atomic.
     pub(crate) fn handle_response<E: Env<Address = A>>(
         &mut self,

@@ -4,14 +4,14 @@
 //! The requests that are delegated between two refusals are a *run*. When the other process refuses a request, it drops the rest of
 //! the run: the initiator sends those again.
 
-use crate::state::{DelegatedRequest, Message, Refusal, ends};
-use crate::{Cause, DelegateError, Env, Executed, Payload, Qp};
+use crate::state::{DelegatedRequest, MessageProgress, NakReason, ends};
+use crate::{Cause, DelegateError, Env, Executed, Payload, QpProtocol};
 use ferroce_types::QpState;
 use ferroce_wire::{Headers, NakCode};
 
-impl<A: Clone> Qp<A> {
-    /// Another process is executing requests. Until [`Qp::executed`] was called for all of them, the caller holds back requests
-    /// that can't follow ([`Qp::can_follow`]), and requests for an SRQ of a third process.
+impl<A: Clone> QpProtocol<A> {
+    /// Another process is executing requests. Until [`QpProtocol::executed`] was called for all of them, the caller holds back requests
+    /// that can't follow ([`QpProtocol::can_follow`]), and requests for an SRQ of a third process.
     #[must_use]
     pub fn is_delegating(&self) -> bool {
         !self.resp.delegated.is_empty()
@@ -33,7 +33,7 @@ impl<A: Clone> Qp<A> {
     /// A message has begun and isn't complete.
     pub(crate) fn is_midway(&self) -> bool {
         let last = self.resp.delegated.requests.back();
-        last.map_or(self.resp.message != Message::None || self.resp.held.is_some(), |last| !last.ends)
+        last.map_or(self.resp.message != MessageProgress::None || self.resp.held.is_some(), |last| !last.ends)
     }
 
     /// How many requests are being executed by another process, and the bytes of their payloads.
@@ -53,16 +53,16 @@ impl<A: Clone> Qp<A> {
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
-    ) -> Refusal {
+    ) -> NakReason {
         let opcode = headers.bth.opcode;
         let atomic = opcode.is_atomic();
         if atomic && !self.can_follow(headers) {
-            return Refusal::Invalid;
+            return NakReason::Invalid;
         }
         match env.delegate(headers, payload, self.resp.delegated.run) {
             Ok(()) => {}
-            Err(DelegateError::Full) => return Refusal::Delegated,
-            Err(DelegateError::Gone) => return Refusal::Operational,
+            Err(DelegateError::Full) => return NakReason::Delegated,
+            Err(DelegateError::Gone) => return NakReason::Operational,
         }
         let bytes = payload.len();
         let request = DelegatedRequest {
@@ -74,7 +74,7 @@ impl<A: Clone> Qp<A> {
         self.resp.delegated.requests.push_back(request);
         self.resp.delegated.bytes += bytes;
         self.found_next();
-        Refusal::Delegated
+        NakReason::Delegated
     }
 
     /// The packet that was missing has come.
@@ -110,7 +110,8 @@ impl<A: Clone> Qp<A> {
         let number = self.resp.expected;
         match executed {
             Executed::Done { original } => {
-                self.resp.message = if request.ends { Message::None } else { Message::Delegated };
+                self.resp.message =
+                    if request.ends { MessageProgress::None } else { MessageProgress::Delegated };
                 if request.ends {
                     self.resp.count_message(0);
                 }
@@ -133,7 +134,7 @@ impl<A: Clone> Qp<A> {
             }
             Executed::Refused(code) => {
                 self.resp.delegated.end_run();
-                self.refuse(Refusal::of(code), number, Cause::RefusedElsewhere, env);
+                self.refuse(NakReason::of(code), number, Cause::RefusedElsewhere, env);
             }
         }
     }
@@ -168,7 +169,7 @@ impl<A: Clone> Qp<A> {
         }
         match self.execute_request(headers, payload, env) {
             Ok(_) => Executed::Done { original: self.answers.take_atomic() },
-            Err(Refusal::NotReady) => Executed::NotReady,
+            Err(NakReason::NotReady) => Executed::NotReady,
             Err(refusal) => {
                 self.report_refusal(refusal, env);
                 self.enter_error(env);
@@ -178,12 +179,12 @@ impl<A: Clone> Qp<A> {
     }
 }
 
-impl Refusal {
+impl NakReason {
     const fn of(code: NakCode) -> Self {
         match code {
-            NakCode::RemoteAccessError => Refusal::Access,
-            NakCode::RemoteOperationalError => Refusal::Operational,
-            _ => Refusal::Invalid,
+            NakCode::RemoteAccessError => NakReason::Access,
+            NakCode::RemoteOperationalError => NakReason::Operational,
+            _ => NakReason::Invalid,
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Execution of SEND and RDMA WRITE packets, which RC and UC share; they differ in what a refusal means.
 
-use crate::state::{Message, Refusal, begins, ends};
-use crate::{Buffer, Env, MAX_MESSAGE, Payload, Qp};
+use crate::state::{MessageProgress, NakReason, begins, ends};
+use crate::{Buffer, Env, MAX_MESSAGE, Payload, QpProtocol};
 use ferroce_types::{RemoteAccess, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode};
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Places a packet of a SEND.
     pub(crate) fn execute_send<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         let opcode = headers.bth.opcode;
         let done = match (self.resp.message, begins(opcode)) {
-            (Message::None, true) => 0,
-            (Message::Send { done }, false) => done,
-            _ => return Err(Refusal::Invalid),
+            (MessageProgress::None, true) => 0,
+            (MessageProgress::Send { done }, false) => done,
+            _ => return Err(NakReason::Invalid),
         };
         let len = self.packet_len(opcode, payload)?;
         if self.resp.held.is_none() {
@@ -27,13 +27,13 @@ impl<A: Clone> Qp<A> {
                 env.next_recv()
             };
         }
-        let held = self.resp.held.as_ref().ok_or(Refusal::NotReady)?;
+        let held = self.resp.held.as_ref().ok_or(NakReason::NotReady)?;
         let total = done + len;
         let tagged = self.resp.tagged;
         let (header, data) =
             tagged.map_or((0, total), |tagged| (tagged.header_len(), tagged.data_len(total)));
         if data > held.capacity() || total > MAX_MESSAGE {
-            return Err(Refusal::TooLong);
+            return Err(NakReason::TooLong);
         }
         let rendezvous = tagged.and_then(|tagged| tagged.rendezvous);
         let skip = if done == 0 { header } else { 0 };
@@ -41,11 +41,11 @@ impl<A: Clone> Qp<A> {
             env.place(Buffer::Receive, &held.sges, done + skip - header, payload, skip as usize)?;
         }
         if !ends(opcode) {
-            self.resp.message = Message::Send { done: total };
+            self.resp.message = MessageProgress::Send { done: total };
             return Ok(());
         }
         if let Some(rkey) = headers.invalidate_rkey {
-            env.invalidate(rkey).map_err(|_| Refusal::Invalidation)?;
+            env.invalidate(rkey).map_err(|_| NakReason::Invalidation)?;
         }
         if let Some(rvh) = rendezvous {
             self.start_rendezvous(rvh, headers, env);
@@ -61,21 +61,21 @@ impl<A: Clone> Qp<A> {
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         let opcode = headers.bth.opcode;
         if !self.params.access.remote_write {
-            return Err(Refusal::QpRights);
+            return Err(NakReason::QpRights);
         }
         let len = self.packet_len(opcode, payload)? as u32;
         let (va, rkey, whole, done) = match (self.resp.message, begins(opcode), headers.reth) {
-            (Message::None, true, Some(reth)) => (reth.va, reth.rkey, reth.dma_len, 0),
-            (Message::Write { va, rkey, len, done }, false, _) => (va, rkey, len, done),
-            _ => return Err(Refusal::Invalid),
+            (MessageProgress::None, true, Some(reth)) => (reth.va, reth.rkey, reth.dma_len, 0),
+            (MessageProgress::Write { va, rkey, len, done }, false, _) => (va, rkey, len, done),
+            _ => return Err(NakReason::Invalid),
         };
         let rest = u64::from(whole - done);
         let fits = if ends(opcode) { u64::from(len) == rest } else { u64::from(len) < rest };
         if !fits || u64::from(whole) > MAX_MESSAGE {
-            return Err(Refusal::Invalid);
+            return Err(NakReason::Invalid);
         }
         let immediate = headers.immediate.is_some();
         let check = |env: &mut E| env.check_remote(rkey, va, u64::from(whole), RemoteAccess::Write);
@@ -86,7 +86,7 @@ impl<A: Clone> Qp<A> {
         }
         if immediate && self.resp.held.is_none() {
             // Before anything is written, so that the whole packet can come again.
-            self.resp.held = Some(env.next_recv().ok_or(Refusal::NotReady)?);
+            self.resp.held = Some(env.next_recv().ok_or(NakReason::NotReady)?);
         }
         if begins(opcode) && whole > 0 && !several {
             check(env)?;
@@ -98,18 +98,18 @@ impl<A: Clone> Qp<A> {
             env.written(whole);
         }
         if !ends(opcode) {
-            self.resp.message = Message::Write { va, rkey, len: whole, done: done + len };
+            self.resp.message = MessageProgress::Write { va, rkey, len: whole, done: done + len };
         } else if immediate {
             self.finish_receive(headers, WcOpcode::RecvRdmaWithImm, whole, env);
         } else {
-            self.resp.message = Message::None;
+            self.resp.message = MessageProgress::None;
             self.resp.count_message(u64::from(whole));
         }
         Ok(())
     }
 
     /// The length of a packet, if it is one that its place in the message allows (IBTA 9.7.4.1).
-    pub(crate) fn packet_len(&self, opcode: Opcode, payload: &impl Payload) -> Result<u64, Refusal> {
+    pub(crate) fn packet_len(&self, opcode: Opcode, payload: &impl Payload) -> Result<u64, NakReason> {
         let len = payload.len() as u64;
         let mtu = u64::from(self.mtu());
         let right = match (begins(opcode), ends(opcode)) {
@@ -117,7 +117,7 @@ impl<A: Clone> Qp<A> {
             (true, true) => len <= mtu && len <= MAX_MESSAGE,
             (false, true) => (1..=mtu).contains(&len),
         };
-        if right { Ok(len) } else { Err(Refusal::PacketLength) }
+        if right { Ok(len) } else { Err(NakReason::PacketLength) }
     }
 
     /// The message is complete and used the held receive.

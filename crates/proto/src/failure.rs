@@ -75,7 +75,7 @@ pub enum Cause {
         /// Why.
         why: Refusing,
         /// Which request.
-        asked: Asked,
+        asked: RequestedAccess,
     },
     /// XRC: the process that has the SRQ refuses a request of the peer.
     RefusedElsewhere,
@@ -114,7 +114,7 @@ pub enum Cause {
 
 /// A peer's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asked {
+pub struct RequestedAccess {
     /// What the packet is.
     pub operation: Operation,
     /// First byte that is asked for.
@@ -172,7 +172,7 @@ impl Cause {
     }
 }
 
-impl Asked {
+impl RequestedAccess {
     /// What a packet asks for.
     pub(crate) fn of(headers: &Headers, payload: usize) -> Self {
         let operation = headers.bth.opcode.operation;

@@ -4,7 +4,7 @@
 
 use crate::sendq::Issuer;
 use crate::state::charge;
-use crate::{Data, DataRef, MAX_MESSAGE, Qp, SendOp, SendRequest, SendWr, psn};
+use crate::{Data, DataRef, MAX_MESSAGE, QpProtocol, SendOp, SendRequest, SendWr, psn};
 use ferroce_types::{AtomicOp, Completion, Instant, QpState, Sge, WcStatus};
 use ferroce_wire::{Aeth, Operation, Service, Syndrome};
 
@@ -89,7 +89,7 @@ pub struct FetchAnswer {
     pub len: usize,
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// The PSN of a fetch if it may leave at once, after all that was posted before.
     #[must_use]
     #[inline]
@@ -117,7 +117,7 @@ impl<A: Clone> Qp<A> {
         self.req.is_behind_one_sided()
     }
 
-    /// The fetch for which [`Qp::fetch_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
+    /// The fetch for which [`QpProtocol::fetch_psn`] gave the PSN has left. Returns when [`QpProtocol::handle_timeout`] wants to be called for
     /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
     #[inline]
     pub fn fetch_sent(
@@ -170,7 +170,7 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Where the answer to a fetch goes, if it is as usual: it answers the oldest outstanding request, a fetch of one packet. After
-    /// placing the answer, call [`Qp::fetch_ended`].
+    /// placing the answer, call [`QpProtocol::fetch_ended`].
     #[must_use]
     #[inline]
     pub fn place_of(&self, answer: &FetchAnswer) -> Option<Sge> {
@@ -201,7 +201,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The answer is at the place that [`Qp::place_of`] returned: gives the request to `ended`, with its completion if it is
+    /// The answer is at the place that [`QpProtocol::place_of`] returned: gives the request to `ended`, with its completion if it is
     /// signaled. `now` is called only if other packets are outstanding.
     #[inline]
     pub fn fetch_ended(

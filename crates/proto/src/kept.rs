@@ -4,11 +4,11 @@
 //! understands the report of what is kept, and how much memory that may take.
 
 use crate::state::{GapReport, MOST_KEPT, PsnSet};
-use crate::{Env, Payload, PayloadSource, Qp, Telling};
+use crate::{Env, Payload, PayloadSource, QpProtocol, Telling};
 use ferroce_types::QpState;
 use ferroce_wire::{Headers, Service};
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Keeps a packet beyond the expected one, if it can be. Returns whether it shows that something else is missing too.
     pub(crate) fn keep<E: Env<Address = A>>(
         &mut self,

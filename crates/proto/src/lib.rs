@@ -2,7 +2,7 @@
 //!
 //! In here: requester, responder, completer, PSN arithmetic, RNR, retransmission, the send window.
 //! Out of here: clocks, threads, sockets, memory, ABI. Time is a parameter, memory is a trait ([`Env`]),
-//! packets come in through [`Qp::handle_packet`] and go out through [`Env::transmit`].
+//! packets come in through [`QpProtocol::handle_packet`] and go out through [`Env::transmit`].
 //! Order of the modules: `types`, `env` and `failure` are vocabulary; `state` contains all data of a queue pair; the modules with
 //! functions (`requester`, `responder`, `completer`, …) use both, and none of them imports another.
 //! The same core serves every fabric: on a lossless one packets carry as much as the fabric likes.
@@ -44,7 +44,7 @@ pub use counters::Counters;
 pub use env::{
     Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, TransmitError, Unanswered, Violation,
 };
-pub use failure::{Asked, Cause, Failure, Refusing, Telling};
+pub use failure::{Cause, Failure, Refusing, RequestedAccess, Telling};
 pub use fetch::{FetchAnswer, FetchOp};
 pub use kept_packets::KeptPackets;
 pub use middles::{MiddlePlace, Middles};
@@ -55,7 +55,7 @@ pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
 pub use rnr::rnr_delay;
 pub use sendq::Wqe;
-pub use state::Qp;
+pub use state::QpProtocol;
 pub use tags::MAX_RENDEZVOUS_REQUEST;
 pub use types::{
     Data, DataRef, DelegateError, Executed, KeptPacket, MAX_MESSAGE, PostError, QpEvent, QpParams, SendOp,

@@ -1,10 +1,10 @@
 //! The short way of the packets between the first and the last one of a long message: all have the same length, and none names a place.
 //!
 //! Where their payloads go follows from the message in progress alone, so the caller may place a packet before it knows that the packet is
-//! intact: [`Qp::middles`] returns where and changes nothing. [`Qp::middles_taken`] does what the general way would do.
+//! intact: [`QpProtocol::middles`] returns where and changes nothing. [`QpProtocol::middles_taken`] does what the general way would do.
 
-use crate::state::{Message, charge};
-use crate::{Buffer, Data, MAX_MESSAGE, Qp, SendOp, psn};
+use crate::state::{MessageProgress, charge};
+use crate::{Buffer, Data, MAX_MESSAGE, QpProtocol, SendOp, psn};
 use ferroce_types::{Instant, QpState, Sge};
 use ferroce_wire::{Bth, Operation, Service};
 
@@ -33,7 +33,7 @@ pub enum MiddlePlace<'a> {
     Local(Buffer, &'a [Sge], u64),
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Where this packet's payload goes, if it is the next one of a message in progress, and neither the first nor the last one.
     #[must_use]
     pub fn middles(&self, bth: &Bth) -> Option<Middles<'_>> {
@@ -68,12 +68,12 @@ impl<A: Clone> Qp<A> {
             return None;
         }
         match (bth.opcode.operation, self.resp.message) {
-            (Operation::SendMiddle, Message::Send { done }) if !self.params.tags => {
+            (Operation::SendMiddle, MessageProgress::Send { done }) if !self.params.tags => {
                 let held = self.resp.held.as_ref()?;
                 let room = held.capacity().min(MAX_MESSAGE).saturating_sub(done);
                 Some((MiddlePlace::Local(Buffer::Receive, &held.sges, done), room))
             }
-            (Operation::WriteMiddle, Message::Write { va, rkey, len, done })
+            (Operation::WriteMiddle, MessageProgress::Write { va, rkey, len, done })
                 if self.params.access.remote_write =>
             {
                 // At least a byte comes later.
@@ -107,7 +107,7 @@ impl<A: Clone> Qp<A> {
             .then(|| (MiddlePlace::Local(wqe.buffer(), sges, offset), rest.saturating_sub(1).min(asked)))
     }
 
-    /// The next `count` packets, for which [`Qp::middles`] gave the place, were intact and lie there. `ack_request`: one of them asked for an
+    /// The next `count` packets, for which [`QpProtocol::middles`] gave the place, were intact and lie there. `ack_request`: one of them asked for an
     /// acknowledgement.
     pub fn middles_taken(&mut self, now: Instant, operation: Operation, count: u32, ack_request: bool) {
         let mtu = self.mtu();
@@ -122,9 +122,9 @@ impl<A: Clone> Qp<A> {
             return;
         }
         match &mut self.resp.message {
-            Message::Send { done } => *done += u64::from(bytes),
-            Message::Write { done, .. } => *done += bytes,
-            Message::None | Message::Delegated => return,
+            MessageProgress::Send { done } => *done += u64::from(bytes),
+            MessageProgress::Write { done, .. } => *done += bytes,
+            MessageProgress::None | MessageProgress::Delegated => return,
         }
         if self.is_reliable() {
             self.accept(count, ack_request);

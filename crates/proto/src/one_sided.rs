@@ -3,7 +3,7 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
-use crate::{DataRef, Qp, SendOp, SendRequest};
+use crate::{DataRef, QpProtocol, SendOp, SendRequest};
 use ferroce_types::{Completion, WcOpcode, WcStatus};
 
 impl<A> SendRequest<'_, A> {
@@ -19,7 +19,7 @@ impl<A> SendRequest<'_, A> {
     }
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Whether an RDMA WRITE or READ of one byte or more that is posted now may be carried out at once: all before it have ended, and
     /// the peer is known to expect the PSNs that are sent.
     #[must_use]
@@ -34,7 +34,7 @@ impl<A: Clone> Qp<A> {
             && (!reads || self.params.max_rd_atomic > 0)
     }
 
-    /// The request for which [`Qp::may_reach_peer`] has been asked was carried out: its completion, if it asks for one.
+    /// The request for which [`QpProtocol::may_reach_peer`] has been asked was carried out: its completion, if it asks for one.
     #[must_use]
     #[inline(always)]
     pub fn reached_peer(&mut self, request: &SendRequest<'_, A>) -> Option<Completion> {

@@ -5,7 +5,7 @@
 
 use crate::sendq::Issuer;
 use crate::state::{SMALLEST_CHARGE, Sample};
-use crate::{Buffer, DataRef, Env, Payload, Qp, SendOp, SendRequest, SendWr, psn};
+use crate::{Buffer, DataRef, Env, Payload, QpProtocol, SendOp, SendRequest, SendWr, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 
@@ -62,7 +62,7 @@ impl PlainSend {
     }
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Nothing is unusual: what is posted now may leave at once, after all that was posted before.
     #[inline(always)]
     pub(crate) fn may_send_at_once(&self) -> bool {
@@ -95,7 +95,7 @@ impl<A: Clone> Qp<A> {
         ready.then(|| psn::wire(self.req.next))
     }
 
-    /// The SEND for which [`Qp::plain_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
+    /// The SEND for which [`QpProtocol::plain_psn`] gave the PSN has left. Returns when [`QpProtocol::handle_timeout`] wants to be called for
     /// it, unless that was to be called earlier anyway. Where nothing is lost, `now` is asked only if no other request is waited for.
     #[inline(always)]
     pub fn plain_sent(
@@ -123,7 +123,7 @@ impl<A: Clone> Qp<A> {
         self.req.unfinished_reads > 0
     }
 
-    /// The peer has executed the SEND with this PSN, for which [`Qp::plain_psn`] gave it, and everything before: as an
+    /// The peer has executed the SEND with this PSN, for which [`QpProtocol::plain_psn`] gave it, and everything before: as an
     /// acknowledgement that came as a packet.
     #[inline]
     pub fn plain_executed<E: Env<Address = A>>(&mut self, now: Instant, psn: u32, env: &mut E) {
@@ -136,8 +136,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// As [`Qp::plain_executed`], for requests that need only completions: gives each request that ends to `ended`, with its
-    /// completion if it is signaled. `now` is called only if other packets are outstanding. False: call [`Qp::plain_executed`] for
+    /// As [`QpProtocol::plain_executed`], for requests that need only completions: gives each request that ends to `ended`, with its
+    /// completion if it is signaled. `now` is called only if other packets are outstanding. False: call [`QpProtocol::plain_executed`] for
     /// the rest.
     #[inline]
     pub fn take_executed(
@@ -194,7 +194,7 @@ impl<A: Clone> Qp<A> {
             && self.resp.is_between_messages()
     }
 
-    /// A SEND of `len` bytes that was expected has been placed in its receive. The caller then publishes [`Qp::plain_completion`].
+    /// A SEND of `len` bytes that was expected has been placed in its receive. The caller then publishes [`QpProtocol::plain_completion`].
     #[inline]
     pub fn plain_taken(&mut self, send: &PlainSend, len: usize) {
         self.resp.count_plain(len as u64);

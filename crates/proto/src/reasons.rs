@@ -1,6 +1,6 @@
 //! Reporting why requests fail, and learning it from the peer.
 
-use crate::{Cause, Env, Failure, Payload, PayloadSource, Qp, Telling};
+use crate::{Cause, Env, Failure, Payload, PayloadSource, QpProtocol, Telling};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState, WcStatus};
 use ferroce_wire::Headers;
@@ -16,34 +16,34 @@ const BEFORE_NAK: usize = 4;
 
 /// The payload of an acknowledgement with the number of a reason that its fabric lets it carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
+enum NumberedReason {
     Now(u16),
     Ahead(u16),
 }
 
-fn told(payload: &impl Payload) -> Told {
+fn told(payload: &impl Payload) -> NumberedReason {
     let mut bytes = [0; 2];
     let number = match payload.len() {
         0 | 1 => 0,
         _ => payload.copy_first(&mut bytes).map_or(0, |()| u16::from_le_bytes(bytes)),
     };
-    if payload.len() == BEFORE_NAK { Told::Ahead(number) } else { Told::Now(number) }
+    if payload.len() == BEFORE_NAK { NumberedReason::Ahead(number) } else { NumberedReason::Now(number) }
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// The number of the reason for the NAK with this PSN, as the peer has sent it; 0: none. `None`: the packet isn't a NAK, but
     /// contains the number for the NAK that follows.
     #[cold]
     pub(crate) fn told(&mut self, psn: u64, payload: &impl Payload) -> Option<u16> {
         match told(payload) {
-            Told::Ahead(number) => {
+            NumberedReason::Ahead(number) => {
                 self.req.told_ahead = Some((psn, number));
                 None
             }
-            Told::Now(0) => {
+            NumberedReason::Now(0) => {
                 Some(self.req.told_ahead.filter(|&(of, _)| of == psn).map_or(0, |(_, number)| number))
             }
-            Told::Now(number) => Some(number),
+            NumberedReason::Now(number) => Some(number),
         }
     }
 

@@ -5,7 +5,7 @@
 //! go back to the oldest packet, as does every loss of a peer that has sent no report.
 
 use crate::state::{GapReport, LastRepeat, LostPacket, MOST_KEPT, Recovery, charge};
-use crate::{Cause, Env, Qp, TransmitError};
+use crate::{Cause, Env, QpProtocol, TransmitError};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState};
 
@@ -15,7 +15,7 @@ const NAKS_COUNTED: Duration = Duration::from_millis(10);
 /// Sequence NAKs without a report, one after another, until the peer counts as one that keeps nothing. Reports may be lost.
 const PATIENCE: u8 = 4;
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// The responder misses the oldest unacknowledged packet.
     pub(crate) fn sequence_error<E: Env<Address = A>>(
         &mut self,

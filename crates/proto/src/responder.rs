@@ -2,12 +2,12 @@
 //! 9.9.3, annex A14).
 
 use crate::SrqPlace;
-use crate::state::{Message, Range, Refusal};
-use crate::{Asked, Cause, Env, Payload, PlaceError, Qp, QpEvent, psn};
+use crate::state::{MessageProgress, NakReason, Range};
+use crate::{Cause, Env, Payload, PlaceError, QpEvent, QpProtocol, RequestedAccess, psn};
 use ferroce_types::{Access, AtomicOp, Placement, RemoteAccess, WcStatus};
 use ferroce_wire::{Feth, Headers, NakCode, Opcode, Operation, Reth, Syndrome};
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Takes a request packet of an RC QP or an XRC target.
     pub(crate) fn handle_request<E: Env<Address = A>>(
         &mut self,
@@ -47,8 +47,8 @@ impl<A: Clone> Qp<A> {
         }
         match self.execute_request(headers, payload, env) {
             Ok(psns) => self.accept(psns, headers.bth.ack_request && !wants_data(headers)),
-            Err(Refusal::Delegated) => {}
-            Err(Refusal::NotReady) => self.not_ready_for(number, env),
+            Err(NakReason::Delegated) => {}
+            Err(NakReason::NotReady) => self.not_ready_for(number, env),
             // Dropped: the requests before it have to end first, and the initiator sends it again.
             Err(_) if self.is_delegating() => {}
             Err(refusal) => {
@@ -150,19 +150,19 @@ impl<A: Clone> Qp<A> {
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
-    ) -> Result<u32, Refusal> {
+    ) -> Result<u32, NakReason> {
         let opcode = headers.bth.opcode;
         let place = self.select_srq(headers.xrc_srqn, env)?;
         if place == SrqPlace::OtherProcess && opcode.operation != Operation::ReadRequest {
             // The other process doesn't know what the program has changed of them.
             if !is_allowed(self.params.access, opcode) {
-                return Err(Refusal::QpRights);
+                return Err(NakReason::QpRights);
             }
             return Err(self.delegate(headers, payload, env));
         }
         if self.is_delegating() {
             // This is for the caller to see to.
-            return Err(Refusal::Delegated);
+            return Err(NakReason::Delegated);
         }
         if opcode.is_send() {
             self.execute_send(headers, payload, env)?;
@@ -172,11 +172,11 @@ impl<A: Clone> Qp<A> {
             self.execute_write(headers, payload, env)?;
             return Ok(1);
         }
-        if self.resp.message != Message::None || !(payload.is_empty() || opcode.has_payload()) {
-            return Err(Refusal::Invalid);
+        if self.resp.message != MessageProgress::None || !(payload.is_empty() || opcode.has_payload()) {
+            return Err(NakReason::Invalid);
         }
         if self.answers.outstanding() >= usize::from(self.params.max_dest_rd_atomic) {
-            return Err(Refusal::Depth);
+            return Err(NakReason::Depth);
         }
         match (opcode.operation, headers.reth, headers.atomic) {
             (Operation::ReadRequest, Some(reth), _) => {
@@ -194,7 +194,7 @@ impl<A: Clone> Qp<A> {
             ),
             (Operation::AtomicWrite, Some(reth), _) => self.execute_atomic_write(reth, payload, env),
             (Operation::Flush, Some(reth), _) => self.execute_flush(reth, headers.flush, env),
-            _ => Err(Refusal::Invalid),
+            _ => Err(NakReason::Invalid),
         }
     }
 
@@ -203,14 +203,14 @@ impl<A: Clone> Qp<A> {
         &mut self,
         srqn: Option<u32>,
         env: &mut E,
-    ) -> Result<SrqPlace, Refusal> {
+    ) -> Result<SrqPlace, NakReason> {
         let Some(number) = srqn else { return Ok(SrqPlace::Here) };
         if self.is_midway() && srqn != self.resp.srqn {
-            return Err(Refusal::Invalid);
+            return Err(NakReason::Invalid);
         }
         let place = env.select_srq(number);
         if place == SrqPlace::Nowhere {
-            return Err(Refusal::NoSrq);
+            return Err(NakReason::NoSrq);
         }
         self.resp.srqn = srqn;
         Ok(place)
@@ -222,12 +222,12 @@ impl<A: Clone> Qp<A> {
         srqn: Option<u32>,
         ends: bool,
         env: &mut E,
-    ) -> Result<u32, Refusal> {
+    ) -> Result<u32, NakReason> {
         if !self.params.access.remote_read {
-            return Err(Refusal::QpRights);
+            return Err(NakReason::QpRights);
         }
         if u64::from(reth.dma_len) > crate::MAX_MESSAGE {
-            return Err(Refusal::Invalid);
+            return Err(NakReason::Invalid);
         }
         if reth.dma_len > 0 {
             env.check_remote(reth.rkey, reth.va, u64::from(reth.dma_len), RemoteAccess::Read)?;
@@ -245,12 +245,12 @@ impl<A: Clone> Qp<A> {
         va: u64,
         op: AtomicOp,
         env: &mut E,
-    ) -> Result<u32, Refusal> {
+    ) -> Result<u32, NakReason> {
         if !self.params.access.remote_atomic {
-            return Err(Refusal::QpRights);
+            return Err(NakReason::QpRights);
         }
         if !va.is_multiple_of(8) {
-            return Err(Refusal::Misaligned);
+            return Err(NakReason::Misaligned);
         }
         let original = env.atomic_remote(rkey, va, op)?;
         self.resp.count_message(8);
@@ -265,18 +265,18 @@ impl<A: Clone> Qp<A> {
         reth: Reth,
         payload: &E::Payload<'_>,
         env: &mut E,
-    ) -> Result<u32, Refusal> {
+    ) -> Result<u32, NakReason> {
         if !self.params.access.remote_write {
-            return Err(Refusal::QpRights);
+            return Err(NakReason::QpRights);
         }
         if reth.dma_len != 8 || payload.len() != 8 {
-            return Err(Refusal::Invalid);
+            return Err(NakReason::Invalid);
         }
         if !reth.va.is_multiple_of(8) {
-            return Err(Refusal::Misaligned);
+            return Err(NakReason::Misaligned);
         }
         let mut bytes = [0; 8];
-        payload.copy(&mut bytes).map_err(|PlaceError| Refusal::Invalid)?;
+        payload.copy(&mut bytes).map_err(|PlaceError| NakReason::Invalid)?;
         env.atomic_remote(reth.rkey, reth.va, AtomicOp::Store { value: u64::from_ne_bytes(bytes) })?;
         Ok(self.answer_with_nothing(8))
     }
@@ -287,16 +287,16 @@ impl<A: Clone> Qp<A> {
         reth: Reth,
         feth: Option<Feth>,
         env: &mut E,
-    ) -> Result<u32, Refusal> {
-        let feth = feth.ok_or(Refusal::Invalid)?;
-        let placement = Placement::from_bits(feth.placement).ok_or(Refusal::Invalid)?;
+    ) -> Result<u32, NakReason> {
+        let feth = feth.ok_or(NakReason::Invalid)?;
+        let placement = Placement::from_bits(feth.placement).ok_or(NakReason::Invalid)?;
         if !placement.is_within(self.params.access.flush) {
-            return Err(Refusal::QpRights);
+            return Err(NakReason::QpRights);
         }
         let range = match feth.selectivity {
             0 => Some((reth.va, u64::from(reth.dma_len))),
             1 => None,
-            _ => return Err(Refusal::Invalid),
+            _ => return Err(NakReason::Invalid),
         };
         env.flush_remote(reth.rkey, range, placement)?;
         Ok(self.answer_with_nothing(0))
@@ -311,35 +311,37 @@ impl<A: Clone> Qp<A> {
 
     /// The fields of a request that is being refused: of a WRITE in several packets, address, key and length of its first packet.
     #[cold]
-    fn asked(&self, headers: &Headers, payload: usize) -> Asked {
-        let asked = Asked::of(headers, payload);
+    fn asked(&self, headers: &Headers, payload: usize) -> RequestedAccess {
+        let asked = RequestedAccess::of(headers, payload);
         match self.resp.message {
-            Message::Write { va, rkey, len, .. } => Asked { va, rkey, len: u64::from(len), ..asked },
-            Message::Send { done } => Asked { len: done + asked.len, ..asked },
+            MessageProgress::Write { va, rkey, len, .. } => {
+                RequestedAccess { va, rkey, len: u64::from(len), ..asked }
+            }
+            MessageProgress::Send { done } => RequestedAccess { len: done + asked.len, ..asked },
             _ => asked,
         }
     }
 
     /// Reports to the program why its QP, which isn't in ERR, goes there: in the completion of the receive that the request used,
     /// else by an event (IBTA 9.9.3, classes A and C).
-    pub(crate) fn report_refusal<E: Env<Address = A>>(&mut self, refusal: Refusal, env: &mut E) {
+    pub(crate) fn report_refusal<E: Env<Address = A>>(&mut self, refusal: NakReason, env: &mut E) {
         let status = match refusal {
-            Refusal::TooLong => WcStatus::LocLenErr,
-            Refusal::BadReceive => WcStatus::LocProtErr,
+            NakReason::TooLong => WcStatus::LocLenErr,
+            NakReason::BadReceive => WcStatus::LocProtErr,
             // Of an RDMA WRITE with immediate: the memory that isn't to be written is on this side (IBTA 11.6.2).
-            Refusal::Access | Refusal::Operational => WcStatus::LocAccessErr,
-            Refusal::Invalidation => WcStatus::RemAccessErr,
+            NakReason::Access | NakReason::Operational => WcStatus::LocAccessErr,
+            NakReason::Invalidation => WcStatus::RemAccessErr,
             _ => WcStatus::RemInvReqErr,
         };
-        let remote_memory = matches!(refusal, Refusal::Access | Refusal::Operational);
+        let remote_memory = matches!(refusal, NakReason::Access | NakReason::Operational);
         // A SEND in progress isn't affected by the memory access of a READ before it: its receive is flushed.
-        let concerned = !(remote_memory && matches!(self.resp.message, Message::Send { .. }));
+        let concerned = !(remote_memory && matches!(self.resp.message, MessageProgress::Send { .. }));
         if concerned && let Some(held) = self.resp.take_held() {
             self.complete_held(self.recv_completion(held.wr_id, status), env);
             return;
         }
         env.event(match refusal {
-            Refusal::Access | Refusal::Invalidation | Refusal::Operational | Refusal::NoSrq => {
+            NakReason::Access | NakReason::Invalidation | NakReason::Operational | NakReason::NoSrq => {
                 QpEvent::AccessError
             }
             _ => QpEvent::RequestError,

@@ -2,7 +2,7 @@
 
 use crate::env::Unanswered;
 use crate::state::Requester;
-use crate::{Cause, Env, Qp, QpParams};
+use crate::{Cause, Env, QpParams, QpProtocol};
 use core::time::Duration;
 use ferroce_types::Instant;
 
@@ -52,7 +52,7 @@ pub const fn ack_timeout(exponent: u8) -> Option<Duration> {
     }
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Starts again at the oldest unacknowledged packet.
     pub(crate) fn go_back(&mut self, now: Instant) {
         let head = self.sq.head();

@@ -2,9 +2,9 @@
 //! adapter carries out a rendezvous.
 
 use crate::sendq::{Issuer, Wqe};
-use crate::state::{Refusal, Tagged, begins, ends};
+use crate::state::{NakReason, Tagged, begins, ends};
 use crate::{
-    DataRef, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, SendOp, SendRequest, TagInfo, Taken,
+    DataRef, Env, MAX_MESSAGE, Payload, PlaceError, QpEvent, QpProtocol, SendOp, SendRequest, TagInfo, Taken,
 };
 use ferroce_types::{Completion, RecvWqe, Sge, SgeList, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
@@ -12,22 +12,23 @@ use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
 /// Bytes of the longest request of a rendezvous, headers included: it has to fit into any packet.
 pub const MAX_RENDEZVOUS_REQUEST: usize = 256;
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Reads the header of a message whose first packet this is, and takes what the message goes to.
     pub(crate) fn take_tagged<E: Env<Address = A>>(
         &mut self,
         opcode: Opcode,
         payload: &E::Payload<'_>,
         env: &mut E,
-    ) -> Result<RecvWqe, Refusal> {
+    ) -> Result<RecvWqe, NakReason> {
         let (header, rendezvous) = read_headers(payload)?;
         if let Some(rvh) = rendezvous {
             let whole = begins(opcode) && ends(opcode) && payload.len() <= MAX_RENDEZVOUS_REQUEST;
             if !whole || u64::from(rvh.len) > MAX_MESSAGE {
-                return Err(Refusal::Invalid);
+                return Err(NakReason::Invalid);
             }
         }
-        let Taken { receive, matched, sync_required } = env.next_tagged(&header).ok_or(Refusal::NotReady)?;
+        let Taken { receive, matched, sync_required } =
+            env.next_tagged(&header).ok_or(NakReason::NotReady)?;
         let rendezvous = rendezvous.filter(|_| matched);
         self.resp.tagged = Some(Tagged { header, matched, sync_required, rendezvous });
         Ok(receive)
@@ -97,16 +98,16 @@ impl<A: Clone> Qp<A> {
 }
 
 /// The headers at the front of a message.
-fn read_headers(payload: &impl Payload) -> Result<(Tmh, Option<Rvh>), Refusal> {
+fn read_headers(payload: &impl Payload) -> Result<(Tmh, Option<Rvh>), NakReason> {
     let mut bytes = [0; Tmh::LEN + Rvh::LEN];
     let there = bytes.len().min(payload.len());
-    payload.copy_first(&mut bytes[..there]).map_err(|PlaceError| Refusal::Invalid)?;
-    let (tmh, rest) = bytes[..there].split_first_chunk().ok_or(Refusal::Invalid)?;
-    let header = Tmh::parse(tmh).ok_or(Refusal::Invalid)?;
+    payload.copy_first(&mut bytes[..there]).map_err(|PlaceError| NakReason::Invalid)?;
+    let (tmh, rest) = bytes[..there].split_first_chunk().ok_or(NakReason::Invalid)?;
+    let header = Tmh::parse(tmh).ok_or(NakReason::Invalid)?;
     if header.operation != TagOperation::Rendezvous {
         return Ok((header, None));
     }
-    let rvh = rest.first_chunk().ok_or(Refusal::Invalid)?;
+    let rvh = rest.first_chunk().ok_or(NakReason::Invalid)?;
     Ok((header, Some(Rvh::parse(rvh))))
 }
 

@@ -1,10 +1,10 @@
 //! Unreliable connections (IBTA 9.8.2): nothing is acknowledged, and a message that loses a packet is gone.
 
-use crate::state::{Message, Refusal, begins};
-use crate::{Asked, Env, Payload as _, Qp, psn};
+use crate::state::{MessageProgress, NakReason, begins};
+use crate::{Env, Payload as _, QpProtocol, RequestedAccess, psn};
 use ferroce_wire::Headers;
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Takes a request packet of a UC QP. Errors drop the message in silence and keep the receive for the next one; only
     /// a receive whose own memory is wrong ends the QP.
     pub(crate) fn handle_unacknowledged<E: Env<Address = A>>(
@@ -23,12 +23,12 @@ impl<A: Clone> Qp<A> {
         if number > self.resp.expected {
             self.counters.out_of_order += 1;
         }
-        if (number > self.resp.expected || begins(opcode)) && self.resp.message != Message::None {
+        if (number > self.resp.expected || begins(opcode)) && self.resp.message != MessageProgress::None {
             self.counters.dropped_messages += 1;
-            self.resp.message = Message::None;
+            self.resp.message = MessageProgress::None;
         }
         self.resp.expected = number + 1;
-        if self.resp.message == Message::None && !begins(opcode) {
+        if self.resp.message == MessageProgress::None && !begins(opcode) {
             // The rest of a message that was lost.
             return;
         }
@@ -39,15 +39,15 @@ impl<A: Clone> Qp<A> {
         };
         match result {
             Ok(()) => {}
-            Err(Refusal::BadReceive) => {
-                let asked = Asked::of(headers, payload.len());
-                self.note_failure(Refusal::BadReceive.cause(asked), false, env);
-                self.report_refusal(Refusal::BadReceive, env);
+            Err(NakReason::BadReceive) => {
+                let asked = RequestedAccess::of(headers, payload.len());
+                self.note_failure(NakReason::BadReceive.cause(asked), false, env);
+                self.report_refusal(NakReason::BadReceive, env);
                 self.enter_error(env);
             }
             Err(_) => {
                 self.counters.dropped_messages += 1;
-                self.resp.message = Message::None;
+                self.resp.message = MessageProgress::None;
             }
         }
     }

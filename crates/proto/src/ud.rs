@@ -1,7 +1,9 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet is one message, to and from anybody who knows the Q_Key.
 
-use crate::state::Refusal;
-use crate::{Asked, Buffer, Cause, Env, Failure, NoReceive, Payload, Qp, UdTarget, Violation, psn};
+use crate::state::NakReason;
+use crate::{
+    Buffer, Cause, Env, Failure, NoReceive, Payload, QpProtocol, RequestedAccess, UdTarget, Violation, psn,
+};
 use ferroce_types::{WcStatus, vendor_err};
 use ferroce_wire::{Deth, Headers};
 
@@ -10,7 +12,7 @@ const GRH: u64 = 40;
 /// A work request's Q_Key with this bit asks for the QP's own (IBTA 10.2.5).
 const PRIVILEGED: u32 = 1 << 31;
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Completes the headers of a datagram for `target`.
     pub(crate) fn address(&self, headers: &mut Headers, target: &UdTarget<A>) {
         headers.bth.dest_qp = target.qpn & 0x00ff_ffff;
@@ -63,8 +65,8 @@ impl<A: Clone> Qp<A> {
             self.resp.count_message(payload.len() as u64);
         }
         if completion.status != WcStatus::Success {
-            let asked = Asked::of(headers, payload.len());
-            let cause = Refusal::BadReceive.cause(asked);
+            let asked = RequestedAccess::of(headers, payload.len());
+            let cause = NakReason::BadReceive.cause(asked);
             let flushed = self.sq.len();
             let params = &self.params;
             let failure = Failure { cause, params, request: None, len: 0, receive: Some(&receive), flushed };

@@ -1,9 +1,9 @@
 //! The requester of UC and UD: each request ends when its last packet has left.
 
-use crate::{Cause, Env, Qp, TransmitError};
+use crate::{Cause, Env, QpProtocol, TransmitError};
 use ferroce_types::{Instant, QpState, WcStatus};
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Sends requests until the budget, the pace, the fabric or the queue ends it; `true` for the budget.
     pub(crate) fn send_unacknowledged<E: Env<Address = A>>(
         &mut self,

@@ -6,7 +6,7 @@ use crate::licences::Licences;
 use crate::unplaced::Unplaced;
 use crate::wait::Boot;
 use ferroce_buffers::{Ended, Event, Fault, QpAttributes, QpService, Rights, Tap};
-use ferroce_proto::Qp;
+use ferroce_proto::QpProtocol;
 use ferroce_types::{Completion, Instant, RecvWqe};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
@@ -160,7 +160,7 @@ impl Side {
 
 #[derive(Debug)]
 pub(crate) struct QpState {
-    pub(crate) qp: Qp<Ipv4Addr>,
+    pub(crate) qp: QpProtocol<Ipv4Addr>,
     pub(crate) side: Side,
     /// The timer that the world has.
     pub(crate) timer: Option<Instant>,

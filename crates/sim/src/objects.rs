@@ -7,7 +7,7 @@ use crate::world::Host;
 use ferroce_buffers::{
     ConnectedTo, Ended, Error, Event, Exposure, Kind, QpAttributes, QpService, Registration, Rights, Tap,
 };
-use ferroce_proto::{Qp, QpParams, SendRequest, UdTarget};
+use ferroce_proto::{QpParams, QpProtocol, SendRequest, UdTarget};
 use ferroce_types::{Access, QpState as TransportState, RecvWqe, SgeList};
 use ferroce_wire::Service;
 use std::collections::VecDeque;
@@ -142,7 +142,7 @@ impl SimDomain {
             QpService::Unreliable => Service::Uc,
             QpService::Datagram => Service::Ud,
         };
-        let mut qp = Qp::new(service, qpn, limits.send_depth);
+        let mut qp = QpProtocol::new(service, qpn, limits.send_depth);
         *qp.params_mut() = QpParams {
             access: Access {
                 remote_write: true,

@@ -4,7 +4,9 @@ use crate::adapter::{Key, User};
 use crate::keys::key_fault;
 use ferroce_buffers::{Fault, Status};
 use ferroce_explain::{KeyFault, Reason};
-use ferroce_proto::{Asked, Cause, Data, Failure, Refusing, SendOp, SendWr, ack_timeout, rnr_delay};
+use ferroce_proto::{
+    Cause, Data, Failure, Refusing, RequestedAccess, SendOp, SendWr, ack_timeout, rnr_delay,
+};
 use ferroce_types::{Sge, WcStatus, vendor_err};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -49,7 +51,7 @@ pub(crate) fn reason(keys: &BTreeMap<u32, Key>, user: User, failure: &Failure<'_
 fn refusal(
     keys: &BTreeMap<u32, Key>,
     user: User,
-    (why, asked): (Refusing, Asked),
+    (why, asked): (Refusing, RequestedAccess),
     failure: &Failure<'_, Ipv4Addr>,
 ) -> Reason {
     match why {

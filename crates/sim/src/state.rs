@@ -11,7 +11,7 @@ use crate::reasons;
 use crate::trace::{Trace, TraceEvent, What};
 use crate::wait::{Boot, ProgramState};
 use ferroce_buffers::{Ended, Stamp};
-use ferroce_proto::Qp;
+use ferroce_proto::QpProtocol;
 use ferroce_types::{Completion, Instant, QpState as TransportState, WcStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -174,7 +174,7 @@ impl State {
         &mut self,
         host: usize,
         qpn: u32,
-    ) -> Option<(&mut Qp<Ipv4Addr>, QpEnv<'_>, &mut Option<Instant>)> {
+    ) -> Option<(&mut QpProtocol<Ipv4Addr>, QpEnv<'_>, &mut Option<Instant>)> {
         let marks = |faults: &Faults| faults.marks_from.is_some();
         let of_a_link = |link: &LinkState| link.faults.as_ref().is_some_and(marks);
         let ecn = marks(&self.faults) || self.links.values().any(of_a_link);
@@ -253,7 +253,7 @@ impl State {
         &mut self,
         host: usize,
         qpn: u32,
-        f: impl FnOnce(&mut Qp<Ipv4Addr>, &mut QpEnv<'_>) -> R,
+        f: impl FnOnce(&mut QpProtocol<Ipv4Addr>, &mut QpEnv<'_>) -> R,
     ) -> Option<R> {
         let (qp, mut env, _) = self.qp(host, qpn)?;
         let result = f(qp, &mut env);

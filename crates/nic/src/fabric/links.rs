@@ -270,7 +270,7 @@ impl Adapter {
         let Some(qp) = self.receiver(first.packet.headers.bth.dest_qp, first.link()) else { return };
         qp.note_unserved(first.link());
         let now = clock::now();
-        let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
+        let handle = |proto: &mut ferroce_proto::QpProtocol<_>, env: &mut QpEnv<'_>| {
             let ends = (proto.qpn(), proto.params().dest_qpn);
             for received in packets {
                 let packet = &received.packet;
@@ -308,7 +308,7 @@ impl Adapter {
         }
         qp.note_unserved(run.link());
         let now = clock::now();
-        let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
+        let handle = |proto: &mut ferroce_proto::QpProtocol<_>, env: &mut QpEnv<'_>| {
             // A QP sends such packets after a packet of its peer has come through shared memory. So if this QP has another path
             // now, they belong to an earlier connection.
             let link = run.link();

@@ -43,7 +43,7 @@ impl Qp {
 #[cold]
 pub(super) fn work(
     flushed: &mut bool,
-    proto: &mut ferroce_proto::Qp<Arc<Ah>>,
+    proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
     listing: &mut Listing,
     env: &mut QpEnv<'_>,
     now: Instant,
@@ -54,7 +54,12 @@ pub(super) fn work(
 }
 
 /// Flushes what a broken QP has, once.
-fn flush(flushed: &mut bool, proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>, now: Instant) {
+fn flush(
+    flushed: &mut bool,
+    proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+    env: &mut QpEnv<'_>,
+    now: Instant,
+) {
     if std::mem::replace(flushed, true) {
         return;
     }

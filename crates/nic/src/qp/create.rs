@@ -92,7 +92,7 @@ impl Qp {
         let rq = RecvQueue::new(pd, QueueKind::Receive, cap.max_recv_wr, cap.max_recv_sge)?;
         let sq = ring_for(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
         let make = |qpn| {
-            let mut proto = ferroce_proto::Qp::new(service, qpn, cap.max_send_wr);
+            let mut proto = ferroce_proto::QpProtocol::new(service, qpn, cap.max_send_wr);
             proto.place_send_queue(sq);
             Arc::new(Self {
                 qpn,

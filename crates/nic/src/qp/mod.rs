@@ -74,7 +74,7 @@ struct LockedQp {
     was_reset: bool,
     /// What a broken QP still has is flushed, or was tried to be.
     flushed: bool,
-    proto: ferroce_proto::Qp<Arc<Ah>>,
+    proto: ferroce_proto::QpProtocol<Arc<Ah>>,
     attr: QpAttr,
     path: Option<Path>,
     /// The last try to go by UDP instead has failed.

@@ -340,7 +340,7 @@ impl Qp {
     #[inline]
     fn received(
         &self,
-        proto: &ferroce_proto::Qp<Arc<Ah>>,
+        proto: &ferroce_proto::QpProtocol<Arc<Ah>>,
         send: &PlainSend,
         (len, wr_id): (usize, u64),
     ) -> Completion {
@@ -400,7 +400,7 @@ impl QpEnv<'_> {
     #[inline]
     pub(crate) fn handle_compact(
         &mut self,
-        proto: &mut ferroce_proto::Qp<Arc<Ah>>,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
         link: &Link,
         packet: &CompactRecord,
         by_position: bool,

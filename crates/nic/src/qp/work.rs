@@ -20,7 +20,7 @@ impl Qp {
         self: &Arc<Self>,
         work: &mut ThreadBuffers,
         now: Instant,
-        f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
+        f: impl FnOnce(&mut ferroce_proto::QpProtocol<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
         let mut inner = self.inner.lock();
         self.work_locked(&mut inner, work, now, f);
@@ -31,7 +31,7 @@ impl Qp {
         self: &Arc<Self>,
         work: &mut ThreadBuffers,
         now: Instant,
-        f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
+        f: impl FnOnce(&mut ferroce_proto::QpProtocol<Arc<Ah>>, &mut QpEnv<'_>),
     ) -> bool {
         let Some(mut inner) = self.inner.try_lock() else { return false };
         self.work_locked(&mut inner, work, now, f);
@@ -60,7 +60,7 @@ impl Qp {
         inner: &mut LockedQp,
         work: &mut ThreadBuffers,
         now: Instant,
-        f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
+        f: impl FnOnce(&mut ferroce_proto::QpProtocol<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
         let unwinding = EndsOnPanic(self);
         let dead = self.unconfirmed_link(inner).is_some_and(|link| link.is_dead());
@@ -145,7 +145,7 @@ impl Qp {
 
 /// The QP can't be used any more: raises `QpEvent::Fatal` and flushes the requests.
 #[cold]
-fn end(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>) {
+fn end(proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>, env: &mut QpEnv<'_>) {
     if !matches!(proto.state(), QpState::Reset | QpState::Err) {
         env.event(QpEvent::Fatal);
         proto.set_state(QpState::Err, env);

@@ -18,7 +18,7 @@ const MAX_BACKLOG_BYTES: usize = 16 << 20;
 const MAX_DELEGATED: usize = 64;
 const MAX_DELEGATED_BYTES: usize = 128 << 10;
 
-type Proto = ferroce_proto::Qp<Arc<Ah>>;
+type Proto = ferroce_proto::QpProtocol<Arc<Ah>>;
 
 impl QpEnv<'_> {
     /// Must a request wait, for others or until its SRQ's process is reached? Then it is kept.

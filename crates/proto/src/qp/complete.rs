@@ -2,10 +2,10 @@
 
 use crate::sendq::{Issuer, Wqe};
 use crate::state::Answers;
-use crate::{Cause, Env, Qp, QpEvent, SendOp};
+use crate::{Cause, Env, QpEvent, QpProtocol, SendOp};
 use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Ends the oldest send request.
     pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
         let Some(wqe) = self.sq.pop() else { return };

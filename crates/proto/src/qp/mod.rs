@@ -5,7 +5,7 @@ mod post;
 
 use crate::sendq::{SendQueue, Wqe};
 use crate::state::{Answers, Requester, Responder};
-use crate::{Counters, Env, Qp, QpParams, RateLimit, SendWr, Violation};
+use crate::{Counters, Env, QpParams, QpProtocol, RateLimit, SendWr, Violation};
 use ferroce_ring::EntryRing;
 use ferroce_types::{Instant, QpState};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
@@ -24,7 +24,7 @@ pub struct Oldest<'a, A> {
     pub not_ready_since: Option<Instant>,
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// A QP in RESET. `service` is RC, XRC, UC or UD; `max_send_wr` bounds the send queue, whose memory grows with its use.
     #[must_use]
     pub fn new(service: Service, qpn: u32, max_send_wr: u32) -> Self {
@@ -245,7 +245,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Whether [`Qp::transmit`] may have something to send, regardless of the window and of the fabric, which may still forbid it.
+    /// Whether [`QpProtocol::transmit`] may have something to send, regardless of the window and of the fabric, which may still forbid it.
     #[must_use]
     #[inline]
     pub fn wants_transmit(&self) -> bool {
@@ -331,14 +331,14 @@ impl<A: Clone> Qp<A> {
     }
 
     /// After a batch of packets: sends the one coalesced ACK (or the NAK) that is owed, and results of atomics before
-    /// it. What the fabric doesn't take now follows from [`Qp::transmit`].
+    /// it. What the fabric doesn't take now follows from [`QpProtocol::transmit`].
     pub fn flush_acks<E: Env<Address = A>>(&mut self, env: &mut E) {
         if self.is_reliable() {
             self.send_short_answers(env);
         }
     }
 
-    /// Lets timers that are due run out. The caller calls [`Qp::transmit`] afterwards.
+    /// Lets timers that are due run out. The caller calls [`QpProtocol::transmit`] afterwards.
     pub fn handle_timeout<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         if self.req.paced_until.is_some_and(|at| at <= now) {
             self.req.paced_until = None;
@@ -348,7 +348,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// When [`Qp::handle_timeout`] wants to be called; earlier calls do no harm.
+    /// When [`QpProtocol::handle_timeout`] wants to be called; earlier calls do no harm.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.req.next_timeout()

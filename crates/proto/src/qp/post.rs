@@ -1,12 +1,12 @@
 //! What is taken into the send queue.
 
 use crate::sendq::{Issuer, Wqe};
-use crate::{Data, DataRef, MAX_MESSAGE, PostError, Qp, SendOp, SendRequest};
+use crate::{Data, DataRef, MAX_MESSAGE, PostError, QpProtocol, SendOp, SendRequest};
 use ferroce_types::QpState;
 use ferroce_wire::Service;
 
-impl<A: Clone> Qp<A> {
-    /// Takes a send work request. Nothing leaves before [`Qp::transmit`]; in ERR and SQE that call flushes it.
+impl<A: Clone> QpProtocol<A> {
+    /// Takes a send work request. Nothing leaves before [`QpProtocol::transmit`]; in ERR and SQE that call flushes it.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -24,7 +24,7 @@ impl<A: Clone> Qp<A> {
 
     /// Whether what was posted last may wait for the next acknowledgement, so that it leaves in one train with what is posted until then: it
     /// is short, and many packets before it aren't acknowledged yet. An acknowledgement, or the timer that waits for it, has
-    /// [`Qp::transmit`] called.
+    /// [`QpProtocol::transmit`] called.
     #[must_use]
     pub fn may_wait_for_more(&self) -> bool {
         /// Requests that leave together.
@@ -48,7 +48,7 @@ impl<A: Clone> Qp<A> {
         self.req.next - self.req.una >= UNDER_WAY
     }
 
-    /// Whether [`Qp::post_send`] would take a send work request after `before` others.
+    /// Whether [`QpProtocol::post_send`] would take a send work request after `before` others.
     ///
     /// # Errors
     /// See [`PostError`].

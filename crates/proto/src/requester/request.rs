@@ -1,20 +1,20 @@
 //! A request packet: headers and payload of a work request's packet with a given number.
 
 use crate::sendq::Wqe;
-use crate::{Data, PayloadSource, Qp, SendOp, psn};
+use crate::{Data, PayloadSource, QpProtocol, SendOp, psn};
 use ferroce_wire::{AtomicEth, Feth, Headers, Operation, Reth};
 
 /// What the next request packet is.
-pub(crate) struct Request<'a> {
+pub(crate) struct NextRequest<'a> {
     pub(crate) headers: Headers,
     pub(crate) source: PayloadSource<'a>,
     /// Bytes of payload.
     pub(crate) bytes: u32,
 }
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Builds packet `packet` of a work request (for a READ: the request for `psns` response packets from there).
-    pub(crate) fn request<'a>(&self, wqe: &'a Wqe<A>, packet: u32, psns: u32) -> Request<'a> {
+    pub(crate) fn request<'a>(&self, wqe: &'a Wqe<A>, packet: u32, psns: u32) -> NextRequest<'a> {
         let mtu = self.mtu();
         let (offset, bytes) = wqe.slice(packet, mtu);
         let operation = operation(&wqe.wr.op, packet == 0, packet + 1 == wqe.packets);
@@ -63,7 +63,7 @@ impl<A: Clone> Qp<A> {
                 _ => {}
             }
         }
-        Request { headers, source, bytes: sent }
+        NextRequest { headers, source, bytes: sent }
     }
 }
 

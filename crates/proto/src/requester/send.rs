@@ -1,7 +1,7 @@
 //! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
 
 use crate::state::{Sample, charge};
-use crate::{Cause, Env, Qp, SendOp, TransmitError};
+use crate::{Cause, Env, QpProtocol, SendOp, TransmitError};
 use ferroce_types::{Instant, QpState, WcStatus};
 
 /// Bytes that may be carried out without packets at once, however little of the budget is left: where the kernel copies, each copy
@@ -13,7 +13,7 @@ const SHORTEST_READ: u32 = 4;
 /// Bytes of one READ request's answer, at most.
 const LONGEST_READ: u64 = 1 << 20;
 
-impl<A: Clone> Qp<A> {
+impl<A: Clone> QpProtocol<A> {
     /// Sends requests until the budget, the window, the fabric, a fence or the queue ends it; `true` for the budget.
     pub(crate) fn send_requests<E: Env<Address = A>>(
         &mut self,

@@ -4,7 +4,7 @@ use ferroce_wire::Opcode;
 
 /// The message of several packets that is in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Message {
+pub(crate) enum MessageProgress {
     #[default]
     None,
     /// A SEND; `done` bytes have been placed into the held receive.

@@ -14,9 +14,9 @@ mod tagged;
 pub(crate) use answers::{Answer, Answers, Owed, Range, Read};
 pub(crate) use delegated::{Delegated, DelegatedRequest};
 pub(crate) use kept::{KeptNumbers, MOST_KEPT, PsnSet};
-pub(crate) use message::{Message, begins, ends};
+pub(crate) use message::{MessageProgress, begins, ends};
 pub(crate) use recovery::{LastRepeat, LostPacket, Recovery};
-pub(crate) use refusal::Refusal;
+pub(crate) use refusal::NakReason;
 pub(crate) use report::GapReport;
 pub(crate) use requester::{Requester, SMALLEST_CHARGE, Sample, charge};
 pub(crate) use responder::Responder;
@@ -29,10 +29,10 @@ use ferroce_wire::Service;
 
 /// A queue pair of service RC, XRC, UC or UD. `A` is the environment's address handle.
 ///
-/// The caller serialises all calls. After [`Qp::post_send`], [`Qp::handle_packet`], [`Qp::handle_timeout`] or a change
-/// of state it calls [`Qp::transmit`], and after a batch of packets [`Qp::flush_acks`].
+/// The caller serialises all calls. After [`QpProtocol::post_send`], [`QpProtocol::handle_packet`], [`QpProtocol::handle_timeout`] or a change
+/// of state it calls [`QpProtocol::transmit`], and after a batch of packets [`QpProtocol::flush_acks`].
 #[derive(Debug)]
-pub struct Qp<A> {
+pub struct QpProtocol<A> {
     pub(crate) service: Service,
     pub(crate) qpn: u32,
     pub(crate) state: QpState,
@@ -42,7 +42,7 @@ pub struct Qp<A> {
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
     pub(crate) answers: Answers,
-    /// Why it has failed ([`Qp::reason`]).
+    /// Why it has failed ([`QpProtocol::reason`]).
     pub(crate) reason: u16,
     pub(crate) told_posted_after: bool,
 }

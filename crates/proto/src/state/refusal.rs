@@ -1,12 +1,12 @@
 //! Why a request is refused, and the NAK for it.
 
-use crate::{Asked, Cause, PlaceError, Refusing};
+use crate::{Cause, PlaceError, Refusing, RequestedAccess};
 use ferroce_types::RemoteError;
 use ferroce_wire::NakCode;
 
 /// Why a request isn't executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum NakReason {
     /// No receive is posted: RNR NAK, and nothing has changed.
     NotReady,
     /// Wrong sequence of opcodes, wrong length, unsupported: NAK invalid request.
@@ -35,52 +35,52 @@ pub(crate) enum Refusal {
     Delegated,
 }
 
-impl From<PlaceError> for Refusal {
+impl From<PlaceError> for NakReason {
     fn from(PlaceError: PlaceError) -> Self {
-        Refusal::BadReceive
+        NakReason::BadReceive
     }
 }
 
-impl From<RemoteError> for Refusal {
+impl From<RemoteError> for NakReason {
     fn from(error: RemoteError) -> Self {
         match error {
-            RemoteError::Access => Refusal::Access,
-            RemoteError::Operational => Refusal::Operational,
+            RemoteError::Access => NakReason::Access,
+            RemoteError::Operational => NakReason::Operational,
         }
     }
 }
 
-impl Refusal {
+impl NakReason {
     pub(crate) const fn nak(self) -> NakCode {
         match self {
-            Refusal::NotReady
-            | Refusal::Invalid
-            | Refusal::QpRights
-            | Refusal::Depth
-            | Refusal::Misaligned
-            | Refusal::PacketLength
-            | Refusal::TooLong
-            | Refusal::NoSrq
-            | Refusal::Delegated => NakCode::InvalidRequest,
-            Refusal::Access | Refusal::Invalidation => NakCode::RemoteAccessError,
-            Refusal::Operational | Refusal::BadReceive => NakCode::RemoteOperationalError,
+            NakReason::NotReady
+            | NakReason::Invalid
+            | NakReason::QpRights
+            | NakReason::Depth
+            | NakReason::Misaligned
+            | NakReason::PacketLength
+            | NakReason::TooLong
+            | NakReason::NoSrq
+            | NakReason::Delegated => NakCode::InvalidRequest,
+            NakReason::Access | NakReason::Invalidation => NakCode::RemoteAccessError,
+            NakReason::Operational | NakReason::BadReceive => NakCode::RemoteOperationalError,
         }
     }
 
     /// The cause to report.
-    pub(crate) const fn cause(self, asked: Asked) -> Cause {
+    pub(crate) const fn cause(self, asked: RequestedAccess) -> Cause {
         let why = match self {
-            Refusal::QpRights => Refusing::QpRights,
-            Refusal::Depth => Refusing::Depth,
-            Refusal::Misaligned => Refusing::Misaligned,
-            Refusal::PacketLength => Refusing::PacketLength,
-            Refusal::TooLong => Refusing::TooLong,
-            Refusal::Access => Refusing::Access(asked.access()),
-            Refusal::Operational => Refusing::Gone(asked.access()),
-            Refusal::Invalidation => Refusing::Invalidation,
-            Refusal::BadReceive => Refusing::Receive,
-            Refusal::NoSrq => Refusing::NoSrq,
-            Refusal::Invalid | Refusal::NotReady | Refusal::Delegated => Refusing::Malformed,
+            NakReason::QpRights => Refusing::QpRights,
+            NakReason::Depth => Refusing::Depth,
+            NakReason::Misaligned => Refusing::Misaligned,
+            NakReason::PacketLength => Refusing::PacketLength,
+            NakReason::TooLong => Refusing::TooLong,
+            NakReason::Access => Refusing::Access(asked.access()),
+            NakReason::Operational => Refusing::Gone(asked.access()),
+            NakReason::Invalidation => Refusing::Invalidation,
+            NakReason::BadReceive => Refusing::Receive,
+            NakReason::NoSrq => Refusing::NoSrq,
+            NakReason::Invalid | NakReason::NotReady | NakReason::Delegated => Refusing::Malformed,
         };
         Cause::Refuses { why, asked }
     }

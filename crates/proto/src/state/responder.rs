@@ -1,6 +1,6 @@
 //! What a responder remembers.
 
-use super::{Delegated, KeptNumbers, Message, Tagged};
+use super::{Delegated, KeptNumbers, MessageProgress, Tagged};
 use crate::{Counters, psn};
 use ferroce_types::RecvWqe;
 
@@ -16,7 +16,7 @@ pub(crate) struct Responder {
     pub(crate) messages: u64,
     /// Bytes of all of them.
     pub(crate) bytes: u64,
-    pub(crate) message: Message,
+    pub(crate) message: MessageProgress,
     /// The receive taken for the message in progress (UC keeps it when the message is lost).
     pub(crate) held: Option<RecvWqe>,
     /// What a tag-matching SRQ makes of the message that has a receive.
@@ -54,7 +54,7 @@ impl Responder {
     /// No message is in progress, no request is missing, and none is with another process.
     #[inline]
     pub(crate) fn is_between_messages(&self) -> bool {
-        self.message == Message::None
+        self.message == MessageProgress::None
             && self.held.is_none()
             && self.gap.is_none()
             && self.delegated.is_empty()
@@ -62,7 +62,7 @@ impl Responder {
 
     /// The receive that a message in progress uses.
     pub(crate) fn take_held(&mut self) -> Option<RecvWqe> {
-        self.message = Message::None;
+        self.message = MessageProgress::None;
         self.held.take()
     }
 

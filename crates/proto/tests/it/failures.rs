@@ -3,7 +3,7 @@
 
 use crate::host::{ALL, BASE, REASON, Region, THERE};
 use crate::net::{Pair, READ, WRITE, datagram, params, wr};
-use ferroce_proto::{Asked, Cause, QpParams, Refusing, SendOp, Telling};
+use ferroce_proto::{Cause, QpParams, Refusing, RequestedAccess, SendOp, Telling};
 use ferroce_types::{Access, QpState, RemoteAccess, WcStatus};
 use ferroce_wire::{Operation, Service};
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn both_sides_tell_a_refusal_once_and_name_what_they_know() {
         let status = WcStatus::RemAccessErr;
         assert_eq!(p.a.host.failures, [(refused(status), Some(2), None, 2)]);
         let operation = if mtu == 1024 { Operation::WriteFirst } else { Operation::WriteOnly };
-        let asked = Asked {
+        let asked = RequestedAccess {
             operation,
             va: THERE,
             rkey: 0x400,

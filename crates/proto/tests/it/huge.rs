@@ -1,8 +1,8 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Buffer, Data, Env, NoReceive, Payload, PayloadSource, PlaceError, Qp, QpEvent, QpParams, SendOp, SendWr,
-    TransmitError,
+    Buffer, Data, Env, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, QpParams, QpProtocol, SendOp,
+    SendWr, TransmitError,
 };
 use ferroce_types::{
     Access, AtomicOp, BindMw, Completion, Instant, Placement, QpState, RecvWqe, RemoteAccess, RemoteError,
@@ -158,7 +158,7 @@ fn exchange(op: SendOp, mtu: u32) -> (Counter, Counter) {
         ..QpParams::default()
     };
     let mut now = Instant(0);
-    let mut sides = [(); 2].map(|()| (Qp::new(Service::Rc, 1, 8), Counter::default()));
+    let mut sides = [(); 2].map(|()| (QpProtocol::new(Service::Rc, 1, 8), Counter::default()));
     for (qp, env) in &mut sides {
         *qp.params_mut() = params;
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {

@@ -3,8 +3,8 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Data, Env as _, FetchAnswer, FetchOp, MiddlePlace, PlainSend, Qp, QpParams, SendOp, SendWr, Telling,
-    UdTarget,
+    Data, Env as _, FetchAnswer, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, SendOp, SendWr,
+    Telling, UdTarget,
 };
 use ferroce_types::{Access, AtomicOp, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service};
@@ -72,7 +72,7 @@ pub const CLEAN: Faults =
 pub type Filter = Option<Box<dyn FnMut(&Frame) -> bool>>;
 
 pub struct Side {
-    pub qp: Qp<u32>,
+    pub qp: QpProtocol<u32>,
     pub host: Host,
 }
 
@@ -130,7 +130,7 @@ impl Pair {
     /// Both QPs in RESET with their attributes set.
     pub fn down(service: Service, a: QpParams, b: QpParams, psn: u32) -> Self {
         let side = |qpn, peer, params: QpParams, sq, rq| {
-            let mut qp = Qp::new(service, qpn, 4096);
+            let mut qp = QpProtocol::new(service, qpn, 4096);
             *qp.params_mut() = QpParams { dest_qpn: peer, sq_psn: sq, rq_psn: rq, ..params };
             let mut host = Host::new(4 << 20);
             host.srq = params.srq;

@@ -4,13 +4,13 @@ use crate::crafted::{answers, frame};
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, READ, WRITE, params, wr};
 use core::time::Duration;
-use ferroce_proto::{Data, PostError, Qp, QpEvent, QpParams, SendOp};
+use ferroce_proto::{Data, PostError, QpEvent, QpParams, QpProtocol, SendOp};
 use ferroce_types::{QpState, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 #[test]
 fn idle_qp_is_small() {
-    assert!(size_of::<Qp<u32>>() <= 1536, "{}", size_of::<Qp<u32>>());
+    assert!(size_of::<QpProtocol<u32>>() <= 1536, "{}", size_of::<QpProtocol<u32>>());
 }
 
 #[test]

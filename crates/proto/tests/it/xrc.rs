@@ -4,7 +4,7 @@ use crate::host::{ALL, BASE, Frame, Host, Region, THERE, pattern};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::cell::RefCell;
 use core::time::Duration;
-use ferroce_proto::{Executed, Qp, QpEvent, QpParams, SendOp, SendWr};
+use ferroce_proto::{Executed, QpEvent, QpParams, QpProtocol, SendOp, SendWr};
 use ferroce_types::{QpState, RecvWqe, Sge, WcOpcode, WcStatus};
 use ferroce_wire::{Bth, Headers, NakCode, Opcode, Operation, Service};
 use std::collections::VecDeque;
@@ -209,7 +209,7 @@ fn receive_completions_name_the_initiator_and_the_target_ends_with_its_last_wqe(
 }
 
 /// Runs with the requests for [`OTHER_PROCESS`] executed by another process's QP, now and then late.
-fn run_with(p: &mut Pair, other: &mut (Qp<u32>, Host), late: u64) {
+fn run_with(p: &mut Pair, other: &mut (QpProtocol<u32>, Host), late: u64) {
     let end = p.now.after(Duration::from_secs(60));
     while !p.is_idle() && p.now < end {
         p.step();
@@ -221,7 +221,7 @@ fn run_with(p: &mut Pair, other: &mut (Qp<u32>, Host), late: u64) {
 }
 
 /// The other process executes the oldest request that it was given.
-fn execute_one(p: &mut Pair, other: &mut (Qp<u32>, Host)) {
+fn execute_one(p: &mut Pair, other: &mut (QpProtocol<u32>, Host)) {
     let Some((frame, run)) = p.b.host.delegated.pop_front() else { return };
     if let Some(executed) = other.0.execute_for(&frame.headers, &&frame.payload[..], run, &mut other.1) {
         assert!(p.b.qp.is_delegating());
@@ -233,8 +233,8 @@ fn execute_one(p: &mut Pair, other: &mut (Qp<u32>, Host)) {
 const OTHER_PROCESS: u32 = 0x7007;
 
 /// What another process has for a target.
-fn other() -> (Qp<u32>, Host) {
-    let mut other = (Qp::new(Service::Xrc, 0x22, 0), Host::new(4 << 20));
+fn other() -> (QpProtocol<u32>, Host) {
+    let mut other = (QpProtocol::new(Service::Xrc, 0x22, 0), Host::new(4 << 20));
     *other.0.params_mut() = QpParams { srq: true, dest_qpn: 0x11, ..params(256) };
     other.1.srq = true;
     other.1.xrc_srqs.insert(OTHER_PROCESS, VecDeque::new());

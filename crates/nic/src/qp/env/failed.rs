@@ -12,7 +12,7 @@ use ferroce_hostlink::{Link, Unserved};
 use ferroce_mem::KeyTable;
 use ferroce_netdev::PortState;
 use ferroce_proto::{
-    Asked, Buffer, Cause, Data, Failure, QpParams, Refusing, SendOp, SendWr, ack_timeout, rnr_delay,
+    Buffer, Cause, Data, Failure, QpParams, Refusing, RequestedAccess, SendOp, SendWr, ack_timeout, rnr_delay,
 };
 use ferroce_types::{QpState, Sge, Unreachable, slot_of};
 use ferroce_wire::{Operation, Service};
@@ -103,7 +103,7 @@ impl QpEnv<'_> {
         }
     }
 
-    fn refusal(&self, why: Refusing, asked: Asked, failure: &Failure<'_, Arc<Ah>>) -> Reason {
+    fn refusal(&self, why: Refusing, asked: RequestedAccess, failure: &Failure<'_, Arc<Ah>>) -> Reason {
         match why {
             Refusing::QpRights => Reason::QpRights,
             Refusing::Depth => Reason::Depth { limit: failure.params.max_dest_rd_atomic },

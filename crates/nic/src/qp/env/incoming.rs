@@ -83,7 +83,7 @@ impl QpEnv<'_> {
     /// Gives the transport one packet.
     pub(crate) fn handle(
         &mut self,
-        proto: &mut ferroce_proto::Qp<Arc<Ah>>,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
         now: Instant,
         headers: &Headers,
         payload: RxPayload<'_>,

@@ -38,7 +38,7 @@ impl QpEnv<'_> {
     /// and neither its first nor its last one. Returns how many were dealt with.
     pub(crate) fn take_middles(
         &self,
-        proto: &mut ferroce_proto::Qp<Arc<Ah>>,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
         now: Instant,
         datagrams: &[Datagram<'_>],
         flow: &Flow,
