@@ -3,7 +3,7 @@
 
 use ferroce_cm::{Accept, Cm, Config, Event, Listen};
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{Ece, MAD_LEN, Mad, PortSpace, Transport};
+use ferroce_wire::cm::{Ece, MAD_LEN, Mad, PortSpace, TransportService};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         port: 7174,
         address: [0, 0, 0, 0].into(),
         v6_only: false,
-        transport: Some(Transport::Rc),
+        transport: Some(TransportService::Rc),
         backlog: 4,
     });
     let mut now = Duration::ZERO;

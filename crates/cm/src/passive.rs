@@ -8,7 +8,8 @@ use crate::time;
 use crate::types::{Accept, CmError, ConnectionEvent, ConnectionRoute, Event, Handle, ListenerId};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
-    CommIds, IpHeader, Mad, Message, Reject, RejectReason, Rejected, Reply, Request, ServiceId, Transport,
+    CommIds, IpHeader, Mad, Message, Reject, RejectReason, Rejected, Reply, Request, ServiceId,
+    TransportService,
 };
 use std::net::IpAddr;
 use std::time::Duration;
@@ -100,7 +101,7 @@ impl Cm {
         &self,
         service_id: ServiceId,
         header: Option<&IpHeader>,
-        transport: Option<Transport>,
+        transport: Option<TransportService>,
     ) -> Result<ListenerId, NoListener> {
         let Some((space, port)) = service_id.port() else { return Err(NoListener::Port) };
         let mut of_port = self

@@ -3,7 +3,7 @@
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{
     Ece, IpHeader, Mad, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
-    Transport,
+    TransportService,
 };
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ pub struct ConnectionRoute {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionQp {
     /// The kind of service.
-    pub transport: Transport,
+    pub transport: TransportService,
     /// Its QPN.
     pub qpn: u32,
     /// It receives from an SRQ.
@@ -153,7 +153,7 @@ pub struct Listen {
     /// An unspecified IPv6 address doesn't stand for IPv4.
     pub v6_only: bool,
     /// Requests for connections of this kind; lookups when there is none.
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportService>,
     /// So many requests may wait for [`Cm::take`](crate::Cm::take); further ones are dropped, and come again.
     pub backlog: u32,
 }

@@ -16,7 +16,7 @@ pub use connection::{connect, lookup};
 pub use ferroce_cm::{Accept, Connect, ConnectionEvent, ConnectionQp, ConnectionRoute, Lookup, LookupReply};
 pub use ferroce_wire::cm::{
     ConnectPath, Ece, IpHeader, PortSpace, Reject, RejectReason, Reply, Request, ServiceId, SidrReply,
-    SidrRequest, SidrStatus, Transport,
+    SidrRequest, SidrStatus, TransportService,
 };
 pub use manager::end_all;
 pub use port::{Bind, BoundPort, bind};

@@ -2,7 +2,7 @@
 
 use crate::manager::manager;
 use crate::state::{Manager, Sink};
-use crate::{PortSpace, Transport};
+use crate::{PortSpace, TransportService};
 use ferroce_cm::{Listen, ListenerId};
 use ferroce_host::{HeldPort, PortAddress, PortError};
 use ferroce_nic::sys;
@@ -87,7 +87,12 @@ impl BoundPort {
     ///
     /// # Errors
     /// EINVAL when it listens already, or is a label; as [`bind`] when the port is shared.
-    pub fn listen(&self, transport: Option<Transport>, backlog: u32, sink: Arc<dyn Sink>) -> Result<()> {
+    pub fn listen(
+        &self,
+        transport: Option<TransportService>,
+        backlog: u32,
+        sink: Arc<dyn Sink>,
+    ) -> Result<()> {
         let mut listening = self.listening.lock();
         let address = self.wanted.address;
         if listening.listener.is_some() {

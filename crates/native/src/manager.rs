@@ -5,7 +5,7 @@ use crate::library;
 use ferroce_buffers::{Error, Kind, ManagedPeer, ManagedQp, ManagerNews};
 use ferroce_connect::{
     Accept, Bind, CmEvent, Connect, Connection, ConnectionEvent, ConnectionQp, ConnectionRoute, Ece,
-    IpHeader, PortSpace, RejectReason, Request, ServiceId, Sink, Transport,
+    IpHeader, PortSpace, RejectReason, Request, ServiceId, Sink, TransportService,
 };
 use ferroce_types::HostAddr;
 use std::collections::VecDeque;
@@ -137,7 +137,7 @@ impl NativeDomain {
         let bind = Bind { space: PortSpace::Tcp, address, reuse: false, v6_only: false, label: false };
         let port = ferroce_connect::bind(&bind).map_err(refused)?;
         let mail = Mail::new();
-        port.listen(Some(Transport::Rc), BACKLOG, mail.clone()).map_err(refused)?;
+        port.listen(Some(TransportService::Rc), BACKLOG, mail.clone()).map_err(refused)?;
         Ok(NativeListener { port: Some(port), mail })
     }
 
@@ -165,7 +165,7 @@ impl NativeDomain {
             header: Some(IpHeader { source, destination: route.to.ip() }),
             ca_guid: self.guid(),
             qp: ConnectionQp {
-                transport: Transport::Rc,
+                transport: TransportService::Rc,
                 qpn: qp.qpn,
                 srq: false,
                 starting_psn: qp.starting_psn,

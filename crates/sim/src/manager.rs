@@ -13,7 +13,8 @@ use ferroce_cm::{
 };
 use ferroce_types::{HostAddr, QpState as TransportState, WcStatus};
 use ferroce_wire::cm::{
-    Ece, GSI_QKEY, GSI_QPN, IP_HEADER_LEN, IpHeader, Mad, PortSpace, RejectReason, ServiceId, Transport,
+    Ece, GSI_QKEY, GSI_QPN, IP_HEADER_LEN, IpHeader, Mad, PortSpace, RejectReason, ServiceId,
+    TransportService,
 };
 use ferroce_wire::{Bth, Deth, Headers, Opcode};
 use std::collections::VecDeque;
@@ -183,7 +184,7 @@ impl Host {
                 port,
                 address: IpAddr::V4(self.ip),
                 v6_only: false,
-                transport: Some(Transport::Rc),
+                transport: Some(TransportService::Rc),
                 backlog: BACKLOG,
             });
             manager.listeners.insert(id, (port, VecDeque::new()));
@@ -218,7 +219,7 @@ impl Host {
                 header: Some(header),
                 ca_guid: guid(self),
                 qp: ConnectionQp {
-                    transport: Transport::Rc,
+                    transport: TransportService::Rc,
                     qpn: qp.qpn,
                     srq: false,
                     starting_psn: qp.starting_psn,

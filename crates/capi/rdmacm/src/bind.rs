@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use ferroce_connect::{Bind, BoundPort, Transport};
+use ferroce_connect::{Bind, BoundPort, TransportService};
 use ferroce_ibverbs::abi::{IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
@@ -97,12 +97,12 @@ pub(crate) unsafe fn show_source(id: *mut rdma_cm_id, source: SocketAddr, has_gi
 }
 
 /// The service whose requests an id takes; `None`: lookups of datagram services.
-pub(crate) fn transport_of(qp_type: c_int) -> Option<Transport> {
+pub(crate) fn transport_of(qp_type: c_int) -> Option<TransportService> {
     match qp_type {
         IBV_QPT_UD => None,
-        IBV_QPT_UC => Some(Transport::Uc),
-        IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Some(Transport::Xrc),
-        _ => Some(Transport::Rc),
+        IBV_QPT_UC => Some(TransportService::Uc),
+        IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Some(TransportService::Xrc),
+        _ => Some(TransportService::Rc),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::pair::{Fate, Pair, answer, config, guid, ip, listen, lose_all, lose_first, ms, wanted};
 use ferroce_cm::{Cm, CmError, Connect, ConnectionEvent, Event, Handle};
 use ferroce_wire::cm::{
-    ConnectPath, IpHeader, Message, PortSpace, Reject, RejectReason, Rejected, ServiceId, Transport,
+    ConnectPath, IpHeader, Message, PortSpace, Reject, RejectReason, Rejected, ServiceId, TransportService,
 };
 use std::time::Duration;
 
@@ -208,7 +208,7 @@ fn who_is_not_wanted_is_rejected() {
         change(&mut wanted.qp);
         reason(&wanted)
     };
-    assert_eq!(with_qp(|qp| qp.transport = Transport::Uc), RejectReason::CONSUMER);
+    assert_eq!(with_qp(|qp| qp.transport = TransportService::Uc), RejectReason::CONSUMER);
     assert_eq!(with_qp(|qp| qp.pkey = 0x1234), RejectReason::INVALID_GID);
 }
 

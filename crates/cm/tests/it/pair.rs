@@ -5,7 +5,7 @@ use ferroce_cm::{
     Listen, ListenerId,
 };
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{Ece, IpHeader, Mad, PortSpace, Request, ServiceId, Transport};
+use ferroce_wire::cm::{Ece, IpHeader, Mad, PortSpace, Request, ServiceId, TransportService};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -269,7 +269,7 @@ pub fn listen(backlog: u32) -> Listen {
         port: PORT,
         address: ip(1),
         v6_only: false,
-        transport: Some(Transport::Rc),
+        transport: Some(TransportService::Rc),
         backlog,
     }
 }
@@ -281,7 +281,7 @@ pub fn wanted(qpn: u32) -> Connect<'static> {
         header: Some(IpHeader { source: (ip(0), 40000).into(), destination: ip(1) }),
         ca_guid: guid(0),
         qp: ConnectionQp {
-            transport: Transport::Rc,
+            transport: TransportService::Rc,
             qpn,
             srq: false,
             starting_psn: 0x1234,

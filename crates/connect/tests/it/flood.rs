@@ -5,7 +5,7 @@ use super::namespace::in_namespace;
 use super::peer::Peer;
 use ferroce_wire::cm::{
     ConnectPath, Ece, GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, PortSpace, Request, ServiceId,
-    Transport,
+    TransportService,
 };
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Bth, Deth, Headers, ICRC_LEN, Opcode, ROCE_V2_PORT};
@@ -43,7 +43,7 @@ fn request(id: u32) -> Mad {
         local_eecn: 0,
         remote_eecn: 0,
         remote_response_timeout: 20,
-        transport: Transport::Rc,
+        transport: TransportService::Rc,
         flow_control: false,
         starting_psn: 0,
         local_response_timeout: 20,

@@ -2,8 +2,8 @@
 
 use ferroce_connect::{
     Accept, Bind, BoundPort, CmEvent, Connect, Connection, ConnectionEvent, ConnectionQp, ConnectionRoute,
-    Ece, IpHeader, Lookup, LookupReply, PortSpace, RejectReason, ServiceId, SidrStatus, Sink, Transport,
-    bind, connect, lookup,
+    Ece, IpHeader, Lookup, LookupReply, PortSpace, RejectReason, ServiceId, SidrStatus, Sink,
+    TransportService, bind, connect, lookup,
 };
 use ferroce_nic::Context;
 use ferroce_tests::helper::{Helper, answer_commands};
@@ -180,7 +180,7 @@ impl Process {
             ["free", name] => self.ports.remove(name).map_or("none", |_| "ok").to_owned(),
             // listen NAME BACKLOG [udp]
             ["listen", name, backlog, ref options @ ..] => {
-                let transport = if options.contains(&"udp") { None } else { Some(Transport::Rc) };
+                let transport = if options.contains(&"udp") { None } else { Some(TransportService::Rc) };
                 let backlog = backlog.parse().expect("a number");
                 outcome(self.ports[name].listen(transport, backlog, self.ear("")))
             }
@@ -348,7 +348,7 @@ impl Process {
 }
 
 const QP: ConnectionQp = ConnectionQp {
-    transport: Transport::Rc,
+    transport: TransportService::Rc,
     qpn: 0,
     srq: false,
     starting_psn: 0x555,

@@ -21,7 +21,7 @@ pub use ip::{IP_HEADER_LEN, IpHeader};
 pub use mad::{MAD_LEN, Mad, MadError, Message};
 pub use reject::{Reject, RejectReason, Rejected};
 pub use reply::Reply;
-pub use request::{ConnectPath, Request, Transport};
+pub use request::{ConnectPath, Request, TransportService};
 pub use service::{PortSpace, ServiceId};
 pub use sidr::{SidrReply, SidrRequest, SidrStatus};
 

@@ -5,7 +5,7 @@ use super::{Ece, ServiceId};
 
 /// What kind of service a connection has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Transport {
+pub enum TransportService {
     /// Reliable connected.
     Rc,
     /// Unreliable connected.
@@ -69,7 +69,7 @@ pub struct Request {
     /// How long the responder may take for an answer, 5 bits: 4.096 µs · 2^n.
     pub remote_response_timeout: u8,
     /// The kind of service.
-    pub transport: Transport,
+    pub transport: TransportService,
     /// End-to-end flow control.
     pub flow_control: bool,
     /// The PSN from which the *responder* shall send, 24 bits.
@@ -122,7 +122,7 @@ impl ConnectPath {
     };
 }
 
-impl Transport {
+impl TransportService {
     /// Of the transport service type (2 bits) and the extended transport type (3 bits).
     const fn of(service: u8, extended: u8) -> Self {
         match (service, extended) {
@@ -195,7 +195,7 @@ impl Request {
             initiator_depth: data[39],
             remote_eecn: u24_at(data, 40),
             remote_response_timeout: b43 >> 3,
-            transport: Transport::of(b43 >> 1 & 3, b51 & 7),
+            transport: TransportService::of(b43 >> 1 & 3, b51 & 7),
             flow_control: b43 & 1 != 0,
             starting_psn: u24_at(data, 44),
             local_response_timeout: b47 >> 3,

@@ -2,7 +2,8 @@
 
 use ferroce_wire::cm::{
     CommIds, ConnectPath, DisconnectRequest, Ece, IpHeader, MAD_LEN, Mad, MadError, Message, Mra, PortSpace,
-    Reject, RejectReason, Rejected, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus, Transport,
+    Reject, RejectReason, Rejected, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
+    TransportService,
 };
 use proptest::prelude::*;
 
@@ -130,7 +131,7 @@ fn a_request_of_the_kernel_is_read() {
         local_eecn: 0,
         remote_eecn: 0,
         remote_response_timeout: 20,
-        transport: Transport::Rc,
+        transport: TransportService::Rc,
         flow_control: true,
         starting_psn: 0x9a5e,
         local_response_timeout: 20,
@@ -308,7 +309,7 @@ proptest! {
 #[test]
 fn rare_fields_are_where_they_belong() {
     let Message::Request(mut request) = message(REQ_IPV4) else { panic!("a request") };
-    request.transport = Transport::Xrc;
+    request.transport = TransportService::Xrc;
     request.ece = Ece { vendor_id: 0x1_0203, options: 0x0405_0607 };
     request.srq = true;
     let emitted = Mad { transaction: 1, message: Message::Request(request) }.emit();

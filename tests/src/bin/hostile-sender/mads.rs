@@ -4,7 +4,7 @@
 use crate::forge::{Random, seal};
 use ferroce_wire::cm::{
     CommIds, ConnectPath, DisconnectRequest, Ece, GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, Mra,
-    PortSpace, Reject, RejectReason, Rejected, Reply, Request, ServiceId, SidrRequest, Transport,
+    PortSpace, Reject, RejectReason, Rejected, Reply, Request, ServiceId, SidrRequest, TransportService,
 };
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Bth, Deth, Headers, Opcode};
@@ -161,7 +161,7 @@ impl Mads {
             local_eecn: 0,
             remote_eecn: 0,
             remote_response_timeout: self.random.below(12) as u8,
-            transport: Transport::Rc,
+            transport: TransportService::Rc,
             flow_control: true,
             starting_psn: 1,
             local_response_timeout: self.random.below(12) as u8,
