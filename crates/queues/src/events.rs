@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub struct EventQueue<T> {
     /// The program's descriptor; −1 once it is closed.
     fd: AtomicI32,
-    inner: Mutex<class::EventQueue, Inner<T>>,
+    inner: Mutex<class::EventQueue, EventQueueState<T>>,
 }
 
 /// A reader that has waited this long gets an event that has lapsed this long ago. It may have seen the descriptor readable before
@@ -22,7 +22,7 @@ pub struct EventQueue<T> {
 const LAPSED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct Inner<T> {
+struct EventQueueState<T> {
     events: VecDeque<T>,
     /// The event that has lapsed since the last one was taken, and when.
     lapsed: Option<(T, Instant)>,
@@ -36,7 +36,7 @@ struct Inner<T> {
     deferred: bool,
 }
 
-impl<T> Inner<T> {
+impl<T> EventQueueState<T> {
     fn take(&mut self, waited: Duration) -> Option<T> {
         let event = match self.events.pop_front() {
             Some(event) => {
@@ -101,7 +101,7 @@ impl<T> EventQueue<T> {
         let readiness = Readiness::new().map_err(Error::os("making a descriptor for events"))?;
         Ok(Self {
             fd: AtomicI32::new(readiness.fd()),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(EventQueueState {
                 events: VecDeque::new(),
                 lapsed: None,
                 readiness: Some(readiness),
