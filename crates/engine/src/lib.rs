@@ -33,7 +33,7 @@ use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use thread::Control;
+use thread::ThreadControl;
 
 /// The loop that gives a handler's sources and jobs their turns. It lives as long as the process.
 pub struct Loop<H: Handler> {
@@ -46,7 +46,7 @@ pub struct Loop<H: Handler> {
     /// An epoll of what sources read in each round: the background thread and threads that wait for an event sleep on it.
     readable: EngineFd,
     /// What only the background thread serves.
-    control: Control,
+    control: ThreadControl,
     descriptors: Descriptors,
 }
 
@@ -70,7 +70,7 @@ impl<H: Handler> Loop<H> {
             alarms: Alarms::default(),
             sleep: Sleep::default(),
             readable: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
-            control: Control::new()?,
+            control: ThreadControl::new()?,
             descriptors: Descriptors::default(),
         })
     }

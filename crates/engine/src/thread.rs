@@ -50,14 +50,14 @@ impl LastThread {
 
 /// What wakes the thread besides sockets and timers.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ThreadControl {
     epoll: EngineFd,
     /// Always readable. The epoll watches it with EPOLLONESHOT, and rearming it is what wakes the thread: nothing is written to a
     /// number behind which the program could have opened something else.
     wake: EngineFd,
 }
 
-impl Control {
+impl ThreadControl {
     /// # Errors
     /// No descriptor is left.
     pub(super) fn new() -> Result<Self> {
@@ -86,7 +86,7 @@ impl Control {
         let _ = self.arm_wake(libc::EPOLL_CTL_MOD, libc::EPOLLIN);
     }
 
-    /// Takes the event that [`Control::wake`] has caused; other descriptors stay readable.
+    /// Takes the event that [`ThreadControl::wake`] has caused; other descriptors stay readable.
     fn awake(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let _ = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO));
