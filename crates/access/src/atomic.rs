@@ -1,20 +1,20 @@
 //! Remote atomics: CPU instructions on the program's memory that fail instead of ending the program when the memory is
 //! gone.
 
-use crate::guard::{self, Guard};
+use crate::guard::{self, FaultGuard};
 use crate::{Fault, copy};
 use ferroce_types::AtomicOp;
 
 /// Carries out an atomic on the aligned word at `addr`, and returns what it was before.
 ///
 /// Where no guard can be had, the kernel is asked first whether the word can be written, so that little is lost: the
-/// program may unmap the word in the moment between. [`copy::Way::Kernel`] has the kernel asked always, so that most bad
+/// program may unmap the word in the moment between. [`copy::CopyMethod::Kernel`] has the kernel asked always, so that most bad
 /// memory causes no fault at all (a debugger stops at each).
 ///
 /// # Errors
 /// [`Fault`] when the word can't be written.
 pub fn execute(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
-    let guard = Guard::hold();
+    let guard = FaultGuard::hold();
     if guard.is_none() || copy::by_kernel() {
         copy::probe_writable(addr)?;
     }

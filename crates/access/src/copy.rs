@@ -4,7 +4,7 @@
 //! whose faults are errors. Where the guard doesn't stand, and where such a copy faults, the kernel copies
 //! (`process_vm_readv` on the own process): a bad page is an error there too, and never a signal. So the kernel has the last
 //! word about memory, also where it may do what an instruction of this thread may not (protection keys, alignment).
-//! [`Way::Kernel`] leaves all copies to the kernel. The program's memory is the local side of its copies wherever that works:
+//! [`CopyMethod::Kernel`] leaves all copies to the kernel. The program's memory is the local side of its copies wherever that works:
 //! the kernel then copies device mappings too.
 //! No descriptor takes part: a program may close any, and a copy through its number would then go to or from whatever
 //! file the program has opened since. Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way
@@ -16,12 +16,12 @@ use ferroce_os::{fork, sys};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The environment variable with the [`Way`] of copies.
+/// The environment variable with the [`CopyMethod`] of copies.
 pub const VARIABLE: &str = "FERROCE_COPIES";
 
 /// How payloads are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum CopyMethod {
     /// The processor, by guarded instructions, wherever the guard can be had.
     Guarded,
     /// The kernel, always.
@@ -38,7 +38,7 @@ impl std::fmt::Display for NoWay {
     }
 }
 
-impl FromStr for Way {
+impl FromStr for CopyMethod {
     type Err = NoWay;
 
     fn from_str(value: &str) -> Result<Self, NoWay> {
@@ -50,12 +50,12 @@ impl FromStr for Way {
     }
 }
 
-/// The way is [`Way::Kernel`].
+/// The way is [`CopyMethod::Kernel`].
 static BY_KERNEL: AtomicBool = AtomicBool::new(false);
 
-/// Has all copies of this process go this way; the way is [`Way::Guarded`] otherwise.
-pub fn choose(way: Way) {
-    BY_KERNEL.store(way == Way::Kernel, Ordering::Relaxed);
+/// Has all copies of this process go this way; the way is [`CopyMethod::Guarded`] otherwise.
+pub fn choose(way: CopyMethod) {
+    BY_KERNEL.store(way == CopyMethod::Kernel, Ordering::Relaxed);
 }
 
 /// The kernel is to touch memory wherever it can.
@@ -296,7 +296,12 @@ mod tests {
 
     #[test]
     fn copies_arrive_and_bad_pages_are_errors() {
-        let ways = [(Way::Guarded, false), (Way::Guarded, true), (Way::Kernel, false), (Way::Kernel, true)];
+        let ways = [
+            (CopyMethod::Guarded, false),
+            (CopyMethod::Guarded, true),
+            (CopyMethod::Kernel, false),
+            (CopyMethod::Kernel, true),
+        ];
         for (way, refused) in ways {
             choose(way);
             REFUSED.store(refused, Ordering::Relaxed);
@@ -326,7 +331,7 @@ mod tests {
             assert_eq!(word, 7);
         }
         REFUSED.store(false, Ordering::Relaxed);
-        choose(Way::Guarded);
+        choose(CopyMethod::Guarded);
     }
 
     #[test]
@@ -351,10 +356,10 @@ mod tests {
 
     #[test]
     fn ways_are_named() {
-        assert_eq!("guarded".parse(), Ok(Way::Guarded));
-        assert_eq!("kernel".parse(), Ok(Way::Kernel));
+        assert_eq!("guarded".parse(), Ok(CopyMethod::Guarded));
+        assert_eq!("kernel".parse(), Ok(CopyMethod::Kernel));
         for wrong in ["", "Guarded", "cpu", "kernel "] {
-            assert_eq!(wrong.parse::<Way>(), Err(NoWay));
+            assert_eq!(wrong.parse::<CopyMethod>(), Err(NoWay));
         }
     }
 }

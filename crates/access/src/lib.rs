@@ -19,7 +19,7 @@ mod words;
 pub use cookie::Cookie;
 pub use fault::Fault;
 pub use guard::OwnFaults;
-pub use mappings::{Mapped, mapped};
+pub use mappings::{MappedRange, mapped};
 pub use peer_memory::PeerMemory;
 pub use peer_view::PeerView;
 pub use shared::{SharedMemory, SharedPlace, SharedWords};

@@ -36,14 +36,14 @@ const VMA_SHARED: u64 = 8;
 
 /// What a range of the address space is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapped {
+pub struct MappedRange {
     /// All of it is mapped, readable, and writable if that was asked for.
     pub permitted: bool,
     /// All of it is of mappings that other processes can share.
     pub shared: bool,
 }
 
-impl Mapped {
+impl MappedRange {
     const NO: Self = Self { permitted: false, shared: false };
 }
 
@@ -51,7 +51,7 @@ impl Mapped {
 ///
 /// # Errors
 /// /proc/thread-self/maps can't be read.
-pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<Mapped> {
+pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<MappedRange> {
     let maps = std::fs::File::open("/proc/thread-self/maps")?;
     let end = addr + len;
     let (mut at, mut shared) = (addr, true);
@@ -60,19 +60,19 @@ pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<Mapped> {
             Ok(query) => query,
             Err(error) => {
                 return match error.raw_os_error() {
-                    Some(libc::ENOENT) => Ok(Mapped::NO),
+                    Some(libc::ENOENT) => Ok(MappedRange::NO),
                     _ => Ok(covered(&std::fs::read("/proc/thread-self/maps")?, addr, end, write)),
                 };
             }
         };
         let need = if write { VMA_READABLE | VMA_WRITABLE } else { VMA_READABLE };
         if query.vma_flags & need != need || query.vma_end <= at {
-            return Ok(Mapped::NO);
+            return Ok(MappedRange::NO);
         }
         shared &= query.vma_flags & VMA_SHARED != 0;
         at = query.vma_end;
     }
-    Ok(Mapped { permitted: true, shared })
+    Ok(MappedRange { permitted: true, shared })
 }
 
 /// Asks for the mapping that `at` is in, and for its name.
@@ -161,7 +161,7 @@ fn is_of_file(path: &[u8]) -> bool {
 }
 
 /// As [`mapped`], from the text of /proc/thread-self/maps, for older kernels.
-fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> Mapped {
+fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> MappedRange {
     let (mut at, mut shared) = (addr, true);
     for line in maps.split(|&b| b == b'\n') {
         let Some((from, to, perms)) = parse_line(line) else { continue };
@@ -169,15 +169,15 @@ fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> Mapped {
             continue;
         }
         if from > at || !perms.starts_with(b"r") || (write && perms.get(1) != Some(&b'w')) {
-            return Mapped::NO;
+            return MappedRange::NO;
         }
         shared &= perms.get(3) == Some(&b's');
         at = to;
         if at >= end {
-            return Mapped { permitted: true, shared };
+            return MappedRange { permitted: true, shared };
         }
     }
-    Mapped::NO
+    MappedRange::NO
 }
 
 fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
@@ -224,10 +224,10 @@ mod tests {
         let page = vec![1u8; 100_000];
         let (at, len) = (page.as_ptr() as u64, page.len() as u64);
         let text = std::fs::read("/proc/self/maps").unwrap();
-        let private = Mapped { permitted: true, shared: false };
+        let private = MappedRange { permitted: true, shared: false };
         assert_eq!(mapped(at, len, true).unwrap(), private);
         assert_eq!(covered(&text, at, at + len, true), private);
-        assert_eq!(mapped(0, 16, false).unwrap(), Mapped::NO);
-        assert_eq!(covered(&text, 0, 16, false), Mapped::NO);
+        assert_eq!(mapped(0, 16, false).unwrap(), MappedRange::NO);
+        assert_eq!(covered(&text, 0, 16, false), MappedRange::NO);
     }
 }

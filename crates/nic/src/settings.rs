@@ -2,7 +2,7 @@
 //!
 //! A spelling mistake in one would otherwise be silence: a run without the faults or the fabric that it is about.
 
-use ferroce_access::copy::{self, Way};
+use ferroce_access::copy::{self, CopyMethod};
 use ferroce_explain::Check;
 use ferroce_host::Trust;
 use ferroce_netdev::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, LinkLayer};
@@ -105,7 +105,7 @@ pub fn why_wrong(name: &str, value: &OsStr) -> Option<String> {
         TRUST => value.to_string_lossy().parse::<Trust>().err(),
         LINK_LAYER_VARIABLE => value.to_string_lossy().parse::<LinkLayer>().err(),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
-        copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
+        copy::VARIABLE => value.to_string_lossy().parse::<CopyMethod>().err().map(|error| error.to_string()),
         fault::VARIABLE => {
             value.to_string_lossy().parse::<FaultInjection>().err().map(|error| error.to_string())
         }
@@ -133,8 +133,8 @@ fn log_mistake(filter: &str) -> Option<String> {
 }
 
 /// Whether the processor copies or the kernel. An invalid value counts as none.
-pub(crate) fn way_of_copies() -> Way {
-    value(copy::VARIABLE).and_then(|way| way.to_str()?.parse().ok()).unwrap_or(Way::Guarded)
+pub(crate) fn way_of_copies() -> CopyMethod {
+    value(copy::VARIABLE).and_then(|way| way.to_str()?.parse().ok()).unwrap_or(CopyMethod::Guarded)
 }
 
 /// The adapter is as strict as one may be that conforms.

@@ -255,7 +255,7 @@ fn a_thread_that_blocks_the_signals_has_no_guarded_copies() {
             assert!(!stands());
             fails_nowhere();
             // An atomic that has the signals unblocked for itself changes nothing.
-            drop(Guard::hold().expect("a guard"));
+            drop(FaultGuard::hold().expect("a guard"));
             assert!(!stands());
             fails_nowhere();
             action::unblock(FAULTS);
@@ -297,7 +297,7 @@ fn a_thread_without_ticks_has_no_guarded_copies_and_goes_on() {
         if unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) } == 0 {
             assert!(!stands());
             fails_nowhere();
-            assert!(Guard::hold().is_some());
+            assert!(FaultGuard::hold().is_some());
         }
     });
     assert_eq!(ended, Some(0));

@@ -34,15 +34,15 @@ const ONE_SHOT: u64 = 1 << 63;
 const FREE: u64 = u64::MAX;
 
 /// The program's action behind one entry of the handler: its address, with [`ONE_SHOT`].
-struct Level {
+struct HandlerLevel {
     /// The action that the level is for.
     of: AtomicU64,
     /// What is left of it.
     next: AtomicU64,
 }
 
-static PROGRAM: [[Level; LEVELS]; SIGNALS.len()] = [const {
-    [const { Level { of: AtomicU64::new(FREE), next: AtomicU64::new(libc::SIG_DFL as u64) } }; LEVELS]
+static PROGRAM: [[HandlerLevel; LEVELS]; SIGNALS.len()] = [const {
+    [const { HandlerLevel { of: AtomicU64::new(FREE), next: AtomicU64::new(libc::SIG_DFL as u64) } }; LEVELS]
 }; SIGNALS.len()];
 
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
@@ -151,7 +151,7 @@ fn level_for(signal: i32, key: u64) -> usize {
     at
 }
 
-fn levels(signal: i32) -> &'static [Level; LEVELS] {
+fn levels(signal: i32) -> &'static [HandlerLevel; LEVELS] {
     &PROGRAM[usize::from(signal != SIGNALS[0])]
 }
 

@@ -13,7 +13,7 @@
 //! installs a handler or blocks the signals in that millisecond, the guard notices only afterwards. The thread asks by a system
 //! call and not through the C library: sanitizers and preloaded libraries intercept `sigaction` and return the program's view.
 //!
-//! A thread that blocks the signals gets them unblocked for an atomic ([`Guard`]). That costs more system calls than a copy
+//! A thread that blocks the signals gets them unblocked for an atomic ([`FaultGuard`]). That costs more system calls than a copy
 //! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that copies more than once while it is awake
 //! unblocks the signals of its own faults until it sleeps ([`OwnFaults`]).
 
@@ -36,7 +36,7 @@ use aarch64 as arch;
 use x86_64 as arch;
 
 pub use own_faults::OwnFaults;
-use own_faults::{Opened, Opens};
+use own_faults::{Opens, UnblockedFaults};
 
 use crate::Fault;
 use action::FAULTS;
@@ -67,10 +67,10 @@ const fn number(digits: &str) -> u32 {
     }
 }
 
-per_thread! { fn answer() -> Answer = "ferroce_guard_answer"; }
+per_thread! { fn answer() -> CachedMask = "ferroce_guard_answer"; }
 
 /// The kernel's last answer about handlers and this thread's mask.
-struct Answer {
+struct CachedMask {
     /// When, by the clock.
     given: Cell<u64>,
     /// When the clock was last looked at, in ticks ([`arch::ticks`]).
@@ -85,7 +85,7 @@ struct Answer {
 
 // SAFETY: zero is valid for cells of numbers; for `mask` it is `Unknown`, and for `opens` a thread that may not unblock signals and
 // hasn't.
-unsafe impl Zeroed for Answer {}
+unsafe impl Zeroed for CachedMask {}
 
 /// A thread's mask, as far as the two signals go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ enum Mask {
     Blocks,
 }
 
-impl Answer {
+impl CachedMask {
     /// The guard stands in front and the thread doesn't block the signals, as far as one can know without asking.
     #[inline]
     fn is_open(&self) -> bool {
@@ -198,9 +198,9 @@ type Fold = unsafe fn(to: u64, from: u64, len: usize, folded: &mut [u8; 16]) -> 
 
 /// While this lives, the faults of guarded atomics of this thread are caught. The thread copies nothing meanwhile: a copy
 /// would take the thread for one that doesn't block the signals.
-pub(crate) struct Guard {
+pub(crate) struct FaultGuard {
     /// Of a thread that may have been closed.
-    _opened: Option<Opened>,
+    _opened: Option<UnblockedFaults>,
     /// The mask is the thread's.
     _thread: PhantomData<*const ()>,
 }
@@ -219,7 +219,7 @@ fn recovery(instruction: usize) -> Option<usize> {
     Some(place(&row[2]))
 }
 
-impl Guard {
+impl FaultGuard {
     /// Sees to it that a fault of this thread reaches the guard. `None`: it can't be had now (a seccomp profile refuses
     /// the system calls, or the thread blocks the signals and one is waiting for it). A guarded instruction that faults
     /// is a crash then, so the kernel must be asked about the memory first.
@@ -227,7 +227,7 @@ impl Guard {
         if answer().is_open() {
             return Some(Self { _opened: None, _thread: PhantomData });
         }
-        let held = Opened::this_thread().filter(|opened| {
+        let held = UnblockedFaults::this_thread().filter(|opened| {
             let mask = if opened.blocks_nothing() { Mask::Open } else { Mask::Blocks };
             let answer = answer();
             // SAFETY: just unblocked.
@@ -303,7 +303,7 @@ fn unblock() -> Option<u64> {
 /// Carries out an atomic on a word, and returns what it was before.
 ///
 /// # Errors
-/// [`Fault`] when the word can't be written, if a [`Guard`] is held; otherwise such a fault is the program's.
+/// [`Fault`] when the word can't be written, if a [`FaultGuard`] is held; otherwise such a fault is the program's.
 ///
 /// # Safety
 /// `word` is 8-byte aligned, and nothing but atomics of the program and the adapter touches it if it exists.

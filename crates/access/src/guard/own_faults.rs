@@ -15,7 +15,7 @@ static OPEN: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// A thread that has unblocked the signals of its faults, for as long as this lives: such a signal that was sent, and comes to it because
 /// the others block it, is given back.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct UnblockedFaults {
     at: usize,
     /// The signals that the thread blocks, and gets blocked again.
     blocked: u64,
@@ -23,7 +23,7 @@ pub(super) struct Opened {
     _thread: PhantomData<*const ()>,
 }
 
-impl Opened {
+impl UnblockedFaults {
     /// Opens this thread. `None`: a signal is waiting that would be delivered to it, too many threads
     /// are open, or the system refused.
     pub(super) fn this_thread() -> Option<Self> {
@@ -43,14 +43,14 @@ impl Opened {
     }
 }
 
-impl Opened {
+impl UnblockedFaults {
     /// The thread was open before.
     pub(super) fn blocks_nothing(&self) -> bool {
         self.blocked == 0
     }
 }
 
-impl Drop for Opened {
+impl Drop for UnblockedFaults {
     fn drop(&mut self) {
         if self.blocked != 0 {
             action::block(self.blocked);
@@ -74,13 +74,13 @@ pub struct OwnFaults {
 /// Copies by the kernel before the signals are unblocked.
 const BY_KERNEL: u32 = 1;
 
-/// What a thread keeps of [`OwnFaults`] and of its [`Opened`].
+/// What a thread keeps of [`OwnFaults`] and of its [`UnblockedFaults`].
 pub(super) struct Opens {
     /// The thread may unblock the signals.
     may: Cell<bool>,
     /// 1 + the place in [`OPEN`]; 0: the thread hasn't unblocked them.
     place: Cell<usize>,
-    /// [`Opened::blocked`].
+    /// [`UnblockedFaults::blocked`].
     blocked: Cell<u64>,
 }
 
@@ -97,7 +97,7 @@ impl Opens {
             // A signal that was given back is blocked.
             return action::blocked().is_some_and(|blocked| blocked & FAULTS == 0) || unblock().is_some();
         }
-        let Some(opened) = Opened::this_thread() else { return false };
+        let Some(opened) = UnblockedFaults::this_thread() else { return false };
         self.place.set(opened.at + 1);
         self.blocked.set(opened.blocked);
         std::mem::forget(opened);
@@ -107,7 +107,7 @@ impl Opens {
     fn close(&self) {
         self.may.set(false);
         if let Some(at) = self.place.replace(0).checked_sub(1) {
-            drop(Opened { at, blocked: self.blocked.get(), _thread: PhantomData });
+            drop(UnblockedFaults { at, blocked: self.blocked.get(), _thread: PhantomData });
         }
     }
 }

@@ -41,7 +41,7 @@ fn is_killed_by(signal: i32, scene: impl FnOnce()) {
 /// All guarded instructions fault and fail.
 fn use_guard() {
     assert!(handler::arm());
-    let guard = Guard::hold().expect("a guard");
+    let guard = FaultGuard::hold().expect("a guard");
     for op in ALL {
         // SAFETY: nothing is there.
         assert_eq!(unsafe { execute(NOWHERE, op) }, Err(Fault));
@@ -122,7 +122,7 @@ fn plain() -> usize {
 #[test]
 fn a_fault_of_a_guarded_instruction_is_an_error() {
     use_guard();
-    let _guard = Guard::hold().expect("a guard");
+    let _guard = FaultGuard::hold().expect("a guard");
     let word = 5u64;
     // SAFETY: an address that no process has, and a word.
     unsafe {
@@ -169,7 +169,7 @@ fn the_guard_is_back_within_a_millisecond() {
         set(ends_42 as *const () as usize, libc::SA_SIGINFO);
         let end = clock::now().0 + 1_000_000;
         while clock::now().0 <= end {}
-        let _guard = Guard::hold().expect("a guard");
+        let _guard = FaultGuard::hold().expect("a guard");
         // SAFETY: nothing is there.
         assert_eq!(unsafe { execute(NOWHERE, SWAP) }, Err(Fault));
     });
@@ -448,7 +448,7 @@ fn a_thread_that_blocks_the_signals_has_a_guard_and_keeps_its_mask() {
         assert_eq!(action::blocked(), before);
         // SAFETY: sends a signal, which waits.
         unsafe { libc::raise(libc::SIGSEGV) };
-        assert!(Guard::hold().is_none(), "the signal would be delivered");
+        assert!(FaultGuard::hold().is_none(), "the signal would be delivered");
         assert_eq!(action::blocked(), before);
     });
     assert_eq!(ended, Some(0));

@@ -2,7 +2,7 @@
 
 use crate::persist;
 use crate::rights::{MAX_MR_SIZE, MrInit};
-use ferroce_access::{Mapped, mapped};
+use ferroce_access::{MappedRange, mapped};
 use ferroce_types::{Error, Result, invalid};
 
 /// Bytes of a page, which the kernel counts regions in.
@@ -37,7 +37,7 @@ pub(crate) fn check(init: &MrInit) -> Result<bool> {
     }
     let writable = a.local_write;
     match mapped(init.addr, init.length.max(1), writable) {
-        Ok(Mapped { permitted: true, shared }) => Ok(shared),
+        Ok(MappedRange { permitted: true, shared }) => Ok(shared),
         Ok(_) => Err(Error::Fault(format!(
             "{:#x}+{:#x} isn't mapped{} throughout",
             init.addr,
