@@ -34,7 +34,7 @@ const IMPATIENCE: Duration = Duration::from_secs(1);
 /// Between two attempts.
 const TRY_AGAIN: Duration = Duration::from_micros(200);
 
-type Credentials = control::Control<{ control::space(size_of::<libc::ucred>()) }>;
+type Credentials = control::ControlBuffer<{ control::space(size_of::<libc::ucred>()) }>;
 
 /// What forwarding has counted. Written with relaxed ordering.
 #[derive(Debug, Default)]
@@ -226,7 +226,7 @@ impl ForwardReceiver {
 }
 
 /// The sender's user id, as the kernel attached it.
-fn sender_of(messages: control::Messages<'_>) -> Option<u32> {
+fn sender_of(messages: control::ReceivedControls<'_>) -> Option<u32> {
     let mut messages = messages;
     let message = messages.find(|m| (m.level, m.kind) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS))?;
     // struct ucred: pid, uid, gid.
@@ -242,7 +242,7 @@ mod tests {
     fn a_datagram_with_descriptors_is_empty_and_the_next_one_is_read() {
         let [own, peer] = sys::socket_pair(libc::SOCK_DGRAM).unwrap();
         expect_credentials(own.raw()).unwrap();
-        let mut rights = control::Control::<{ control::space(4) }>::new();
+        let mut rights = control::ControlBuffer::<{ control::space(4) }>::new();
         assert!(rights.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &peer.raw().to_ne_bytes()));
         sys::send_message(peer.raw(), &Outgoing::new([b"first"]), &mut rights).unwrap();
         sys::send_message(peer.raw(), &Outgoing::new([b"next"]), &mut Credentials::new()).unwrap();

@@ -25,7 +25,7 @@ pub const COMING: u8 = 3;
 pub const KIND_MEMORY: u8 = 12;
 
 /// The descriptors of a message: as many as it can have with it (SCM_MAX_FD), so that the kernel closes none of them.
-type Rights = control::Control<{ control::space(4 * 253) }>;
+type Rights = control::ControlBuffer<{ control::space(4 * 253) }>;
 
 /// The header of a request of this kind, or of an answer with this status.
 pub fn header(kind: u8) -> [u8; HEADER] {

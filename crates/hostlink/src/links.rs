@@ -7,7 +7,7 @@ use super::limits;
 use super::link::{self, Link, LinkEnd, PeerProcess, PeersAccess};
 use ferroce_access::SharedMemory;
 use ferroce_host::{RequestHandler, Services};
-use ferroce_os::sync::{Mutex, MutexGuard, Published, Reader, RwLock, class};
+use ferroce_os::sync::{ForkReader, Mutex, MutexGuard, Published, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Error, Result};
 use std::collections::HashMap;
@@ -172,7 +172,7 @@ impl Links {
         if self.listed.is_empty() {
             return None;
         }
-        match Reader::enter() {
+        match ForkReader::enter() {
             Some(reader) => LinkWithWork::find(self.listed.get(&reader)?, from),
             None => self.next_with_work_of_locked(from),
         }

@@ -1,7 +1,7 @@
 //! Where lines about failures go: the C interface decides, and without one they go to the log.
 
 use ferroce_explain::Report;
-use ferroce_os::throttle::Rate;
+use ferroce_os::throttle::RateLimiter;
 use ferroce_os::{clock, sys};
 use ferroce_types::Instant;
 use std::ffi::c_void;
@@ -27,13 +27,13 @@ static LIMIT: Limit = Limit::new();
 /// Limits the rate of lines: [`BURST`] at once, then one in each [`INTERVAL`].
 #[derive(Debug)]
 struct Limit {
-    rate: Rate,
+    rate: RateLimiter,
     kept_back: AtomicU32,
 }
 
 impl Limit {
     const fn new() -> Self {
-        Self { rate: Rate::new(INTERVAL, BURST), kept_back: AtomicU32::new(0) }
+        Self { rate: RateLimiter::new(INTERVAL, BURST), kept_back: AtomicU32::new(0) }
     }
 
     /// Takes the place of a line at `now`; `None` if it is kept back.

@@ -29,14 +29,14 @@ impl OncePerSecond {
 
 /// Lets some events through at once, and one in each interval on average.
 #[derive(Debug)]
-pub struct Rate {
+pub struct RateLimiter {
     interval: Duration,
     at_once: u32,
     /// Up to when the events that were let through use up the rate, in ns.
     used: AtomicU64,
 }
 
-impl Rate {
+impl RateLimiter {
     /// Lets `at_once` events through at once.
     #[must_use]
     pub const fn new(interval: Duration, at_once: u32) -> Self {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn some_events_go_through_at_once_and_then_one_in_each_interval() {
-        let rate = Rate::new(Duration::from_millis(5), 64);
+        let rate = RateLimiter::new(Duration::from_millis(5), 64);
         let begin = Instant(1_000_000_000);
         let through = |ms| {
             let now = begin.after(Duration::from_millis(ms));

@@ -9,7 +9,7 @@ mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 }
 
-use crate::reading_word::Reading;
+use crate::reading_word::ReadingFlag;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Something that is there while `found` is 1. Loom finds every access to `data` that isn't ordered with the others.
 struct Taken {
     found: AtomicU32,
-    reading: Reading,
+    reading: ReadingFlag,
     data: UnsafeCell<u32>,
 }
 
@@ -61,8 +61,11 @@ fn explore(reader: impl Fn(&Taken) + Sync + Send + Copy + 'static, changes: u32)
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let taken =
-            Arc::new(Taken { found: AtomicU32::new(1), reading: Reading::new(), data: UnsafeCell::new(0) });
+        let taken = Arc::new(Taken {
+            found: AtomicU32::new(1),
+            reading: ReadingFlag::new(),
+            data: UnsafeCell::new(0),
+        });
         let of_reader = taken.clone();
         let reads = thread::spawn(move || reader(&of_reader));
         (0..changes).for_each(|_| taken.change());
@@ -102,7 +105,7 @@ fn reading_within_reading_ends_with_the_outer_one() {
 #[test]
 fn a_cleared_word_holds_nobody_up() {
     loom::model(|| {
-        let reading = Reading::new();
+        let reading = ReadingFlag::new();
         reading.enter(order);
         assert!(!reading.has_left(reading.seen()));
         reading.clear();

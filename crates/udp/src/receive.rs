@@ -152,7 +152,7 @@ impl SocketReader {
 }
 
 /// Fills in TOS, TTL and flow label; returns the segment size of a merged train.
-fn read_control(messages: control::Messages<'_>, about: &mut Datagram<'_>) -> Option<usize> {
+fn read_control(messages: control::ReceivedControls<'_>, about: &mut Datagram<'_>) -> Option<usize> {
     let mut segment_size = None;
     for message in messages {
         let Some(value) = message.int() else { continue };

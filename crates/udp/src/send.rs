@@ -15,7 +15,7 @@ const MESSAGES: usize = 32;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// TOS, TTL, flow label and segment size.
 const CONTROL: usize = 4 * control::space(4);
-type ControlOut = control::Control<CONTROL>;
+type ControlOut = control::ControlBuffer<CONTROL>;
 
 /// What a `sendmmsg` of many messages is handed; too much for small stacks.
 pub(super) type Many = SendBatch<MESSAGES, 1, CONTROL>;

@@ -25,7 +25,7 @@ use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
-use ferroce_os::throttle::{OncePerSecond, Rate};
+use ferroce_os::throttle::{OncePerSecond, RateLimiter};
 use ferroce_types::{Datagram, HostAddr, Instant, Result, Unreachable, slot_of};
 use ferroce_udp::{OutgoingTap as _, send_alone};
 use ferroce_watch::ConnectionManager;
@@ -417,7 +417,7 @@ impl Adapter {
     /// Passes a message on to all other processes of the host, unless another one has done that. Where too many such messages come, the
     /// peer of a connection that isn't found learns of its end by the answer to its next repetition.
     fn ask_everybody(&self, packet: &Datagram<'_>) {
-        static SEARCHES: Rate = Rate::new(SEARCH_INTERVAL, SEARCHES_AT_ONCE);
+        static SEARCHES: RateLimiter = RateLimiter::new(SEARCH_INTERVAL, SEARCHES_AT_ONCE);
         if packet.ttl == PASSED_ON || SEARCHES.take(clock::now()).is_none() {
             return;
         }

@@ -308,7 +308,7 @@ mod tests {
     use crate::side::{Side, open};
     use crate::{QpState, Service};
     use ferroce_os::fork;
-    use ferroce_os::sync::Reader;
+    use ferroce_os::sync::ForkReader;
     use ferroce_tests::wait::eventually;
     use std::sync::mpsc::channel;
     use std::time::Duration;
@@ -356,7 +356,7 @@ mod tests {
             let (leave, leaves) = channel();
             let reader = std::thread::spawn(move || {
                 let _inside = fork::enter_library().unwrap();
-                let _reading = Reader::enter().unwrap();
+                let _reading = ForkReader::enter().unwrap();
                 reads.send(()).unwrap();
                 leaves.recv().unwrap();
             });

@@ -5,7 +5,7 @@ use super::frame::{TAG, TAG_AT};
 use super::segment::segments;
 use ferroce_os::{
     sys::ReceiveBatch,
-    sys::control::{Messages, space},
+    sys::control::{ReceivedControls, space},
 };
 use ferroce_wire::checksum;
 use std::os::fd::RawFd;
@@ -85,7 +85,7 @@ impl FrameReceiver {
 }
 
 /// The VLAN tag that the kernel has taken out, with its EtherType.
-fn tag(messages: Messages<'_>) -> Option<[u8; TAG]> {
+fn tag(messages: ReceivedControls<'_>) -> Option<[u8; TAG]> {
     for message in messages {
         if (message.level, message.kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA)
             && let Some(facts) = message.payload.first_chunk::<{ size_of::<libc::tpacket_auxdata>() }>()
@@ -133,7 +133,7 @@ fn deliver(buffer: &mut [u8], vnet: VnetHeader, tag: Option<[u8; TAG]>, f: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_os::sys::control::Control;
+    use ferroce_os::sys::control::ControlBuffer;
     use ferroce_wire::frame::Frame;
 
     /// The tag that is read from a control message with these values.
@@ -142,7 +142,7 @@ mod tests {
         facts[..4].copy_from_slice(&status.to_ne_bytes());
         facts[16..18].copy_from_slice(&tag_and_kind[0].to_ne_bytes());
         facts[18..20].copy_from_slice(&tag_and_kind[1].to_ne_bytes());
-        let mut control = Control::<64>::new();
+        let mut control = ControlBuffer::<64>::new();
         assert!(control.push(libc::SOL_PACKET, libc::PACKET_AUXDATA, &facts));
         tag(control.received(control.len()))
     }

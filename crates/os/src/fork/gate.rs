@@ -6,7 +6,7 @@
 //! lock.
 
 use super::barrier::{self, order};
-use super::reading_word::Reading;
+use super::reading_word::ReadingFlag;
 use super::using_word::Using;
 use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
 use crate::atomics::{AtomicBool, AtomicU32, Ordering};
@@ -34,18 +34,18 @@ const YIELDS: u32 = 100;
 const ROUND: Duration = Duration::from_micros(50);
 
 /// One thread's presence, in a list that only grows; a thread that ends leaves its place to another.
-pub(super) struct Place {
+pub(super) struct ThreadSlot {
     presence: Presence,
-    pub(super) reading: Reading,
+    pub(super) reading: ReadingFlag,
     pub(super) using: Using,
     taken: AtomicBool,
-    next: *const Place,
+    next: *const ThreadSlot,
 }
 
 /// What this thread's fork found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Found {
+pub(super) enum ForkPhase {
     /// No fork of this thread is under way.
     NoFork = 0,
     /// It is about to close or to open the gate, or has just done so.
@@ -59,8 +59,8 @@ pub(super) enum Found {
 }
 
 struct Here {
-    place: Cell<*const Place>,
-    found: Cell<Found>,
+    place: Cell<*const ThreadSlot>,
+    found: Cell<ForkPhase>,
     /// Forks within this thread's fork, by handlers of signals.
     nested: Cell<u32>,
 }
@@ -70,7 +70,7 @@ unsafe impl Zeroed for Here {}
 
 per_thread! { fn here() -> Here = "ferroce_fork_gate_here"; }
 
-static PLACES: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
+static PLACES: AtomicPtr<ThreadSlot> = AtomicPtr::new(std::ptr::null_mut());
 /// For a system that can't wipe a page.
 static UNWIPED: AtomicU32 = AtomicU32::new(OPEN);
 /// The fork gate. In a child that no handler has run in, it is [`WIPED`].
@@ -99,12 +99,12 @@ const IN_A_CALL: Unusable = Unusable(
 
 /// This thread is in the library until this is dropped.
 pub struct InLibrary {
-    place: &'static Place,
+    place: &'static ThreadSlot,
     /// The place is this thread's.
     _not_send: PhantomData<*const ()>,
 }
 
-impl Found {
+impl ForkPhase {
     /// Whether the thread passes the closed gate: its own fork has closed it, and a handler of a signal, or of the fork, calls verbs.
     fn passes(self) -> bool {
         if self == Self::Closing {
@@ -143,7 +143,7 @@ pub fn enter_library() -> Result<InLibrary, Unusable> {
 
 /// The thread is inside and has found the fork gate not open.
 #[cold]
-fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
+fn wait_at_gate(place: &ThreadSlot) -> Result<(), Unusable> {
     let mut wait = Wait::default();
     loop {
         let found = here().found.get();
@@ -151,7 +151,7 @@ fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
             OPEN => return Ok(()),
             CLOSED if found.passes() => return Ok(()),
             // Another library's atfork handler calls verbs in the child, where our own handler hasn't run yet.
-            WIPED if found == Found::Complete => super::in_child(),
+            WIPED if found == ForkPhase::Complete => super::in_child(),
             // A call within a call: the fork waits for this thread, so this thread mustn't wait for the fork.
             CLOSED if place.presence.depth() > 1 => return Ok(()),
             CLOSED if wait.is_over() => return Ok(()),
@@ -160,7 +160,7 @@ fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
                 wait.sleep();
                 place.presence.come_back(depth, order);
             }
-            WIPED if found == Found::NoFork => return Err(CLONED),
+            WIPED if found == ForkPhase::NoFork => return Err(CLONED),
             _ => return Err(IN_A_CALL),
         }
     }
@@ -200,7 +200,7 @@ impl Wait {
 
 /// Runs `f`, which may sleep for long or be code of the program, outside the library. The caller holds no lock.
 pub fn outside_library<R>(f: impl FnOnce() -> R) -> R {
-    struct Back<'a>(&'a Place, u32);
+    struct Back<'a>(&'a ThreadSlot, u32);
 
     impl Drop for Back<'_> {
         fn drop(&mut self) {
@@ -230,7 +230,7 @@ pub(crate) fn is_unusable() -> bool {
 
 /// A place for a thread that has none.
 #[cold]
-fn take_place() -> &'static Place {
+fn take_place() -> &'static ThreadSlot {
     super::install();
     let mut found = PLACES.load(Ordering::Acquire).cast_const();
     // SAFETY: null, or a place, which is never freed.
@@ -253,10 +253,10 @@ fn take_place() -> &'static Place {
     place
 }
 
-fn new_place() -> &'static Place {
-    let place = Box::leak(Box::new(Place {
+fn new_place() -> &'static ThreadSlot {
+    let place = Box::leak(Box::new(ThreadSlot {
         presence: Presence::new(),
-        reading: Reading::new(),
+        reading: ReadingFlag::new(),
         using: Using::new(),
         taken: AtomicBool::new(true),
         next: null(),
@@ -275,7 +275,7 @@ fn new_place() -> &'static Place {
 unsafe extern "C" fn give_place_back(place: *mut libc::c_void) {
     here().place.set(null());
     // SAFETY: what the key was set to: a place, which is never freed.
-    unsafe { &*place.cast::<Place>() }.taken.store(false, Ordering::Release);
+    unsafe { &*place.cast::<ThreadSlot>() }.taken.store(false, Ordering::Release);
     sys::thread_ends();
 }
 
@@ -333,7 +333,7 @@ fn make_page() {
 /// Before a fork: closes the fork gate and waits until no other thread is inside.
 pub(super) fn freeze() {
     let here = here();
-    if here.found.get() != Found::NoFork {
+    if here.found.get() != ForkPhase::NoFork {
         here.nested.set(here.nested.get() + 1);
         return;
     }
@@ -342,32 +342,32 @@ pub(super) fn freeze() {
     // A signal's handler forks in the middle of a call. Other threads may wait for locks that this thread holds.
     let complete = !inside && close_with_all_outside(here);
     if complete {
-        here.found.set(Found::Complete);
+        here.found.set(ForkPhase::Complete);
         return;
     }
     if !inside {
-        here.found.set(Found::Closing);
+        here.found.set(ForkPhase::Closing);
         // The parent's threads go on.
         open_gate();
     }
-    here.found.set(Found::Incomplete);
+    here.found.set(ForkPhase::Incomplete);
 }
 
 /// Closes the gate, after other forks. False in a process that is unusable. A signal's handler may fork, or call verbs, at any
 /// moment from here on: once the gate is closed, it finds that this thread's fork is in progress.
-fn close_gate(found: &Cell<Found>) -> bool {
+fn close_gate(found: &Cell<ForkPhase>) -> bool {
     loop {
-        found.set(Found::Closing);
+        found.set(ForkPhase::Closing);
         match close(gate()) {
             Ok(()) => break,
             Err(CLOSED) => {
-                found.set(Found::NoFork);
+                found.set(ForkPhase::NoFork);
                 sleep(gate(), CLOSED, Some(SPEAKS_AFTER));
             }
             Err(_) => return false,
         }
     }
-    found.set(Found::Waiting);
+    found.set(ForkPhase::Waiting);
     // A thread that came in during an earlier fork is inside, and is waited for.
     BREACHED.store(false, Ordering::Relaxed);
     barrier::order_all();
@@ -401,16 +401,16 @@ fn close_with_all_outside(here: &Here) -> bool {
         if waited >= SPEAKS_AFTER && !std::mem::replace(&mut spoken, true) {
             tracing::warn!("a fork waits for a thread in a verbs call that takes more than a second");
         }
-        here.found.set(Found::Closing);
+        here.found.set(ForkPhase::Closing);
         open_gate();
         // A handler of a signal that forks now closes the gate for itself.
-        here.found.set(Found::NoFork);
+        here.found.set(ForkPhase::NoFork);
         sys::pause(OPEN_FOR);
     }
 }
 
 /// Waits until no thread but the one of `own` is inside. False when one doesn't come out for [`CLOSED_FOR`].
-fn wait_for_others(own: *const Place) -> bool {
+fn wait_for_others(own: *const ThreadSlot) -> bool {
     let mut rounds = 0;
     let mut since = None;
     for place in places().filter(|&place| !std::ptr::eq(place, own)) {
@@ -431,13 +431,13 @@ fn wait_for_others(own: *const Place) -> bool {
 
 /// This thread's place, if it has been in the library.
 #[inline]
-pub(super) fn own_place() -> Option<&'static Place> {
+pub(super) fn own_place() -> Option<&'static ThreadSlot> {
     // SAFETY: null, or a place, which is never freed.
     unsafe { here().place.get().as_ref() }
 }
 
 /// Those of all threads, and those that threads have left.
-pub(super) fn places() -> impl Iterator<Item = &'static Place> {
+pub(super) fn places() -> impl Iterator<Item = &'static ThreadSlot> {
     let mut next = PLACES.load(Ordering::Acquire).cast_const();
     std::iter::from_fn(move || {
         // SAFETY: null, or a place, which is never freed.
@@ -455,28 +455,28 @@ pub(super) fn thaw() {
         return;
     }
     // A fork by a signal's handler counts as nested in this one until the gate is open.
-    if here.found.replace(Found::Closing) == Found::Complete {
+    if here.found.replace(ForkPhase::Closing) == ForkPhase::Complete {
         open_gate();
     }
-    here.found.set(Found::NoFork);
+    here.found.set(ForkPhase::NoFork);
 }
 
 /// What this thread's fork has found. For the child, which calls it once.
-pub(super) fn found() -> Found {
+pub(super) fn found() -> ForkPhase {
     let here = here();
     let is_nested = here.nested.replace(0) > 0;
-    match here.found.replace(Found::NoFork) {
+    match here.found.replace(ForkPhase::NoFork) {
         // A signal's handler has forked in the middle of a call that this thread makes while it forks.
-        Found::Complete if is_nested && own_place().is_some_and(|place| place.presence.depth() > 0) => {
-            Found::Incomplete
+        ForkPhase::Complete if is_nested && own_place().is_some_and(|place| place.presence.depth() > 0) => {
+            ForkPhase::Incomplete
         }
         found => found,
     }
 }
 
 /// The last step in the child, where this is the only thread.
-pub(super) fn begin_child(found: Found) {
-    let complete = found == Found::Complete && !BREACHED.load(Ordering::Relaxed);
+pub(super) fn begin_child(found: ForkPhase) {
+    let complete = found == ForkPhase::Complete && !BREACHED.load(Ordering::Relaxed);
     let own = here().place.get();
     for place in places().filter(|&place| !std::ptr::eq(place, own)) {
         place.presence.clear();

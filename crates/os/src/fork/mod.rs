@@ -18,12 +18,12 @@ pub(crate) use barrier::{order, order_all};
 pub use child::{ChildStep, InChild, register};
 pub(crate) use gate::is_unusable;
 pub use gate::{InLibrary, Unusable, enter_library, outside_library};
-pub use reading::{InUse, Reader, wait_for_readers, wait_for_users};
+pub use reading::{ForkReader, InUse, wait_for_readers, wait_for_users};
 pub use turn::{OwnTurn, Turn};
 
 use crate::atomics::{AtomicU32, Ordering};
 use crate::sys;
-use gate::Found;
+use gate::ForkPhase;
 use std::os::fd::RawFd;
 
 /// Counts forks on the child's side.
@@ -66,7 +66,7 @@ extern "C" fn after_in_child() {
 /// [steps](ChildStep) of other crates. The gate opens last.
 fn in_child() {
     let found = gate::found();
-    if found == Found::NoFork {
+    if found == ForkPhase::NoFork {
         return;
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);

@@ -2,13 +2,13 @@
 //! first makes sure that it isn't found any more, and then waits for the threads that are reading; the wait orders their words
 //! for all threads at once, as a fork does.
 //!
-//! There are two kinds of readers. A [`Reader`] looks something up, which takes no time ([`wait_for_readers`]). An [`InUse`] names one thing
+//! There are two kinds of readers. A [`ForkReader`] looks something up, which takes no time ([`wait_for_readers`]). An [`InUse`] names one thing
 //! and may last as long as a page fault of the program's memory: only a thread that takes this very thing away waits for it
 //! ([`wait_for_users`]).
 
 use super::barrier::{order, order_all};
-use super::gate::{Place, own_place, places};
-use super::reading_word::Reading;
+use super::gate::{ThreadSlot, own_place, places};
+use super::reading_word::ReadingFlag;
 use super::using_word::Using;
 use crate::{Patience, sys};
 use std::marker::PhantomData;
@@ -23,13 +23,13 @@ const LIMIT: Duration = Duration::from_secs(1);
 
 /// While this lives, what this thread finds stays. Its owner takes no lock that is held over [`wait_for_readers`], and does nothing
 /// that takes long.
-pub struct Reader {
-    reading: &'static Reading,
+pub struct ForkReader {
+    reading: &'static ReadingFlag,
     /// The word is this thread's.
     _not_send: PhantomData<*const ()>,
 }
 
-impl Reader {
+impl ForkReader {
     /// `None` in a thread that has never been in the library: it has to take locks.
     #[inline]
     #[must_use]
@@ -40,7 +40,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ForkReader {
     #[inline]
     fn drop(&mut self) {
         self.reading.leave();
@@ -72,7 +72,7 @@ impl Drop for InUse {
     }
 }
 
-/// A grace period: waits until every other thread has left the read section ([`Reader`]) that it was in. A signal's handler that
+/// A grace period: waits until every other thread has left the read section ([`ForkReader`]) that it was in. A signal's handler that
 /// interrupts a reader doesn't wait for its own thread. False: after a second a thread is still reading.
 #[must_use]
 pub fn wait_for_readers() -> bool {
@@ -92,7 +92,7 @@ pub fn wait_for_users(name: u32) -> bool {
 }
 
 /// Waits for each other thread until it `has_left`, as seen first when the wait begins with it.
-fn wait_for_all<F: Fn() -> bool>(has_left: impl Fn(&'static Place) -> F) -> bool {
+fn wait_for_all<F: Fn() -> bool>(has_left: impl Fn(&'static ThreadSlot) -> F) -> bool {
     order_all();
     let mut patience = Patience::new(LIMIT, ROUND);
     let own = own_place().map(std::ptr::from_ref);

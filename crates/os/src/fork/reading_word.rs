@@ -6,16 +6,16 @@ use crate::atomics::{AtomicU32, Ordering};
 /// Whether one thread is reading what other threads may remove. Only that thread writes it; a signal's handler that interrupts the
 /// thread may read too. The low bits are the depth of nested reads, the others count the ends of reads.
 #[derive(Debug)]
-pub(crate) struct Reading(AtomicU32);
+pub(crate) struct ReadingFlag(AtomicU32);
 
-impl Reading {
+impl ReadingFlag {
     const DEPTH: u32 = 0xff;
 
     pub(crate) fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// What the thread finds after this stays until [`Reading::leave`]. `order` keeps later loads from being executed before the
+    /// What the thread finds after this stays until [`ReadingFlag::leave`]. `order` keeps later loads from being executed before the
     /// store.
     #[inline]
     pub(crate) fn enter(&self, order: impl FnOnce()) {

@@ -10,7 +10,7 @@ mod made_once;
 mod published;
 
 pub use crate::atomics::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-pub use crate::fork::{InUse, Reader, wait_for_readers, wait_for_users};
+pub use crate::fork::{ForkReader, InUse, wait_for_readers, wait_for_users};
 pub use crate::rank::class;
 pub use crate::sys::{sleep, wake};
 pub use critical_region::CriticalRegion;

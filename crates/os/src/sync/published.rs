@@ -1,6 +1,6 @@
 //! A value that is read without a lock, and replaced now and then.
 
-use super::{Reader, wait_for_readers};
+use super::{ForkReader, wait_for_readers};
 use std::fmt;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl<T> Published<T> {
     /// The value, while `reader` lives.
     #[inline]
     #[must_use]
-    pub fn get<'a>(&'a self, _reader: &'a Reader) -> Option<&'a T> {
+    pub fn get<'a>(&'a self, _reader: &'a ForkReader) -> Option<&'a T> {
         // SAFETY: null, or of an `Arc` that stays until `Replaced` has waited for this reader.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
@@ -39,7 +39,7 @@ impl<T> Published<T> {
     #[inline]
     #[must_use]
     pub fn keep(&self, wanted: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
-        let _reader = Reader::enter()?;
+        let _reader = ForkReader::enter()?;
         let value = self.0.load(Ordering::Acquire).cast_const();
         // SAFETY: null, or of an `Arc`, as above.
         if !unsafe { value.as_ref() }.is_some_and(wanted) {
@@ -135,7 +135,7 @@ mod tests {
                 std::thread::spawn(move || {
                     let _inside = crate::fork::enter_library();
                     while Instant::now() < until {
-                        let reader = Reader::enter().expect("it is in the library");
+                        let reader = ForkReader::enter().expect("it is in the library");
                         let is_gone = |value: &Value| value.1.load(Ordering::Relaxed);
                         assert!(!published.get(&reader).is_some_and(is_gone));
                         drop(reader);

@@ -17,12 +17,12 @@ pub const fn space(payload: usize) -> usize {
 /// A buffer for control messages, `N` bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-pub struct Control<const N: usize> {
+pub struct ControlBuffer<const N: usize> {
     bytes: [u8; N],
     used: usize,
 }
 
-impl<const N: usize> Control<N> {
+impl<const N: usize> ControlBuffer<N> {
     /// An empty one.
     #[must_use]
     pub const fn new() -> Self {
@@ -67,12 +67,12 @@ impl<const N: usize> Control<N> {
 
     /// The messages in the first `length` bytes, which is what the kernel left in `msg_controllen`.
     #[must_use]
-    pub fn received(&self, length: usize) -> Messages<'_> {
-        Messages { rest: &self.bytes[..length.min(N)] }
+    pub fn received(&self, length: usize) -> ReceivedControls<'_> {
+        ReceivedControls { rest: &self.bytes[..length.min(N)] }
     }
 }
 
-impl<const N: usize> Default for Control<N> {
+impl<const N: usize> Default for ControlBuffer<N> {
     fn default() -> Self {
         Self::new()
     }
@@ -80,7 +80,7 @@ impl<const N: usize> Default for Control<N> {
 
 /// A received control message.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct ReceivedControl<'a> {
     /// `cmsg_level`.
     pub level: i32,
     /// `cmsg_type`.
@@ -89,7 +89,7 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-impl Message<'_> {
+impl ReceivedControl<'_> {
     /// The payload as an `int`, or as a single byte (the kernel sends IP_TOS so).
     #[must_use]
     #[inline]
@@ -106,24 +106,24 @@ impl Message<'_> {
     }
 }
 
-/// Iterator of [`Control::received`].
+/// Iterator of [`ControlBuffer::received`].
 #[derive(Clone, Debug)]
-pub struct Messages<'a> {
+pub struct ReceivedControls<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Iterator for Messages<'a> {
-    type Item = Message<'a>;
+impl<'a> Iterator for ReceivedControls<'a> {
+    type Item = ReceivedControl<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<Message<'a>> {
+    fn next(&mut self) -> Option<ReceivedControl<'a>> {
         let (header, _) = self.rest.split_first_chunk::<HEADER>()?;
         let length = usize::from_ne_bytes(*header.first_chunk()?);
         let level = i32::from_ne_bytes(*header[8..].first_chunk()?);
         let kind = i32::from_ne_bytes(*header[12..].first_chunk()?);
         let payload = self.rest.get(HEADER..length)?;
         self.rest = self.rest.get(length.next_multiple_of(ALIGN)..).unwrap_or_default();
-        Some(Message { level, kind, payload })
+        Some(ReceivedControl { level, kind, payload })
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn messages_round_trip() {
-        let mut control = Control::<64>::new();
+        let mut control = ControlBuffer::<64>::new();
         assert!(control.is_empty());
         assert!(control.push(1, 2, &7_u16.to_ne_bytes()));
         assert!(control.push(3, 4, &8_i32.to_ne_bytes()));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn damaged_lengths_end_the_list() {
-        let mut control = Control::<64>::new();
+        let mut control = ControlBuffer::<64>::new();
         control.push(1, 2, &[9; 4]);
         for length in [0_usize, 3, 15, 65, usize::MAX] {
             control.bytes[..8].copy_from_slice(&length.to_ne_bytes());

@@ -7,7 +7,7 @@
 //!
 //! From Linux 6.16 a socket can refuse them at the sender.
 
-use super::control::{Control, space};
+use super::control::{ControlBuffer, space};
 use super::messages::peek_message;
 use super::{
     EngineFd, check, close, receive_message, set_option, shutdown, start_thread, wait_for, with_forks_held,
@@ -99,9 +99,9 @@ pub fn discard_message(fd: RawFd) -> io::Result<()> {
     let taker = move || {
         if unshare(fd) {
             // Into this thread's table, where there is room for all of them.
-            let _ = receive_message(fd, &mut [], &mut Control::<MOST_CONTROL>::new());
+            let _ = receive_message(fd, &mut [], &mut ControlBuffer::<MOST_CONTROL>::new());
         } else {
-            let _ = receive_message(fd, &mut [], &mut Control::<CREDENTIALS>::new());
+            let _ = receive_message(fd, &mut [], &mut ControlBuffer::<CREDENTIALS>::new());
         }
         let _ = takes.send(());
     };
@@ -117,7 +117,7 @@ struct NextMessage {
 
 fn peek(fd: RawFd) -> io::Result<NextMessage> {
     with_forks_held(|| {
-        let mut control = Control::<CREDENTIALS>::new();
+        let mut control = ControlBuffer::<CREDENTIALS>::new();
         let next = peek_message(fd, &mut control)?;
         let mut has_descriptors = next.control_truncated;
         for message in control.received(next.control) {
@@ -169,7 +169,7 @@ mod tests {
     /// Sends a message of one byte with a lingering connection, of which the message has the only descriptor then; the connection's peer.
     fn send_lingering(fd: RawFd) -> TcpStream {
         let (lingers, silent) = lingering();
-        let mut control = Control::<{ space(4) }>::new();
+        let mut control = ControlBuffer::<{ space(4) }>::new();
         control.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &lingers.as_raw_fd().to_ne_bytes());
         send_message(fd, &Outgoing::new([b"x"]), &mut control).unwrap();
         silent
@@ -196,7 +196,7 @@ mod tests {
     fn a_socket_is_closed_without_a_wait_for_descriptors_that_lie_unread_in_it() {
         let [own, peer] = socket_pair(libc::SOCK_SEQPACKET).unwrap();
         // A message before it that has none, and no byte.
-        send_message(peer.raw(), &Outgoing::new([b""]), &mut Control::<0>::new()).unwrap();
+        send_message(peer.raw(), &Outgoing::new([b""]), &mut ControlBuffer::<0>::new()).unwrap();
         let silent = send_lingering(peer.raw());
         expect_closed(&silent, || discard(own));
     }
@@ -254,12 +254,12 @@ mod tests {
         let [own, peer] = socket_pair(libc::SOCK_DGRAM).unwrap();
         assert!(refuse_descriptors(own.raw()));
         for sender in [client, peer] {
-            let mut control = Control::<{ space(4) }>::new();
+            let mut control = ControlBuffer::<{ space(4) }>::new();
             control.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &listener.raw().to_ne_bytes());
             let sent = send_message(sender.raw(), &Outgoing::new([b"x"]), &mut control);
             assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EPERM));
             assert_eq!(
-                send_message(sender.raw(), &Outgoing::new([b"x"]), &mut Control::<0>::new()).unwrap(),
+                send_message(sender.raw(), &Outgoing::new([b"x"]), &mut ControlBuffer::<0>::new()).unwrap(),
                 1
             );
         }
@@ -270,12 +270,12 @@ mod tests {
         let [own, peer] = socket_pair(libc::SOCK_DGRAM).unwrap();
         assert!(!brings_descriptors(own.raw()));
         let silent = send_lingering(peer.raw());
-        send_message(peer.raw(), &Outgoing::new([b"next"]), &mut Control::<0>::new()).unwrap();
+        send_message(peer.raw(), &Outgoing::new([b"next"]), &mut ControlBuffer::<0>::new()).unwrap();
         assert!(brings_descriptors(own.raw()));
         expect_closed(&silent, || discard_message(own.raw()).unwrap());
         assert!(!brings_descriptors(own.raw()));
         let mut bytes = [0; 8];
-        let next = receive_message(own.raw(), &mut bytes, &mut Control::<0>::new()).unwrap();
+        let next = receive_message(own.raw(), &mut bytes, &mut ControlBuffer::<0>::new()).unwrap();
         assert_eq!(&bytes[..next.length], b"next");
     }
 }

@@ -1,7 +1,7 @@
 //! Messages over sockets: one, or many at once (`sendmmsg(2)`, `recvmmsg(2)`). Callers pass and get slices and addresses; the
 //! kernel's structures with their pointers stay in here. Nothing here waits.
 
-use super::control::{Control, Messages};
+use super::control::{ControlBuffer, ReceivedControls};
 use super::{InetAddress, KernelAddress, check};
 use crate::room;
 use std::io::{self, IoSlice};
@@ -43,7 +43,7 @@ impl<'a, const PARTS: usize> Outgoing<'a, PARTS> {
         &self,
         header: &mut libc::msghdr,
         parts: &mut [libc::iovec; PARTS],
-        control: &mut Control<CONTROL>,
+        control: &mut ControlBuffer<CONTROL>,
     ) {
         for (to, part) in parts.iter_mut().zip(&self.parts) {
             *to = libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
@@ -65,7 +65,7 @@ impl<'a, const PARTS: usize> Outgoing<'a, PARTS> {
 pub fn send_message<const PARTS: usize, const CONTROL: usize>(
     fd: RawFd,
     message: &Outgoing<'_, PARTS>,
-    control: &mut Control<CONTROL>,
+    control: &mut ControlBuffer<CONTROL>,
 ) -> io::Result<usize> {
     // SAFETY: all-zero bytes are a valid msghdr and iovec: null pointers, lengths of 0.
     let (mut header, mut parts): (libc::msghdr, [libc::iovec; PARTS]) = unsafe { std::mem::zeroed() };
@@ -82,7 +82,7 @@ pub struct SendBatch<const MESSAGES: usize, const PARTS: usize, const CONTROL: u
 struct SendSlots<const MESSAGES: usize, const PARTS: usize, const CONTROL: usize> {
     headers: [libc::mmsghdr; MESSAGES],
     parts: [[libc::iovec; PARTS]; MESSAGES],
-    controls: [Control<CONTROL>; MESSAGES],
+    controls: [ControlBuffer<CONTROL>; MESSAGES],
 }
 
 // SAFETY: the pointers in it are set in each call, before they are used, and not used after it.
@@ -110,11 +110,11 @@ impl<const MESSAGES: usize, const PARTS: usize, const CONTROL: usize> SendBatch<
         &mut self,
         fd: RawFd,
         items: &'a [T],
-        mut message: impl FnMut(&'a T, &mut Control<CONTROL>) -> Outgoing<'a, PARTS>,
+        mut message: impl FnMut(&'a T, &mut ControlBuffer<CONTROL>) -> Outgoing<'a, PARTS>,
     ) -> io::Result<usize> {
         let SendSlots { headers, parts, controls } = &mut *self.0;
         for (((item, header), parts), control) in items.iter().zip(&mut *headers).zip(parts).zip(controls) {
-            *control = Control::new();
+            *control = ControlBuffer::new();
             message(item, control).describe(&mut header.msg_hdr, parts, control);
         }
         let count = items.len().min(MESSAGES) as libc::c_uint;
@@ -132,7 +132,7 @@ pub struct MessageInfo {
     pub truncated: bool,
     /// There were more control messages than room for them.
     pub control_truncated: bool,
-    /// Bytes of control messages, for [`Control::received`].
+    /// Bytes of control messages, for [`ControlBuffer::received`].
     pub control: usize,
 }
 
@@ -143,7 +143,7 @@ pub struct MessageInfo {
 pub fn receive_message<const CONTROL: usize>(
     fd: RawFd,
     bytes: &mut [u8],
-    control: &mut Control<CONTROL>,
+    control: &mut ControlBuffer<CONTROL>,
 ) -> io::Result<MessageInfo> {
     receive_with(fd, bytes, control, RECEIVING)
 }
@@ -151,7 +151,7 @@ pub fn receive_message<const CONTROL: usize>(
 /// The control messages of the next message, which stays where it is.
 pub(super) fn peek_message<const CONTROL: usize>(
     fd: RawFd,
-    control: &mut Control<CONTROL>,
+    control: &mut ControlBuffer<CONTROL>,
 ) -> io::Result<MessageInfo> {
     receive_with(fd, &mut [], control, RECEIVING | libc::MSG_PEEK)
 }
@@ -159,7 +159,7 @@ pub(super) fn peek_message<const CONTROL: usize>(
 fn receive_with<const CONTROL: usize>(
     fd: RawFd,
     bytes: &mut [u8],
-    control: &mut Control<CONTROL>,
+    control: &mut ControlBuffer<CONTROL>,
     flags: libc::c_int,
 ) -> io::Result<MessageInfo> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -199,7 +199,7 @@ pub struct Returned {
 pub fn receive_returned(fd: RawFd) -> io::Result<Option<Returned>> {
     /// `sock_extended_err`, with the address of the error's sender.
     const CONTROL: usize = super::control::space(16 + size_of::<libc::sockaddr_in6>());
-    let mut control = Control::<CONTROL>::new();
+    let mut control = ControlBuffer::<CONTROL>::new();
     let mut to = InetAddress::zeroed();
     // Nothing of the packet is wanted, but qemu-user doesn't call the kernel for a message without room.
     let mut first = 0_u8;
@@ -240,7 +240,7 @@ pub struct ReceiveBatch<const MESSAGES: usize, const BYTES: usize, const CONTROL
 struct ReceiveSlots<const MESSAGES: usize, const CONTROL: usize> {
     headers: [libc::mmsghdr; MESSAGES],
     parts: [libc::iovec; MESSAGES],
-    controls: [Control<CONTROL>; MESSAGES],
+    controls: [ControlBuffer<CONTROL>; MESSAGES],
     sources: [InetAddress; MESSAGES],
 }
 
@@ -259,7 +259,7 @@ pub struct BatchMessage<'a> {
     /// Where it is from; zero where that wasn't asked for.
     pub source: &'a InetAddress,
     /// The kernel's control messages.
-    pub control: Messages<'a>,
+    pub control: ReceivedControls<'a>,
 }
 
 impl<const MESSAGES: usize, const BYTES: usize, const CONTROL: usize> ReceiveBatch<MESSAGES, BYTES, CONTROL> {
@@ -391,7 +391,7 @@ mod tests {
     fn one_message_arrives_with_its_control_messages() {
         let ((from, _), (to, name)) = (bound(), bound());
         super::super::set_option(to.raw(), libc::IPPROTO_IP, libc::IP_RECVTTL, &1).unwrap();
-        let mut control = Control::<64>::new();
+        let mut control = ControlBuffer::<64>::new();
         assert!(control.push(libc::IPPROTO_IP, libc::IP_TTL, &7_i32.to_ne_bytes()));
         let message = Outgoing::new([&b"seven"[..]]).to(&name);
         assert_eq!(send_message(from.raw(), &message, &mut control).unwrap(), 5);

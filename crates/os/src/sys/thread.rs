@@ -47,9 +47,9 @@ extern "C" fn main_of_thread(body: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 /// Attributes of a thread, given back when dropped.
-struct Attributes(Box<MaybeUninit<libc::pthread_attr_t>>);
+struct ThreadAttributes(Box<MaybeUninit<libc::pthread_attr_t>>);
 
-impl Attributes {
+impl ThreadAttributes {
     fn new(stack: usize) -> io::Result<Self> {
         let mut new = Self(Box::new(MaybeUninit::uninit()));
         // SAFETY: the first call initialises what the others change.
@@ -107,7 +107,7 @@ unsafe fn stack_of_c_library(attributes: *const libc::pthread_attr_t) -> usize {
     }
 }
 
-impl Drop for Attributes {
+impl Drop for ThreadAttributes {
     fn drop(&mut self) {
         // SAFETY: initialised by `new`, also where that has failed later.
         unsafe { libc::pthread_attr_destroy(self.pointer()) };
@@ -118,7 +118,7 @@ fn check(errno: libc::c_int) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
 
-fn create(attributes: &mut Attributes, body: Body) -> Result<libc::pthread_t, (io::Error, Body)> {
+fn create(attributes: &mut ThreadAttributes, body: Body) -> Result<libc::pthread_t, (io::Error, Body)> {
     let body: *mut Body = Box::into_raw(Box::new(body));
     let mut thread: libc::pthread_t = 0;
     // SAFETY: initialised attributes; the new thread owns `body`.
@@ -163,7 +163,7 @@ fn start(name: &str, stack: usize, run: Body) -> io::Result<()> {
         let _ours = Ours::begin();
         run();
     });
-    let mut attributes = Attributes::new(stack)?;
+    let mut attributes = ThreadAttributes::new(stack)?;
     let body = match attributes.leave_real_time().and_then(|()| attributes.use_all_processors()) {
         Ok(()) => match create(&mut attributes, body) {
             Ok(_) => return Ok(()),
@@ -176,7 +176,7 @@ fn start(name: &str, stack: usize, run: Body) -> io::Result<()> {
         },
         Err(_) => body,
     };
-    create(&mut Attributes::new(stack)?, body).map(drop).map_err(|(error, _)| error)
+    create(&mut ThreadAttributes::new(stack)?, body).map(drop).map_err(|(error, _)| error)
 }
 
 #[cfg(test)]
