@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 pub const VERSION: u8 = 1;
 /// Length of the connection data.
 pub const CONNECTION_DATA: usize = 40;
-/// Length of an [`MemoryEntry`].
+/// Length of a [`MemoryEntry`].
 pub const ENTRY: usize = 16;
 /// Length of an [`IoMapEntry`].
 pub const IO_MAP_ENTRY: usize = 24;
