@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::call::{Outcome, SocketRefusal};
 use crate::front::FrontSocket;
 use crate::settings::settings;
-use crate::waiting::{Set, Waiters, Waker, own_waker, readable, sleep};
+use crate::waiting::{HeldSignals, Set, Waiters, Waker, own_waker, readable, sleep};
 
 /// The state of a socket, under the lock of its [`Core`].
 pub(crate) trait SocketState: Send {
@@ -227,6 +227,7 @@ impl<S: SocketState + ?Sized> Core<S> {
         until: Option<Instant>,
         mut ready: impl FnMut(&mut S) -> Option<Outcome<T>>,
     ) -> Outcome<T> {
+        let mut held = None;
         let mut state = self.lock()?;
         loop {
             let mut polling = None;
@@ -252,7 +253,8 @@ impl<S: SocketState + ?Sized> Core<S> {
             waker.clear();
             state.waiters().add(&waker);
             drop(state);
-            let slept = sleep(&mut [readable(waker.fd()), readable(self.set.fd())], until);
+            let held = held.get_or_insert_with(HeldSignals::new);
+            let slept = sleep(&mut [readable(waker.fd()), readable(self.set.fd())], until, Some(held));
             state = self.lock()?;
             state.waiters().remove(&waker);
             match slept {

@@ -9,7 +9,7 @@ use libc::{c_short, pollfd};
 
 use crate::call::{Outcome, SocketRefusal};
 use crate::table::{Socket, find};
-use crate::waiting::{WaitCondition, Waker, look_or_sleep, readable, sleep};
+use crate::waiting::{HeldSignals, WaitCondition, Waker, look_or_sleep, readable, sleep};
 
 /// The descriptors of one call.
 struct Polled<'a> {
@@ -35,7 +35,7 @@ impl WaitCondition for Polled<'_> {
         }
         if !others.is_empty() {
             let mut polled: Vec<pollfd> = others.iter().map(|(_, fd)| *fd).collect();
-            ready += sleep(&mut polled, Some(Instant::now()))?;
+            ready += sleep(&mut polled, Some(Instant::now()), None)?;
             for ((at, _), polled) in others.iter().zip(&polled) {
                 self.fds[*at].revents = polled.revents;
             }
@@ -43,7 +43,7 @@ impl WaitCondition for Polled<'_> {
         Ok(ready)
     }
 
-    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<()> {
+    fn sleep(&self, waker: &Waker, until: Option<Instant>, held: &HeldSignals) -> Outcome<()> {
         let mut slept_for = vec![readable(waker.fd())];
         slept_for.extend(self.fds.iter().zip(&self.sockets).filter(|(fd, _)| fd.fd >= 0).map(
             |(fd, socket)| match socket {
@@ -51,7 +51,7 @@ impl WaitCondition for Polled<'_> {
                 None => *fd,
             },
         ));
-        sleep(&mut slept_for, until)?;
+        sleep(&mut slept_for, until, Some(held))?;
         Ok(())
     }
 
@@ -66,8 +66,9 @@ impl WaitCondition for Polled<'_> {
 pub(crate) fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<c_int> {
     let sockets = fds.iter().map(|fd| find(fd.fd)).collect();
     let mut polled = Polled { fds, sockets };
+    let mut held = None;
     loop {
-        if let Some(ready) = look_or_sleep(&mut polled, until)? {
+        if let Some(ready) = look_or_sleep(&mut polled, until, &mut held)? {
             return Ok(ready);
         }
     }

@@ -6,10 +6,10 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{io, mem, ptr};
 
 use crate::call::{Outcome, SocketRefusal};
 use crate::settings::settings;
@@ -108,17 +108,61 @@ pub(crate) fn deadline(milliseconds: c_int) -> Option<Instant> {
     u64::try_from(milliseconds).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
 }
 
-/// Sleeps until a descriptor is ready, a signal comes (EINTR), or the deadline; how many are ready.
-pub(crate) fn sleep(fds: &mut [libc::pollfd], until: Option<Instant>) -> io::Result<usize> {
+/// The signals of a thread, held back while it waits: they come during [`sleep`] alone. So a signal that comes between two sleeps of
+/// one call ends the next sleep, and the call fails with EINTR, as the kernel's calls do.
+pub(crate) struct HeldSignals {
+    before: libc::sigset_t,
+}
+
+impl HeldSignals {
+    /// Holds all signals back but those of faults, which the thread causes itself.
+    pub(crate) fn new() -> Self {
+        const FAULTS: [c_int; 7] = [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGILL,
+            libc::SIGFPE,
+            libc::SIGTRAP,
+            libc::SIGSYS,
+            libc::SIGABRT,
+        ];
+        // SAFETY: both sets are filled before they are read.
+        let before = unsafe {
+            let (mut held, mut before): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
+            libc::sigfillset(&raw mut held);
+            for fault in FAULTS {
+                libc::sigdelset(&raw mut held, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, &raw mut before);
+            before
+        };
+        Self { before }
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set that this thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
+    }
+}
+
+/// Sleeps until a descriptor is ready, a signal comes (EINTR), or the deadline; how many are ready. Signals that are held back come
+/// meanwhile.
+pub(crate) fn sleep(
+    fds: &mut [libc::pollfd],
+    until: Option<Instant>,
+    held: Option<&HeldSignals>,
+) -> io::Result<usize> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let timeout = left.map(|left| libc::timespec {
         tv_sec: left.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: left.subsec_nanos().into(),
     });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), |timeout| timeout as *const libc::timespec);
-    // SAFETY: an array of this length, and NULL or a valid time.
-    let ready =
-        unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, std::ptr::null()) };
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let signals = held.map_or(ptr::null(), |held| &raw const held.before);
+    // SAFETY: an array of this length, NULL or a valid time, and NULL or a valid set.
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, signals) };
     usize::try_from(ready).map_err(|_| io::Error::last_os_error())
 }
 
@@ -127,15 +171,17 @@ pub(crate) trait WaitCondition {
     /// Writes what is ready now to the caller's memory, and returns how much is. `waker` is left with the sockets.
     fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize>;
     /// Sleeps until something may be ready, or the deadline.
-    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<()>;
+    fn sleep(&self, waker: &Waker, until: Option<Instant>, held: &HeldSignals) -> Outcome<()>;
     /// Takes the waker back from the sockets.
     fn dont_wake(&self, waker: &Arc<Waker>);
 }
 
-/// Looks for the time of the settings, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again.
+/// Looks for the time of the settings, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again. `held` is
+/// what the call holds back from its first sleep on.
 pub(crate) fn look_or_sleep(
     awaited: &mut impl WaitCondition,
     until: Option<Instant>,
+    held: &mut Option<HeldSignals>,
 ) -> Outcome<Option<c_int>> {
     let count = |ready: usize| Some(c_int::try_from(ready).unwrap_or(c_int::MAX));
     let polling = Instant::now() + settings().polling;
@@ -152,9 +198,10 @@ pub(crate) fn look_or_sleep(
     }
     let waker = own_waker()?;
     waker.clear();
+    let held = held.get_or_insert_with(HeldSignals::new);
     let ready = awaited.look(Some(&waker));
     let slept = match &ready {
-        Ok(0) => awaited.sleep(&waker, until),
+        Ok(0) => awaited.sleep(&waker, until, held),
         _ => Ok(()),
     };
     awaited.dont_wake(&waker);
@@ -234,4 +281,48 @@ pub(crate) fn make_nonblocking(fd: RawFd) -> io::Result<()> {
         flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
     };
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    static COME: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn count(_: c_int) {
+        COME.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn handle(signal: c_int) {
+        // SAFETY: an action that is filled, whose handler adds to an atomic number only.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = count as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &raw const action, ptr::null_mut());
+        }
+    }
+
+    fn raise(signal: c_int) {
+        // SAFETY: this thread.
+        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+    }
+
+    #[test]
+    fn a_signal_between_two_sleeps_ends_the_next_one() {
+        handle(libc::SIGUSR2);
+        let waker = Waker::new().unwrap();
+        let soon = || Some(Instant::now() + Duration::from_secs(60));
+        let held = HeldSignals::new();
+        raise(libc::SIGUSR2);
+        assert_eq!(COME.load(Ordering::Relaxed), 0, "it's held back");
+        let slept = sleep(&mut [readable(waker.fd())], soon(), Some(&held));
+        assert_eq!(slept.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert_eq!(COME.load(Ordering::Relaxed), 1, "it has come in the sleep");
+        raise(libc::SIGUSR2);
+        drop(held);
+        assert_eq!(COME.load(Ordering::Relaxed), 2, "it comes when the call ends");
+    }
 }

@@ -349,6 +349,20 @@ static bool is_nested(int set)
 	return false;
 }
 
+/* Bytes that stay unread at an end: a thread that waits for all of its bytes takes them as they come. */
+static long left_unread(int object)
+{
+	long there = available(object);
+
+	for (int i = 0; i < parked_count; i++) {
+		const struct parked *p = &parked[i];
+
+		if (p->kind == PARKED_RECEIVE && slots[p->slot].object == object && p->agent->command.how == RECEIVE_ALL)
+			return there > p->agent->command.size ? there - p->agent->command.size : 0;
+	}
+	return there;
+}
+
 /* Waits until what has been done to a connection has arrived at both ends. */
 static void settle_connection(int c)
 {
@@ -364,7 +378,7 @@ static void settle_connection(int c)
 			bool done;
 
 			call(slots[slot].process, &asked);
-			done = end->reset || end->shut_rd || asked.result == available(object);
+			done = end->reset || end->shut_rd || asked.result == left_unread(object);
 			if (done && (end->reset || connections[c].ends[1 - side].finished)) {
 				short wanted = end->reset ? POLLHUP : POLLRDHUP;
 				struct command polled = {.run = call_poll, .count = 1};
