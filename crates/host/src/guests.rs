@@ -40,15 +40,25 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// After so many intervals without an answer the program gets an event.
 const SILENCE: u32 = 8;
 
-/// The process that has a slot, if it is one of user `holder`.
-fn peer_at(slot: u16, holder: u32) -> Option<libc::ucred> {
-    let connection = Name::slot(slot).connect().ok()?;
-    sys::peer_credentials(connection.raw()).ok().filter(|peer| peer.uid == holder)
+/// The process that has a slot.
+///
+/// # Errors
+/// Those of `connect(2)`. EAGAIN: too many wait to ask it.
+fn peer_at(slot: u16) -> io::Result<libc::ucred> {
+    sys::peer_credentials(Name::slot(slot).connect()?.raw())
 }
 
-/// A process of user `holder` that has a slot can be seen, and isn't stopped.
+/// A slot is one of user `holder`'s. Any user can fill its queue of connections, and then it may be the holder's.
+fn may_be_of(slot: u16, holder: u32) -> bool {
+    peer_at(slot).map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |peer| peer.uid == holder)
+}
+
+/// A process of user `holder` that has a slot can be seen, and isn't stopped, or too many wait to ask it.
 fn is_running(slot: u16, holder: u32) -> bool {
-    peer_at(slot, holder).is_some_and(|peer| peer.pid != 0 && !watch::is_stopped(peer.pid))
+    peer_at(slot).map_or_else(
+        |error| error.kind() == io::ErrorKind::WouldBlock,
+        |peer| peer.uid == holder && peer.pid != 0 && !watch::is_stopped(peer.pid),
+    )
 }
 
 impl Host {
@@ -159,8 +169,7 @@ impl Host {
         let (own, seed) = (self.slots(), sys::random());
         let mut taken = names::taken_slots().unwrap_or_default();
         taken.retain(|slot, owner| {
-            let is_holders =
-                || owner.uid.map_or_else(|| peer_at(*slot, holder).is_some(), |uid| uid == holder);
+            let is_holders = || owner.uid.map_or_else(|| may_be_of(*slot, holder), |uid| uid == holder);
             !own.contains(slot) && is_holders()
         });
         let mut slots: Vec<u16> = taken.into_keys().collect();

@@ -9,9 +9,11 @@
 
 use super::exposed::ExposedSocket;
 use ferroce_netdev::named_sockets;
+use ferroce_os::Patience;
 use ferroce_os::sys::{self, AbstractName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Duration;
 
 /// Version of names, handover and forwarding. Frozen: a change gets a new number, and processes of different numbers
 /// don't know of one another (the second finds the port taken).
@@ -20,6 +22,8 @@ pub(super) const VERSION: u32 = 2;
 pub(super) const USABLE: std::ops::RangeInclusive<u16> = 1..=4094;
 /// More than any sane host has; a bound on what joining reads.
 const PROC_LIMIT: usize = 32 << 20;
+/// Between two attempts to connect to a name whose queue of connections is full.
+const ROUND: Duration = Duration::from_micros(100);
 
 /// A name in the kernel's form.
 #[derive(Clone, Copy)]
@@ -80,6 +84,25 @@ impl Name {
         let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
         sys::connect(socket.raw(), self.address())?;
         Ok(ExposedSocket::new(socket))
+    }
+
+    /// As [`Name::connect`], again and again for `within` at most while the queue of connections is full: a process of any user may fill it,
+    /// so that isn't an answer of the holder. `idle` is called between two attempts.
+    pub(super) fn connect_within(
+        &self,
+        within: Duration,
+        idle: &mut dyn FnMut(),
+    ) -> io::Result<ExposedSocket> {
+        let mut patience = Patience::new(within, ROUND);
+        loop {
+            match self.connect() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !patience.has_ended() => {
+                    idle();
+                    sys::pause(ROUND);
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Binds a SEQPACKET listener to the name, which takes no descriptors; `Ok(None)` when it is taken.

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// This process's part among those of its user in its network namespace.
 pub struct Host {
@@ -151,32 +151,44 @@ impl Host {
         self.epoll.raw()
     }
 
-    /// A connection to the process that holds a slot, for a request that a [`RequestHandler`](crate::RequestHandler) answers; `None` where it is
-    /// another user's process, or too many wait to ask it.
-    pub fn dial(&self, slot: u16) -> Option<EngineFd> {
-        self.reach_slot(slot).ok()
-    }
-
-    /// A connection to the process of this user that holds a slot.
+    /// A connection to the process of this user that holds a slot, for a request that a [`RequestHandler`](crate::RequestHandler) answers.
     ///
     /// # Errors
     /// ECONNREFUSED: no process holds it; EPERM: a process of another user does; EAGAIN: too many wait to ask it.
-    pub(super) fn reach_slot(&self, slot: u16) -> io::Result<EngineFd> {
+    pub fn dial(&self, slot: u16) -> io::Result<EngineFd> {
+        self.dial_within(slot, Duration::ZERO)
+    }
+
+    /// As [`Host::dial`]. A holder that too many wait to ask is tried again for `within` at most, and this process answers requests meanwhile.
+    ///
+    /// # Errors
+    /// As [`Host::dial`].
+    pub fn dial_within(&self, slot: u16, within: Duration) -> io::Result<EngineFd> {
+        let connection = self.connect_to_slot(slot, within)?;
+        let proof = self.user.check_peer(connection.raw());
+        connection.proven(proof)
+    }
+
+    /// A connection to the process that holds a slot, of whichever user.
+    fn connect_to_slot(&self, slot: u16, within: Duration) -> io::Result<ExposedSocket> {
         if !USABLE.contains(&slot) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        self.user.dial(&Name::slot(slot))
+        Name::slot(slot).connect_within(within, &mut || self.answer_requests())
     }
 
-    /// The same as [`Host::dial`], also when the holder of the slot is another user's process that this one trusts: it may
+    /// The same as [`Host::dial_within`], also when the holder of the slot is another user's process that this one trusts: it may
     /// refuse.
-    pub fn dial_trusted(&self, slot: u16) -> Option<EngineFd> {
-        let connection = Name::slot(slot).connect().ok().filter(|_| USABLE.contains(&slot))?;
+    ///
+    /// # Errors
+    /// As [`Host::dial`].
+    pub fn dial_trusted(&self, slot: u16, within: Duration) -> io::Result<EngineFd> {
+        let connection = self.connect_to_slot(slot, within)?;
         let fd = connection.raw();
         let is_trusted = self.trust.includes(fd);
         let proof =
             self.user.check_peer(fd).or_else(|refused| if is_trusted { Ok(()) } else { Err(refused) });
-        connection.proven(proof).ok()
+        connection.proven(proof)
     }
 
     /// A connection to another process of this user.
@@ -185,18 +197,18 @@ impl Host {
         let is_it = |connection: &EngineFd| {
             pid != 0 && sys::peer_credentials(connection.raw()).is_ok_and(|peer| peer.pid == pid)
         };
-        slots.into_keys().filter_map(|slot| self.dial(slot)).find(is_it)
+        slots.into_keys().filter_map(|slot| self.dial(slot).ok()).find(is_it)
     }
 
     /// No process has a slot, of whichever user.
     pub fn is_free(&self, slot: u16) -> bool {
-        self.reach_slot(slot).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        self.dial(slot).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     /// The number of the process that has a slot, if it is one of this user.
     #[must_use]
     pub fn holder(&self, slot: u16) -> Option<i32> {
-        let connection = self.reach_slot(slot).ok()?;
+        let connection = self.dial(slot).ok()?;
         sys::peer_credentials(connection.raw()).ok().map(|peer| peer.pid)
     }
 

@@ -43,7 +43,7 @@ pub use link::{
     ArrivalMark, CompactRun, LARGE, Link, LinkPeer, PeerAccess, Receive, SendOutcome, SentPacket, Single,
     SinglePacket, Unserved, Wanted,
 };
-pub use links::{LinkWithWork, Links};
+pub use links::{LinkRefusal, LinkWithWork, Links};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
 pub use record::{CompactRecord, MAX_PAYLOAD, Record};

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// How long a peer may take to answer before the link is used without an answer: it may be stopped.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 10_000 } else { 100 });
-/// How long a slot that refused, or that no process holds, isn't asked again.
+/// How long a slot that refused, or that no process holds, isn't asked again, and one that too many wait to ask is tried once at a time.
 const REFUSED: Duration = Duration::from_millis(200);
 /// How long a thread sleeps between two looks for an introduction.
 const ROUND: Duration = Duration::from_micros(50);
@@ -46,7 +46,7 @@ pub struct Links {
     /// Links that have ended while the peer was in the middle of an access, each with that access.
     pub(super) ended: Mutex<class::LinksEnded, Vec<(Arc<Link>, PeersAccess)>>,
     next_id: AtomicU64,
-    refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
+    refused: Mutex<class::LinksRefused, HashMap<u16, (LinkRefusal, Instant)>>,
     making: Mutex<class::LinksMaking, ()>,
     /// The link of this process to itself, once something goes by it.
     to_itself: OnceLock<Arc<Link>>,
@@ -55,6 +55,15 @@ pub struct Links {
     introducing: Mutex<class::LinksIntroducing, ()>,
     /// A peer has rung since this was last cleared.
     rung: AtomicBool,
+}
+
+/// Why no link could be made to a slot a moment ago.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkRefusal {
+    /// No process holds it, or its holder wants none.
+    Refused,
+    /// Too many waited to ask its holder, which is busy or stopped, or another user's processes crowd it.
+    Crowded,
 }
 
 /// A link in which there may be something to do for a poller.
@@ -185,29 +194,30 @@ impl Links {
 
     /// The link to the process that holds `slot`. `dial` makes a connection to that process: a slot in a peer's directory counts
     /// only if the kernel reports the same process at the other end.
-    pub fn to_slot(&self, slot: u16, dial: impl Fn() -> Option<EngineFd>) -> Option<Arc<Link>> {
+    pub fn to_slot(&self, slot: u16, dial: impl Fn() -> io::Result<EngineFd>) -> Option<Arc<Link>> {
         let links = self.snapshot();
         if let Some(link) = links.iter().find(|link| link.leads_to(slot) && !link.is_dead()) {
             return Some(link.clone());
         }
         let link = links.iter().find(|link| link.claims(slot) && !link.is_dead())?;
-        let holder = sys::peer_credentials(dial()?.raw()).ok()?.pid;
+        let holder = sys::peer_credentials(dial().ok()?.raw()).ok()?.pid;
         (holder != 0 && holder == link.pid).then(|| {
             link.confirm(slot);
             link.clone()
         })
     }
 
-    /// Whether it is worth trying to make a link to a slot.
-    pub fn may_ask(&self, slot: u16) -> bool {
-        self.own.is_some() && self.refused.lock().get(&slot).is_none_or(|at| at.elapsed() > REFUSED)
+    /// Why no link could be made to a slot a moment ago; `None`: it is worth trying.
+    pub fn refusal(&self, slot: u16) -> Option<LinkRefusal> {
+        let refused = self.refused.lock();
+        refused.get(&slot).filter(|(_, at)| at.elapsed() <= REFUSED).map(|&(why, _)| why)
     }
 
     /// No link can be made to that slot now.
-    pub fn refused(&self, slot: u16) {
+    pub fn refused(&self, slot: u16, why: LinkRefusal) {
         let mut refused = self.refused.lock();
-        refused.retain(|_, at| at.elapsed() <= REFUSED);
-        refused.insert(slot, Instant::now());
+        refused.retain(|_, (_, at)| at.elapsed() <= REFUSED);
+        refused.insert(slot, (why, Instant::now()));
     }
 
     /// Makes a link over a new connection to the holder of `slot`; `None` when it, or the system, doesn't want one.
@@ -424,7 +434,7 @@ impl Links {
             Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 1]>::try_from(fds)) {
                 (Some(introduction), Ok([directory])) => self.introduce(link, &introduction, directory),
                 _ => {
-                    self.refused(link.slot);
+                    self.refused(link.slot, LinkRefusal::Refused);
                     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
                 }
             },

@@ -48,7 +48,7 @@ pub(crate) fn register(services: &Services) {
 impl Adapter {
     /// Asks the process of this host that has `qpn` for the path MTU of that queue pair.
     fn ask_for_mtu(&self, qpn: u32, peer: u32) -> Option<u8> {
-        let connection = self.host.dial(slot_of(qpn))?;
+        let connection = self.host.dial(slot_of(qpn)).ok()?;
         let mut request = [&frame::header(KIND)[..], &qpn.to_le_bytes(), &peer.to_le_bytes()].concat();
         frame::send(connection.raw(), &mut request, &[]).ok()?;
         if !sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE) {

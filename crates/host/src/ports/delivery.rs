@@ -161,7 +161,7 @@ impl Host {
         let to = Destination { of: HolderName::Slot(slot), from_network };
         let now = clock::now();
         if !from_network && own_until.load(Ordering::Relaxed) <= now.0 {
-            match self.reach_slot(slot) {
+            match self.dial(slot) {
                 Ok(_) => own_until.store(now.after(STILL_OWN).0, Ordering::Relaxed),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Delivery::Nobody,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Delivery::Busy(to),

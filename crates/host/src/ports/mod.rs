@@ -302,25 +302,19 @@ impl Host {
     /// Asks the process that has a port's number for the listener, if it is one of this user.
     fn ask_for_number(&self, name: &Name, space: u16, port: u16) -> Result<NumberSearch, PortError> {
         let begun = Instant::now();
-        let connection = loop {
-            match name.connect() {
-                Ok(connection) => break connection,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if begun.elapsed() >= PATIENCE_WITH_CROWD {
-                        return Ok(match self.other_user_of(name) {
-                            Some(uid) => NumberSearch::OtherUsers(Some(uid)),
-                            None => NumberSearch::Unanswered,
-                        });
-                    }
-                    self.answer_requests();
-                    sys::pause(ROUND);
-                }
-                // It is free by now, or its holder doesn't listen.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Ok(NumberSearch::OtherUsers(self.other_user_of(name)));
-                }
-                Err(error) => return Err(PortError::System(error)),
+        let connection = match name.connect_within(PATIENCE_WITH_CROWD, &mut || self.answer_requests()) {
+            Ok(connection) => connection,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(match self.other_user_of(name) {
+                    Some(uid) => NumberSearch::OtherUsers(Some(uid)),
+                    None => NumberSearch::Unanswered,
+                });
             }
+            // It is free by now, or its holder doesn't listen.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Ok(NumberSearch::OtherUsers(self.other_user_of(name)));
+            }
+            Err(error) => return Err(PortError::System(error)),
         };
         let fd = connection.raw();
         if self.user.check_peer(fd).is_err() {
@@ -399,8 +393,16 @@ impl Host {
             listed.address == address && listed.share.as_deref() == if shared { own_share } else { None }
                 || own_share.is_some() && listed.share.as_deref() == own_share
         };
-        let is_this_users =
-            |listed: &ListedPort| self.user.dial(&name_of(listed.address, listed.share.as_deref())).is_ok();
+        let is_this_users = |listed: &ListedPort| {
+            let name = name_of(listed.address, listed.share.as_deref());
+            match self.user.dial(&name) {
+                // Any user can fill its queue of connections.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.other_user_of(&name).is_none()
+                }
+                dialled => dialled.is_ok(),
+            }
+        };
         let may_rival = |listed: &ListedPort| !(is_own(listed) || shared && listed.share.is_some());
         let rivals = listed().into_iter().filter(may_rival);
         let mut collisions =

@@ -36,7 +36,7 @@ use ferroce_mem::KeyTable;
 use ferroce_os::{
     fork::{self, ChildStep, InChild},
     sync::{Global, Mutex, class},
-    sys::{self, EngineFd},
+    sys,
 };
 use ferroce_queues::Cq;
 use ferroce_types::{Instant, Result};
@@ -223,11 +223,6 @@ impl Adapter {
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         self.engine.generation()
-    }
-
-    /// A connection to the process that holds a slot.
-    pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
-        self.host.dial(slot)
     }
 
     /// A number is of one of this process's slots.

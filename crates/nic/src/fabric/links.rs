@@ -6,15 +6,18 @@ use crate::poller::Poller;
 use crate::qp::{Budget, PacketOrigin, Qp, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_hostlink::{
-    CompactRun, Link, LinkWithWork, Receive, ReceivedRecord, SentPacket, Single, SinglePacket, Unserved,
+    CompactRun, Link, LinkRefusal, LinkWithWork, Receive, ReceivedRecord, SentPacket, Single, SinglePacket,
+    Unserved,
 };
 use ferroce_os::{
     clock,
-    sys::{self, InetAddress},
+    sys::{self, EngineFd, InetAddress},
 };
 use ferroce_types::{Error, HostAddr, Instant, Result, slot_of};
 use ferroce_udp::tap::Direction;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Packets taken from a ring before the next ring has its turn.
 const TURN: usize = 64;
@@ -147,7 +150,7 @@ impl Adapter {
     }
 
     /// The path to a QP of this process or of another of this host, if there is shared memory with it. May take a tenth of a second
-    /// when that process doesn't answer.
+    /// when that process doesn't answer, and as much before while too many wait to ask it.
     pub(crate) fn shm_path(&self, route: &ResolvedAv, qpn: u32) -> Option<Path> {
         // Another host may have a queue pair of the same number.
         if !self.is_local_address(route.to) && !is_of_this_host(route.to) {
@@ -157,7 +160,7 @@ impl Adapter {
         let is_own = self.host.owns(qpn);
         let known = || match is_own {
             true => self.links.to_itself().cloned(),
-            false => self.links.to_slot(slot, || self.host.dial_trusted(slot)),
+            false => self.links.to_slot(slot, || self.dial_for_link(slot)),
         };
         let link = match known() {
             Some(link) => link,
@@ -176,17 +179,32 @@ impl Adapter {
     }
 
     fn make_link(&self, slot: u16) -> Option<Arc<Link>> {
-        if !self.links.may_ask(slot) {
+        if self.links.own().is_none() || self.links.refusal(slot) == Some(LinkRefusal::Refused) {
             return None;
         }
-        let opened = self
-            .host
-            .dial_trusted(slot)
+        let connection = match self.dial_for_link(slot) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+            dialled => dialled.ok(),
+        };
+        let opened = connection
             .and_then(|connection| self.links.open(connection, slot, &mut || self.host.answer_requests()));
         if opened.is_none() {
-            self.links.refused(slot);
+            self.links.refused(slot, LinkRefusal::Refused);
         }
         opened
+    }
+
+    /// A connection to the process that holds a slot. Any user can fill its queue of connections, which isn't a refusal: a QP whose path is chosen
+    /// now has it for life. A process whose queue stays full (it is stopped) is waited for once, and tried once for each QP that follows.
+    fn dial_for_link(&self, slot: u16) -> io::Result<EngineFd> {
+        const PATIENCE: Duration = Duration::from_millis(100);
+        let is_known = self.links.refusal(slot).is_some();
+        let within = if is_known { Duration::ZERO } else { PATIENCE };
+        let dialled = self.host.dial_trusted(slot, within);
+        if !is_known && dialled.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+            self.links.refused(slot, LinkRefusal::Crowded);
+        }
+        dialled
     }
 
     /// Takes what other processes have left in their rings, of which `first` is the first with anything.
@@ -363,4 +381,51 @@ pub(crate) fn is_of_this_host(address: HostAddr) -> bool {
     let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     sys::socket(family, libc::SOCK_DGRAM)
         .is_ok_and(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Service;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use ferroce_host::Host;
+
+    #[test]
+    fn a_full_queue_of_connections_is_not_a_refusal() {
+        const NAME: &str = "fabric::links::tests::a_full_queue_of_connections_is_not_a_refusal";
+        in_namespace(NAME, || {
+            let side = Side::new(&open(), Service::Rc, 64);
+            let adapter = side.context.adapter().unwrap();
+            // As another process that answers when this thread has it answer.
+            let other = Host::join().unwrap();
+            let slot = other.slots()[0];
+            let fill = || while adapter.host.dial(slot).is_ok() {};
+            let is_full = |dialled: io::Result<EngineFd>| {
+                dialled.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            };
+
+            fill();
+            assert!(is_full(adapter.dial_for_link(slot)));
+            assert!(adapter.make_link(slot).is_none());
+            assert_eq!(adapter.links.refusal(slot), Some(LinkRefusal::Crowded));
+            for _ in 0..10 {
+                other.answer_requests();
+            }
+            assert!(adapter.dial_for_link(slot).is_ok(), "the next QP is asked for again");
+
+            fill();
+            let late = Duration::from_secs(60);
+            std::thread::scope(|scope| {
+                let dials = scope.spawn(|| adapter.host.dial_trusted(slot, late).is_ok());
+                while !dials.is_finished() {
+                    sys::pause(Duration::from_millis(20));
+                    other.answer_requests();
+                }
+                assert!(dials.join().unwrap(), "it is tried until there is room");
+            });
+            drop(other);
+            side.close();
+        });
+    }
 }

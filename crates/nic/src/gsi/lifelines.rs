@@ -13,6 +13,7 @@ use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::first_qpn;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -139,14 +140,15 @@ impl Adapter {
         if self.host.owns(first_qpn(slot)) || self.gsi.lifelines.all.lock().iter().any(is_known) {
             return true;
         }
-        let Some(connection) = self.host.dial(slot) else {
-            if self.host.is_free(slot) {
-                return false;
+        let connection = match self.host.dial(slot) {
+            Ok(connection) => connection,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
+            Err(_) => {
+                if self.keep_lifeline(Lifeline { connection: None, slot, asked }, &mut []).is_ok() {
+                    self.ask_later();
+                }
+                return true;
             }
-            if self.keep_lifeline(Lifeline { connection: None, slot, asked }, &mut []).is_ok() {
-                self.ask_later();
-            }
-            return true;
         };
         let own = self.host.slots().first().copied().unwrap_or_default();
         let mut message = [&frame::header(KIND)[..], &own.to_ne_bytes()].concat();

@@ -238,7 +238,11 @@ impl Adapter {
     ) -> std::result::Result<EngineFd, ConnectError> {
         let file = domain.file.clone().ok_or(ConnectError::NoSrq)?;
         let mut hello = qp.hello(srqn, file).to_bytes();
-        let connection = self.dial(slot_of(srqn)).ok_or(ConnectError::NoSrq)?;
+        let connection = self.host.dial(slot_of(srqn)).map_err(|error| match error.kind() {
+            // Too many wait to ask the process: the peer sends its requests again.
+            ErrorKind::WouldBlock => ConnectError::Refused,
+            _ => ConnectError::NoSrq,
+        })?;
         sys::large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         if send(&connection, &mut hello) { Ok(connection) } else { Err(ConnectError::Refused) }
     }

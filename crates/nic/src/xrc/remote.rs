@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it is tried again while too many wait to ask it.
+const CROWD_PATIENCE: Duration = Duration::from_millis(100);
 /// Timeout of a modify request once the owner has started it.
 const CARRYING_OUT: Duration = Duration::from_secs(10);
 /// Events of one handle that the program hasn't read, at most: what is beyond is lost.
@@ -267,7 +269,7 @@ impl Drop for Remote {
 
 /// A connection to the process that has the queue pair, which has granted the request.
 fn connect(adapter: &Adapter, open: &Open) -> Option<EngineFd> {
-    let connection = adapter.dial(slot_of(open.qpn))?;
+    let connection = adapter.host.dial_within(slot_of(open.qpn), CROWD_PATIENCE).ok()?;
     let answers = || sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE);
     if !send(&connection, &mut open.to_bytes()) || !fork::outside_library(answers) {
         return None;
