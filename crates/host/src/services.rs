@@ -26,8 +26,10 @@ const MOST_SILENT: usize = 32;
 const MOST_WITH_LEAVE: usize = 256;
 /// Connections taken from a listener before other work has its turn.
 const TURN: usize = 16;
-/// How long a process that has leave to send memory is waited for, where what it has sent counts.
+/// How long a process that has leave to send memory is waited for, where what it has sent counts: one of this user …
 const MEMORY_PATIENCE: Duration = Duration::from_millis(200);
+/// … and one of another user, who may have leave given again and again.
+const OTHERS_MEMORY_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a client that has connected may take to ask where no descriptor is left to keep the connection.
 const PATIENCE: Duration = Duration::from_millis(2);
 
@@ -64,8 +66,16 @@ pub struct Services {
 #[derive(Debug)]
 struct SilentClient {
     connection: EngineFd,
-    /// When leave was given.
-    leave: Option<Instant>,
+    leave: Option<MemoryLeave>,
+}
+
+/// Leave to send memory.
+#[derive(Clone, Copy, Debug)]
+struct MemoryLeave {
+    /// When it was given.
+    given: Instant,
+    /// How long its process is waited for.
+    patience: Duration,
 }
 
 /// A service, and the kind of request that it answers.
@@ -99,10 +109,10 @@ impl Services {
         self.answering.load(Ordering::Acquire) > 0
     }
 
-    /// A process has been given leave to send memory and will do so in a moment. To be asked before [`Self::is_answering`]: a request that
-    /// another thread takes is counted there first.
-    pub(super) fn expects_memory(&self) -> bool {
-        let is_expected = |leave: Instant| leave.elapsed() < MEMORY_PATIENCE;
+    /// A process has been given leave to send memory before `since` and will do so in a moment. Leave that is given later doesn't count: there
+    /// may be more of it without end. To be asked before [`Self::is_answering`]: a request that another thread takes is counted there first.
+    pub(super) fn expects_memory(&self, since: Instant) -> bool {
+        let is_expected = |leave: MemoryLeave| leave.given <= since && leave.given.elapsed() < leave.patience;
         self.silent.lock().iter().any(|client| client.leave.is_some_and(is_expected))
     }
 
@@ -228,7 +238,12 @@ impl Services {
             reception.permits_memory(&connection)?;
             sys::accept_descriptors(connection.raw());
             frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[])?;
-            self.keep(SilentClient { connection, leave: Some(Instant::now()) }, reception);
+            let patience = match reception.user.check_peer(connection.raw()) {
+                Ok(()) => MEMORY_PATIENCE,
+                Err(_) => OTHERS_MEMORY_PATIENCE,
+            };
+            let leave = Some(MemoryLeave { given: Instant::now(), patience });
+            self.keep(SilentClient { connection, leave }, reception);
             return Ok(());
         }
         let service = kind.and_then(|kind| self.of_kind(kind));
@@ -343,13 +358,15 @@ mod tests {
             assert_eq!(send().unwrap_err().raw_os_error(), Some(libc::EPERM));
         }
         frame::send(client.raw(), &mut frame::header(frame::KIND_MEMORY), &[]).unwrap();
+        let before = Instant::now();
         services.serve(&listener, &reception);
         let (length, _) = frame::receive(client.raw(), &mut [0; LONGEST]).unwrap();
         assert_eq!(length, frame::HEADER);
-        assert!(services.expects_memory());
+        assert!(!services.expects_memory(before), "a wait that has begun doesn't get longer");
+        assert!(services.expects_memory(Instant::now()));
         send().unwrap();
         services.serve_silent(&reception);
-        assert!(!services.expects_memory());
+        assert!(!services.expects_memory(Instant::now()));
         assert_eq!(taking.0.load(Ordering::Relaxed), 1);
     }
 
@@ -397,7 +414,7 @@ mod tests {
         ask(&again);
         services.serve_silent(&reception);
         assert_eq!(length_of_answer(&again), 0, "the connection has ended");
-        assert!(!services.expects_memory());
+        assert!(!services.expects_memory(Instant::now()));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use ferroce_wire::cm::GSI_QPN;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Host {
     /// Does what is to be done: answers processes that join, hands forwarded packets to `f`, and has `read` read sockets of an address for
@@ -74,18 +74,22 @@ impl Host {
         self.serve_all_port_requests();
     }
 
-    /// Answers what has been asked of a slot so far. False: another thread is answering something at this moment, or a process that has
-    /// just been given leave to send memory is about to introduce itself.
-    #[must_use]
-    pub fn answer_requests_to(&self, slot: u16) -> bool {
+    /// Answers what has been asked of a slot so far.
+    pub fn answer_requests_to(&self, slot: u16) {
         self.with_reception(|reception| self.services.serve_silent(reception));
         let slot = self.slots.read().iter().find(|s| s.number == slot).map(Arc::clone);
         if let Some(slot) = slot {
             self.serve(&slot.listener);
         }
+    }
+
+    /// Another thread is answering something at this moment, or a process that had leave to send memory before `since` is about to
+    /// introduce itself.
+    #[must_use]
+    pub fn is_being_asked(&self, since: Instant) -> bool {
+        let is_asked = || self.services.expects_memory(since) || self.services.is_answering();
         // A client is answered, has leave, and is answered again: where one goes on between two looks, a later look finds it.
-        let is_quiet = || !self.services.expects_memory() && !self.services.is_answering();
-        is_quiet() && is_quiet()
+        is_asked() || is_asked()
     }
 
     fn serve_leader(&self) {

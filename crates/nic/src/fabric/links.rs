@@ -253,10 +253,16 @@ impl Adapter {
     }
 
     /// Processes that have introduced themselves to the slot of a QP have a link when this returns. One that isn't answered for a tenth of
-    /// a second sends by its link all the same. `waits` as in [`Adapter::empty_rings`].
+    /// a second sends by its link all the same. One that asks for leave while this waits isn't waited for: its peers may do so without end.
+    /// `waits` as in [`Adapter::empty_rings`].
     pub(super) fn answer_introductions(&self, qpn: u32, waits: &mut dyn FnMut() -> bool) {
-        if self.links.own().is_some() {
-            while !self.host.answer_requests_to(slot_of(qpn)) && waits() {}
+        if self.links.own().is_none() {
+            return;
+        }
+        self.host.answer_requests_to(slot_of(qpn));
+        let since = std::time::Instant::now();
+        while self.host.is_being_asked(since) && waits() {
+            self.host.answer_requests_to(slot_of(qpn));
         }
     }
 
