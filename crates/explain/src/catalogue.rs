@@ -136,11 +136,11 @@ pub const CATALOGUE: &[Explanation] = &[
     Explanation {
         number: 19,
         title: "the peer's process is stopped",
-        means: "The other process of this host is stopped by a signal (SIGSTOP, SIGTSTP) or a debugger. It answers \
-                nothing until it continues. An adapter answers for a stopped process, as long as the request doesn't \
+        means: "The other process of this host is stopped by a signal (SIGSTOP, SIGTSTP) or a debugger, or frozen \
+                with its cgroup (`docker pause`). It answers nothing until it continues. An adapter answers for a stopped process, as long as the request doesn't \
                 need its program.",
         see: "`ferroce ps`; the state T in `ps -o pid,stat,comm`.",
-        fix: "Continue the process (`kill -CONT`, `continue` in a debugger), and set timeout and retry_cnt so that \
+        fix: "Continue the process (`kill -CONT`, `continue` in a debugger, `docker unpause`), and set timeout and retry_cnt so that \
                 they outlast a stop.",
         statuses: &[RETRY],
     },

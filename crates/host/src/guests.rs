@@ -53,12 +53,19 @@ fn may_be_of(slot: u16, holder: u32) -> bool {
     peer_at(slot).map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |peer| peer.uid == holder)
 }
 
-/// A process of user `holder` that has a slot can be seen, and isn't stopped, or too many wait to ask it.
-fn is_running(slot: u16, holder: u32) -> bool {
-    peer_at(slot).map_or_else(
-        |error| error.kind() == io::ErrorKind::WouldBlock,
-        |peer| peer.uid == holder && peer.pid != 0 && !watch::is_stopped(peer.pid),
-    )
+/// The processes of user `holder` that have these slots and can be seen; `None` if too many wait to ask one of them.
+fn visible_processes(slots: &[u16], holder: u32) -> Option<Vec<i32>> {
+    let mut pids = Vec::new();
+    for &slot in slots {
+        match peer_at(slot) {
+            Ok(peer) if peer.uid == holder && peer.pid != 0 => pids.push(peer.pid),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Ok(_) | Err(_) => {}
+        }
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    Some(pids)
 }
 
 impl Host {
@@ -81,7 +88,14 @@ impl Host {
         let mut patience = PATIENCE;
         while !self.is_attended(address) {
             if begun.elapsed() >= patience {
-                if patience == BUSY_PATIENCE || !candidates.iter().any(|&slot| is_running(slot, holder)) {
+                let mut has_answered = || {
+                    self.serve_meanwhile();
+                    self.is_attended(address)
+                };
+                if patience == BUSY_PATIENCE
+                    || visible_processes(&candidates, holder)
+                        .is_some_and(|pids| watch::are_held_up(pids, &mut has_answered))
+                {
                     break;
                 }
                 patience = BUSY_PATIENCE;
@@ -99,9 +113,7 @@ impl Host {
                 crowd.into_iter().for_each(|slot| drop(self.ask(address, slot, 0)));
                 next = Instant::now() + if left.is_empty() { AGAIN } else { HEDGE };
             }
-            self.answer_requests();
-            // What comes for QPs at other addresses meanwhile is lost, as on a wire.
-            self.recv_forwarded(&mut |_| ());
+            self.serve_meanwhile();
             sys::pause(Duration::from_micros(200));
         }
         if self.is_attended(address) && self.keep_asking() {
@@ -111,6 +123,13 @@ impl Host {
         }
         self.leave(address);
         false
+    }
+
+    /// Answers requests and takes notices while this process waits for an attendant.
+    fn serve_meanwhile(&self) {
+        self.answer_requests();
+        // What comes for QPs at other addresses meanwhile is lost, as on a wire.
+        self.recv_forwarded(&mut |_| ());
     }
 
     /// The holder of a port reads what it passes on. Its user may be any one.

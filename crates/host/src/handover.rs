@@ -21,8 +21,6 @@ const KIND: u8 = 1;
 const MESSAGE: usize = frame::HEADER + 16 + 4;
 /// How long those asked have before more are asked.
 const HEDGE: Duration = Duration::from_millis(5);
-/// Between two looks at a process that doesn't answer.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Holders asked in one go.
 const CROWD: usize = 32;
 
@@ -152,24 +150,16 @@ pub(super) fn ask(
     })
 }
 
-/// None of the processes at the other ends answers soon: each is stopped, or doesn't run ([`watch::may_run`]).
+/// None of the processes at the other ends answers soon: each is held up.
 fn are_held_up(asked: &[AskedHolder], idle: &mut dyn FnMut()) -> bool {
     let pid_of =
         |holder: &AskedHolder| sys::peer_credentials(holder.connection.raw()).map_or(0, |peer| peer.pid);
-    let pids = asked.iter().map(pid_of);
-    let mut left: Vec<i32> = pids.collect();
-    left.retain(|&pid| !watch::is_stopped(pid));
     let has_answered =
         |holder: &AskedHolder| sys::wait_for(holder.connection.raw(), libc::POLLIN, Duration::ZERO);
-    let begun = Instant::now();
-    while !left.is_empty() && begun.elapsed() < watch::ASLEEP {
-        if asked.iter().any(has_answered) || left.iter().any(|&pid| watch::may_run(pid)) {
-            return false;
-        }
+    watch::are_held_up(asked.iter().map(pid_of).collect(), &mut || {
         idle();
-        sys::pause(LOOK_INTERVAL);
-    }
-    true
+        asked.iter().any(has_answered)
+    })
 }
 
 /// What a process that was asked has answered.

@@ -42,7 +42,7 @@ pub struct QueriedProcess<T> {
 pub enum QueryResult<T = Vec<u8>> {
     /// This.
     Account(T),
-    /// Nothing: it is stopped (by a signal, or by a debugger).
+    /// Nothing: it is stopped (by a signal or a debugger, or frozen with its cgroup).
     Stopped,
     /// Nothing in time.
     Silence,
@@ -230,19 +230,59 @@ fn read(memory: &EngineFd, longest: usize) -> Option<Vec<u8>> {
     (sys::read_at(fd, &mut bytes, 0).ok()? == length).then_some(bytes)
 }
 
-/// The process is stopped, or being traced and at a halt. False of 0, a process of another PID namespace, and of all processes where
-/// `/proc` is another namespace's.
+/// The process is stopped, being traced and at a halt, or in a frozen cgroup. False of 0, a process of another PID namespace, and of all
+/// processes where `/proc` is another namespace's.
 #[must_use]
 pub fn is_stopped(pid: i32) -> bool {
-    if pid == 0 {
-        return false;
-    }
-    sys::proc_entry(pid, "stat").is_ok_and(|path| matches!(state_at(path), Some(b'T' | b't')))
+    let entry = |name| if pid == 0 { None } else { sys::proc_entry(pid, name).ok() };
+    let has_stopped = |path| matches!(state_at(path), Some(b'T' | b't'));
+    entry("stat").is_some_and(has_stopped)
+        || entry("cgroup").and_then(text_at).is_some_and(|cgroups| is_frozen(&cgroups, text_at))
 }
 
-/// A process that doesn't answer what it was asked, and of which no thread [may run](may_run) for so long, is held up: in a frozen cgroup
-/// (`docker pause`), whose processes aren't stopped by their states. One that waits for a processor or for a slow disk isn't.
+/// One of the cgroups in the text of `/proc/PID/cgroup` is frozen (`docker pause`). Its file, which any process may read, is where it is
+/// mounted as a rule: the states of processes don't show it, S of cgroup v2 and D of v1. A cgroup outside of this process's cgroup namespace
+/// can't be seen.
+fn is_frozen(cgroups: &str, read: impl Fn(String) -> Option<String>) -> bool {
+    let contains =
+        |path: String, word: &str| read(path).is_some_and(|text| text.lines().any(|line| line == word));
+    cgroups.lines().any(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            return false;
+        };
+        if path.split('/').any(|name| name == "..") {
+            return false;
+        }
+        match controllers {
+            "" => ["", "/unified"]
+                .iter()
+                .any(|mount| contains(format!("/sys/fs/cgroup{mount}{path}/cgroup.events"), "frozen 1")),
+            "freezer" => contains(format!("/sys/fs/cgroup/freezer{path}/freezer.state"), "FROZEN"),
+            _ => false,
+        }
+    })
+}
+
+/// A process that doesn't answer what it was asked, and of which no thread [may run](may_run) for so long, is held up: in a frozen cgroup that
+/// can't be seen. One that waits for a processor or for a slow disk isn't.
 pub(super) const ASLEEP: Duration = Duration::from_millis(200);
+/// Between two looks at processes that don't answer.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Each of the processes is held up: it is stopped, or doesn't run. `has_answered` is called between two looks: true if one of them has
+/// answered.
+pub(super) fn are_held_up(mut pids: Vec<i32>, has_answered: &mut dyn FnMut() -> bool) -> bool {
+    pids.retain(|&pid| !is_stopped(pid));
+    let begun = Instant::now();
+    while !pids.is_empty() && begun.elapsed() < ASLEEP {
+        if has_answered() || pids.iter().any(|&pid| may_run(pid)) {
+            return false;
+        }
+        sys::pause(LOOK_INTERVAL);
+    }
+    true
+}
 
 /// A thread of the process runs, waits for a processor, a disk or memory (state D, also that of frozen processes before cgroup v2), or is ending
 /// (perhaps with a core dump). True of 0, and where `/proc` doesn't have the process.
@@ -253,6 +293,11 @@ pub(super) fn may_run(pid: i32) -> bool {
         let path = thread.path().join("stat").into_os_string().into_string();
         path.is_ok_and(|path| state_at(path).is_some_and(|state| !b"STt".contains(&state)))
     })
+}
+
+/// The text of a file of the kernel's.
+fn text_at(path: String) -> Option<String> {
+    String::from_utf8(sys::read_file(&CString::new(path).ok()?, 64 << 10).ok()?).ok()
 }
 
 /// The state in the file `stat` of a process or a thread.
@@ -294,9 +339,30 @@ mod tests {
             sys::pause(Duration::from_millis(1));
         }
         assert!(!is_stopped(pid));
+        assert!(are_held_up(vec![pid], &mut || false), "it looks like one in a frozen cgroup");
+        assert!(!are_held_up(vec![pid], &mut || true), "it has answered");
+        assert!(!are_held_up(vec![pid, own], &mut || false), "one of the two runs");
         asleep.kill().unwrap();
         asleep.wait().unwrap();
         assert!(may_run(pid), "it is gone");
+    }
+
+    #[test]
+    fn process_is_frozen_with_its_cgroup_of_either_version() {
+        let files = |path: String| match &*path {
+            "/sys/fs/cgroup/a/cgroup.events" => Some("populated 1\nfrozen 1\n".to_owned()),
+            "/sys/fs/cgroup/unified/b:c/cgroup.events" => Some("frozen 1\n".to_owned()),
+            "/sys/fs/cgroup/freezer/d/freezer.state" => Some("FROZEN\n".to_owned()),
+            "/sys/fs/cgroup/freezer/e/freezer.state" => Some("THAWED\n".to_owned()),
+            _ => Some("populated 1\nfrozen 0\n".to_owned()),
+        };
+        for frozen in ["0::/a\n", "9:name=systemd:/\n0::/b:c\n", "6:freezer:/d\n0::/\n"] {
+            assert!(is_frozen(frozen, files), "{frozen}");
+        }
+        for thawed in ["", "0::/\n", "0::/../a\n", "6:freezer:/e\n0::/f\n", "5:devices:/a\n", "0:/a"] {
+            assert!(!is_frozen(thawed, files), "{thawed}");
+        }
+        assert!(!is_stopped(std::process::id().cast_signed()));
     }
 
     #[test]
