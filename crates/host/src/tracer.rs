@@ -30,9 +30,14 @@ impl TracerConnection {
         patience: Duration,
     ) -> Result<Self, QueryResult> {
         let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(QueryResult::Gone)?;
-        let reached = watched.slots.first().and_then(|&slot| reach(slot).ok());
-        let is_it = |its: &libc::ucred| (its.uid, its.pid) == (watched.uid, pid);
-        let (connection, _) = reached.filter(|(_, its)| is_it(its)).ok_or(QueryResult::Gone)?;
+        let slot = *watched.slots.first().ok_or(QueryResult::Gone)?;
+        let (connection, its) = reach(slot, patience).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => QueryResult::Crowded { socket: None },
+            _ => QueryResult::Gone,
+        })?;
+        if (its.uid, its.pid) != (watched.uid, pid) {
+            return Err(QueryResult::Gone);
+        }
         let tracer = Self { connection, pid, longest };
         match tracer.ask(wish, patience) {
             QueryResult::Account(_) => Ok(tracer),

@@ -23,15 +23,17 @@ const LONGEST_ANSWER: usize = 128;
 const CROWD: usize = 128;
 /// How long answers are waited for before a process's state is looked at.
 const STATE_AFTER: Duration = Duration::from_millis(30);
+/// How long processes that too many wait to ask are tried again, all together.
+const CROWD_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A process of the host.
 #[derive(Debug)]
 pub struct QueriedProcess<T> {
     /// Its user.
     pub uid: u32,
-    /// Its number; `None`: it is of another PID namespace.
+    /// Its number; `None`: it is of another PID namespace, or too many wait to ask it.
     pub pid: Option<u32>,
-    /// Slots of the QPN space whose names it holds; of a process of another PID namespace one of them.
+    /// Slots of the QPN space whose names it holds; of a process without a number here one of them.
     pub slots: Vec<u16>,
     /// Its answer.
     pub told: QueryResult<T>,
@@ -46,16 +48,24 @@ pub enum QueryResult<T = Vec<u8>> {
     Stopped,
     /// Nothing in time.
     Silence,
+    /// Nothing: too many wait to ask it. It is stopped or very busy, or another user's processes fill its queue of connections.
+    Crowded {
+        /// The number of the socket at which they wait, in `/proc/PID/fd`, as far as the kernel lists it.
+        socket: Option<u32>,
+    },
     /// It has ended meanwhile.
     Gone,
     /// It doesn't know the question, or its answer makes no sense.
     Nonsense,
 }
 
-/// A connection to the holder of a slot, if this process's user may watch it, and the holder's user and process.
-pub(super) fn reach(slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
-    let (name, user) = (Name::slot(slot), User::current());
-    let connection = if user.uid() == 0 { name.connect()?.proven(Ok(()))? } else { user.dial(&name)? };
+/// A connection to the holder of a slot, if this process's user may watch it, and the holder's user and process. A holder that too many wait to
+/// ask is tried again for `within` at most.
+pub(super) fn reach(slot: u16, within: Duration) -> io::Result<(EngineFd, libc::ucred)> {
+    let connection = Name::slot(slot).connect_within(within, &mut || ())?;
+    let user = User::current();
+    let proof = if user.uid() == 0 { Ok(()) } else { user.check_peer(connection.raw()) };
+    let connection = connection.proven(proof)?;
     let peer = sys::peer_credentials(connection.raw())?;
     Ok((connection, peer))
 }
@@ -76,27 +86,31 @@ pub fn ask_all<T>(
     let mut question = WatchQuestion { wish, longest, patience, read: &mut read };
     let mut found = BTreeMap::new();
     let mut all = Vec::new();
+    let mut crowd_patience = CROWD_PATIENCE;
     for (slot, owner) in slots {
-        let (connection, uid, pid) = match question.put(slot) {
+        let begun = Instant::now();
+        let put = question.put(slot, crowd_patience);
+        let (connection, uid, pid) = match put {
             Ok((connection, peer)) => (Some(connection), peer.uid, peer.pid),
-            // Its queue of connections is full: it has been stopped for long, or is very busy. Its user is that of the listener.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => match owner.uid {
-                Some(uid) if own == 0 || uid == own => (None, uid, 0),
-                _ => continue,
-            },
+            // Its user is that of the listener.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                crowd_patience = crowd_patience.saturating_sub(begun.elapsed());
+                match owner.uid {
+                    Some(uid) if own == 0 || uid == own => (None, uid, 0),
+                    _ => continue,
+                }
+            }
             Err(_) => continue,
         };
-        // A process of another PID namespace can't be known by its number.
+        let told = match connection {
+            Some(_) => QueryResult::Silence,
+            None => QueryResult::Crowded { socket: owner.inode },
+        };
+        // A process without a number here can't be known by it.
         let which = (uid, pid, if pid == 0 { slot } else { 0 });
         found
             .entry(which)
-            .or_insert_with(|| PendingQuery {
-                uid,
-                pid,
-                slots: Vec::new(),
-                connection,
-                told: QueryResult::Silence,
-            })
+            .or_insert_with(|| PendingQuery { uid, pid, slots: Vec::new(), connection, told })
             .slots
             .push(slot);
         if found.len() == CROWD {
@@ -126,9 +140,9 @@ struct WatchQuestion<'a, T> {
 }
 
 impl<T> WatchQuestion<'_, T> {
-    /// Asks the holder of a slot: a connection to it, and its user and process.
-    fn put(&self, slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
-        let (connection, peer) = reach(slot)?;
+    /// Asks the holder of a slot: a connection to it, and its user and process. `within` as in [`reach`].
+    fn put(&self, slot: u16, within: Duration) -> io::Result<(EngineFd, libc::ucred)> {
+        let (connection, peer) = reach(slot, within)?;
         let mut request = [0; REQUEST];
         request[..frame::HEADER].copy_from_slice(&frame::header(KIND_WATCH));
         request[frame::HEADER] = self.wish;
@@ -187,6 +201,7 @@ impl<T> WatchQuestion<'_, T> {
                 }
                 QueryResult::Stopped => QueryResult::Stopped,
                 QueryResult::Silence => QueryResult::Silence,
+                QueryResult::Crowded { socket } => QueryResult::Crowded { socket },
                 QueryResult::Gone => QueryResult::Gone,
                 QueryResult::Nonsense => QueryResult::Nonsense,
             };

@@ -11,7 +11,8 @@ pub mod stats;
 pub mod top;
 mod waits;
 
-use ferroce_nic::host::{QueryResult, ask_all};
+use crate::doctor::process_with;
+use ferroce_nic::host::{QueryResult, ask_all, is_stopped};
 use ferroce_nic::sys;
 use ferroce_nic::watch::{LONGEST, Process, Wish, harmless};
 use kept::KeptAccounts;
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct WatchedProcess {
     pub uid: u32,
-    /// `None`: of another PID namespace.
+    /// `None`: of another PID namespace, or too many wait to ask it and its number can't be found out.
     pub pid: Option<u32>,
     /// Its command line, as far as it can be known.
     pub command: String,
@@ -43,6 +44,8 @@ pub enum ProcessAnswer {
     Account(Box<Process>),
     Stopped,
     Silent,
+    /// Too many wait to ask it.
+    Crowded,
     /// Of another version, or making no sense.
     Strange,
     /// An account that isn't read: those of the process's user have taken all the room that they have.
@@ -60,9 +63,10 @@ impl WatchedProcess {
 
     /// "process 12".
     pub fn name(&self) -> String {
-        match self.pid {
-            Some(pid) => format!("process {pid}"),
-            None => "a process of another PID namespace".to_owned(),
+        match (self.pid, &self.answer, self.slots.first()) {
+            (Some(pid), ..) => format!("process {pid}"),
+            (None, ProcessAnswer::Crowded, Some(slot)) => format!("the process with slot {slot}"),
+            (None, ..) => "a process of another PID namespace".to_owned(),
         }
     }
 
@@ -72,6 +76,7 @@ impl WatchedProcess {
             ProcessAnswer::Account(_) => "running",
             ProcessAnswer::Stopped => "stopped",
             ProcessAnswer::Silent => "silent",
+            ProcessAnswer::Crowded => "crowded",
             ProcessAnswer::Strange | ProcessAnswer::TooMuch => "unknown",
         }
     }
@@ -87,10 +92,18 @@ pub fn processes(wish: Wish) -> Result<Vec<WatchedProcess>, String> {
     let all = ask_all(wish.to_byte(), LONGEST, PATIENCE, read).ok_or(NO_LIST)?;
     let mut seen: Vec<WatchedProcess> = Vec::new();
     for watched in all {
+        let mut pid = watched.pid;
         let answer = match watched.told {
             QueryResult::Account(answer) => answer,
             QueryResult::Stopped => ProcessAnswer::Stopped,
             QueryResult::Silence => ProcessAnswer::Silent,
+            QueryResult::Crowded { socket } => {
+                pid = socket.and_then(|inode| process_with(inode.into())).map(|(pid, _)| pid);
+                match pid {
+                    Some(pid) if is_stopped(pid.cast_signed()) => ProcessAnswer::Stopped,
+                    _ => ProcessAnswer::Crowded,
+                }
+            }
             QueryResult::Nonsense => ProcessAnswer::Strange,
             QueryResult::Gone => continue,
         };
@@ -102,9 +115,9 @@ pub fn processes(wish: Wish) -> Result<Vec<WatchedProcess>, String> {
             _ => false,
         };
         if !seen.iter().any(again) {
-            let command = watched.pid.map(command_of).unwrap_or_default();
+            let command = pid.map(command_of).unwrap_or_default();
             let slots = watched.slots;
-            seen.push(WatchedProcess { uid: watched.uid, pid: watched.pid, command, slots, answer });
+            seen.push(WatchedProcess { uid: watched.uid, pid, command, slots, answer });
         }
     }
     seen.sort_by_key(|seen| (seen.pid, seen.uid));

@@ -118,6 +118,12 @@ fn process(
         ProcessAnswer::Account(account) => account,
         ProcessAnswer::Stopped => return line(text, "  stopped (no details)"),
         ProcessAnswer::Silent => return line(text, "  no answer within a second"),
+        ProcessAnswer::Crowded => {
+            return line(
+                text,
+                "  too many wait to ask it: it is very busy, or another user's processes fill its queue of connections",
+            );
+        }
         ProcessAnswer::Strange => return line(text, "  incompatible Ferroce version"),
         ProcessAnswer::TooMuch => {
             return line(text, "  not read: its user's processes have too much to report");

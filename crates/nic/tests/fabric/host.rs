@@ -3,7 +3,7 @@
 use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
-use ferroce_nic::host::{Host, HostError};
+use ferroce_nic::host::{Host, HostError, QueryResult, ask_all};
 use ferroce_nic::udp::{RecvOutcome, TxBatch};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, slot_of};
@@ -578,5 +578,39 @@ fn a_holder_that_runs_and_is_slow_to_answer_is_waited_for() {
         endpoint(&joiner, address(LO4)).unwrap();
         drop(holder);
         slow.join().unwrap();
+    });
+}
+
+/// Any user can fill the queue of connections: its process isn't one of another PID namespace for that.
+#[test]
+fn a_process_that_too_many_wait_to_ask_is_shown_as_such() {
+    in_namespace("host::a_process_that_too_many_wait_to_ask_is_shown_as_such", || {
+        let host = Host::join().unwrap();
+        let slot = host.slots()[0];
+        let ask = || {
+            let all = ask_all(0, 4096, Duration::from_secs(60), |_, account| Some(account.len())).unwrap();
+            all.into_iter().find(|one| one.slots.contains(&slot))
+        };
+        while host.dial(slot).is_ok() {}
+        // Where the kernel lists the users of sockets.
+        if let Some(crowded) = ask() {
+            assert_eq!(crowded.pid, None);
+            let QueryResult::Crowded { socket: Some(socket) } = crowded.told else { panic!("{crowded:?}") };
+            let wanted = format!("socket:[{socket}]");
+            let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let mut links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            assert!(links.any(|link| link.as_os_str() == &*wanted), "the socket is this process's");
+        }
+        (0..10).for_each(|_| host.answer_requests());
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(ask);
+            while !asks.is_finished() {
+                host.answer_requests();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let found = asks.join().unwrap().expect("it is shown");
+            assert_eq!(found.pid, Some(std::process::id()));
+            assert_ne!(found.told, QueryResult::Silence);
+        });
     });
 }

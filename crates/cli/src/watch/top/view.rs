@@ -141,7 +141,7 @@ impl View {
         let troubled = rate.rates.retries > 0.0 || rate.cq.is_some_and(|cq| fill(cq) > NEARLY_FULL);
         match rate.state.as_str() {
             _ if !self.colours => Style::new(),
-            "ERR" | "SQE" | "stopped" | "silent" => Style::new().fg(Color::Red),
+            "ERR" | "SQE" | "stopped" | "silent" | "crowded" => Style::new().fg(Color::Red),
             _ if troubled => Style::new().fg(Color::Yellow),
             _ => Style::new(),
         }
