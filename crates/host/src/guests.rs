@@ -31,6 +31,8 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Processes that are asked at a time.
 const CROWD: usize = 8;
+/// How long it waits in any case.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 /// What those of a crowd have to answer.
 const HEDGE: Duration = Duration::from_millis(5);
 /// What the processes of this user have to answer, one of which has the port.
@@ -69,8 +71,14 @@ fn visible_processes(slots: &[u16], holder: u32) -> Option<Vec<i32>> {
 }
 
 impl Host {
-    /// Becomes a guest at an address whose port `holder` has, if one of the holder's processes attends.
-    pub(super) fn become_guest(&self, address: HostAddr, open: OpenSocket, holder: u32) -> bool {
+    /// Becomes a guest at an address whose port `holder` has, if one of the holder's processes attends. `waited` as in [`Host::sockets`].
+    pub(super) fn become_guest(
+        &self,
+        address: HostAddr,
+        open: OpenSocket,
+        holder: u32,
+        waited: Duration,
+    ) -> bool {
         if self.user.is_ambiguous() || !self.trust.knows(holder) {
             return false;
         }
@@ -87,7 +95,7 @@ impl Host {
         let mut next = begun;
         let mut patience = PATIENCE;
         while !self.is_attended(address) {
-            if begun.elapsed() >= patience {
+            if begun.elapsed() >= patience.saturating_sub(waited).max(LEAST_PATIENCE) {
                 let mut has_answered = || {
                     self.serve_meanwhile();
                     self.is_attended(address)

@@ -97,14 +97,16 @@ impl Host {
     }
 
     /// The sockets of a local address: this process's already, or another's, or new ones, which `open` makes. `None`: another user's
-    /// processes have them, and pass on what comes for this one, as for a guest.
+    /// processes have them, and pass on what comes for this one, as for a guest. `waited` is how long this process has waited in vain for the
+    /// holders of other addresses, which are those of this one as a rule: it waits for so much less, but asks each of them.
     ///
     /// # Errors
-    /// See [`HostError`]. After at most about a second.
+    /// See [`HostError`]. After at most 15 s without `waited`, and a second or so more.
     pub fn sockets(
         &self,
         address: HostAddr,
         open: OpenSocket,
+        waited: Duration,
     ) -> Result<Option<Arc<SocketGroup>>, HostError> {
         if let Some(group) = self.group(address) {
             return Ok(Some(group));
@@ -116,7 +118,7 @@ impl Host {
         if self.is_guest(address) {
             return Ok(None);
         }
-        let group = self.obtain(address, open)?;
+        let group = self.obtain(address, open, waited)?;
         if group.is_some() {
             tracing::debug!(%address, "has the sockets of UDP port 4791");
         }
@@ -133,8 +135,14 @@ impl Host {
     }
 
     /// `None`: as a guest.
-    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, HostError> {
-        let start = Instant::now();
+    fn obtain(
+        &self,
+        address: HostAddr,
+        open: OpenSocket,
+        waited: Duration,
+    ) -> Result<Option<Arc<SocketGroup>>, HostError> {
+        let begun = Instant::now();
+        let elapsed = || waited + begun.elapsed();
         let (mut answer_patience, mut unanswered) = (ANSWER_PATIENCE, Vec::new());
         let mut vanished = 0;
         // The user whose processes were asked to attend, and has the port since; how often others were asked after the time was up.
@@ -144,7 +152,7 @@ impl Host {
             let names = self.others();
             let lonely = names.is_empty();
             // Processes that are all stopped aren't waited for beyond the time that they have.
-            let left = JOIN_PATIENCE.saturating_sub(start.elapsed());
+            let left = JOIN_PATIENCE.saturating_sub(elapsed());
             let patience = if left.is_zero() { answer_patience } else { answer_patience.min(left) };
             let mut idle = || self.answer_requests();
             let answer = handover::ask(&names, &mut unanswered, address, self.user, patience, &mut idle)?;
@@ -155,7 +163,7 @@ impl Host {
                 return Ok(Some(group));
             }
             answer_patience = (2 * answer_patience).min(MOST_ANSWER_PATIENCE);
-            let is_late = start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE };
+            let is_late = elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE };
             let holder = group::holder(address);
             let same = holder.uid == Some(self.user.uid());
             // A process of the same user doesn't know of those in another user namespace, who have other numbers there.
@@ -165,7 +173,7 @@ impl Host {
                 && (!is_late || asked != holder.uid && other_holders < MOST_OTHERS)
             {
                 other_holders += u32::from(is_late);
-                if self.become_guest(address, open, uid) {
+                if self.become_guest(address, open, uid, waited) {
                     return Ok(None);
                 }
                 // The port may have changed hands more than once.
@@ -187,7 +195,7 @@ impl Host {
                     SocketSearch::Nobody if same => ENDING_PATIENCE,
                     _ => JOIN_PATIENCE,
                 };
-                if start.elapsed() >= patience {
+                if elapsed() >= patience {
                     let holder = Holder { indistinct, is_own: same, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {

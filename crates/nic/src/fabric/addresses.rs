@@ -166,10 +166,15 @@ impl Adapter {
     /// # Errors
     /// EADDRINUSE when a process that doesn't share the port has it there; other errors of the system.
     pub(crate) fn add_address(&self, address: HostAddr) -> Result<()> {
+        self.add_address_after(address, Duration::ZERO)
+    }
+
+    /// As [`Adapter::add_address`]. `waited` as in [`ferroce_host::Host::sockets`].
+    fn add_address_after(&self, address: HostAddr, waited: Duration) -> Result<()> {
         if self.addresses.endpoint(address).is_some() {
             return Ok(());
         }
-        let sockets = self.host.sockets(address, ferroce_udp::receiving_socket)?;
+        let sockets = self.host.sockets(address, ferroce_udp::receiving_socket, waited)?;
         let endpoint = Arc::new(Endpoint::new(address, sockets));
         let mut locals = self.addresses.locals.write();
         if locals.iter().any(|l| l.endpoint.address() == address) {
@@ -184,25 +189,33 @@ impl Adapter {
 
     /// Makes a device's addresses usable. An address whose port another process has is left out, with one line in the log; a queue pair
     /// that names it later is refused, unless the port is free by then. An address that can't be used yet is left out without a line: the
-    /// news of the network reports when it can.
+    /// news of the network reports when it can. All holders that don't answer together are waited for as long as one of them.
     ///
     /// # Errors
     /// As [`Adapter::add_address`], but EADDRINUSE and EBUSY only when no address is left, or the port is taken at all addresses.
     pub(crate) fn use_addresses(&self, addresses: &[HostAddr]) -> Result<()> {
-        let (mut usable, mut refused) = (false, Vec::new());
-        for &address in addresses {
+        let (mut usable, mut refused, mut waited) = (false, Vec::new(), Duration::ZERO);
+        for (index, &address) in addresses.iter().enumerate() {
+            // One address may be in several GIDs.
+            if addresses[..index].contains(&address) {
+                continue;
+            }
             let is_it = |left_out: &LeftOut| left_out.address == address && left_out.for_good;
             if self.addresses.left_out.lock().iter().any(is_it) {
                 // Asking its holder takes up to some seconds.
                 continue;
             }
-            match self.add_address(address).map_err(|error| (error.errno(), error)) {
+            let begun = clock::now();
+            match self.add_address_after(address, waited).map_err(|error| (error.errno(), error)) {
                 Ok(()) => usable = true,
                 // Still tentative, or gone since the table was read: the news of the network reports either.
                 Err((libc::EADDRNOTAVAIL, _)) => {
                     tracing::debug!(?address, "an address of the GID table can't be used now");
                 }
-                Err((libc::EADDRINUSE | libc::EBUSY, error)) => refused.push((address, error)),
+                Err((libc::EADDRINUSE | libc::EBUSY, error)) => {
+                    waited += clock::now().since(begun);
+                    refused.push((address, error));
+                }
                 Err((_, error)) => return Err(error),
             }
         }

@@ -4,7 +4,7 @@ use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
 use ferroce_nic::host::{Host, HostError, QueryResult, ask_all};
-use ferroce_nic::udp::{RecvOutcome, TxBatch};
+use ferroce_nic::udp::{RecvOutcome, TxBatch, receiving_socket};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, slot_of};
 use ferroce_wire::{MIN_PACKET_LEN, Operation};
@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LO4: &str = "127.0.0.1";
@@ -611,6 +611,45 @@ fn a_process_that_too_many_wait_to_ask_is_shown_as_such() {
             let found = asks.join().unwrap().expect("it is shown");
             assert_eq!(found.pid, Some(std::process::id()));
             assert_ne!(found.told, QueryResult::Silence);
+        });
+    });
+}
+
+#[test]
+fn holders_of_several_addresses_are_waited_for_together() {
+    in_namespace("host::holders_of_several_addresses_are_waited_for_together", || {
+        const MOST: Duration = Duration::from_secs(15);
+        let holder = Host::join().unwrap();
+        endpoint(&holder, address(LO4)).unwrap();
+        let joiner = Host::join().unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // A process that runs, and answers when the time for one address isn't up yet.
+            scope.spawn(|| {
+                let begun = Instant::now();
+                while !is_over.load(Ordering::Relaxed) {
+                    if begun.elapsed() > Duration::from_secs(10) {
+                        holder.answer_requests();
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            let joined = joiner.sockets(address(LO4), receiving_socket, MOST).map(drop);
+            is_over.store(true, Ordering::Relaxed);
+            assert!(matches!(joined, Err(HostError::Unresponsive { .. })), "{joined:?}");
+        });
+        is_over.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    holder.answer_requests();
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+            eventually("a holder that answers is asked all the same", || {
+                joiner.sockets(address(LO4), receiving_socket, MOST).is_ok()
+            });
+            is_over.store(true, Ordering::Relaxed);
         });
     });
 }

@@ -62,7 +62,7 @@ impl DerefMut for Member {
 
 /// The sockets of a local address, ready for packets.
 pub fn endpoint(host: &Host, address: HostAddr) -> Result<Arc<Endpoint>, HostError> {
-    let sockets = host.sockets(address, receiving_socket)?;
+    let sockets = host.sockets(address, receiving_socket, Duration::ZERO)?;
     Ok(Arc::new(Endpoint::new(address, sockets)))
 }
 
