@@ -100,3 +100,24 @@ fn congestion_notifications_that_no_packet_can_have_caused_slow_nothing() {
     assert_eq!((deaf.1, heard.1), (100, 100));
     assert!(deaf.0 < heard.0, "{deaf:?} {heard:?}");
 }
+
+/// A user of the peer's host can send them, and needs no PSN.
+#[test]
+fn a_flood_of_congestion_notifications_slows_no_more_than_one_in_each_round_trip() {
+    let run = |flood| {
+        let mut p = Pair::new(Service::Rc, 1024);
+        p.a.post(wr(0, SendOp::Write { va: THERE, rkey: ALL }, BASE, 1 << 20));
+        p.transmit();
+        while p.a.qp.counters().requests_ended == 0 {
+            for _ in 0..flood {
+                let headers = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, 0x11, 0) });
+                p.inject(false, &Frame { headers, payload: vec![0; 16] });
+            }
+            p.step();
+        }
+        (p.now, p.a.qp.counters().cnps)
+    };
+    let (one, many) = (run(1), run(50));
+    assert!(many.1 >= 40 * one.1 && one.1 > 0, "{one:?} {many:?}");
+    assert_eq!(one.0, many.0);
+}
