@@ -1,16 +1,12 @@
 //! What a process shows to the other processes of its host: its slots, the regions and QPs that they may reach,
 //! and its sleeping threads. Written by its owner only; the other processes map it read-only.
 
-use super::links::Links;
 use super::protocol::{Attention, Bell, DirectoryEntry};
 use ferroce_access::{Cookie, SharedMemory, SharedWords, layout};
-use ferroce_os::fork::{self, ChildStep, InChild};
-use ferroce_os::sync::Global;
 use ferroce_types::{Access, QPNS_PER_SLOT, slot_of};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 /// Regions that others can reach without this process; those beyond are reached through packets.
 const REGIONS: usize = 1 << 16;
@@ -181,54 +177,16 @@ pub struct Directory {
     pub(super) process: u64,
     /// Proves that a PID is still this process: checked by every `process_vm_*` call.
     pub(super) cookie: Cookie,
-    /// The links to the processes that know it.
-    links: OnceLock<Weak<Links>>,
-}
-
-static OWN: Global<Directory> = Global::new();
-
-/// The directory of this process, if it has one.
-pub fn own() -> Option<&'static Directory> {
-    OWN.get()
-}
-
-/// In the child of a fork: the parent's isn't its own.
-fn forget_after_fork(_: &InChild) {
-    OWN.clear();
 }
 
 impl Directory {
-    /// Makes this process's directory. The caller then lists what there is already.
+    /// One that lists nothing. The caller then lists what there is already.
     ///
     /// # Errors
     /// The system refused.
-    pub(super) fn create() -> io::Result<&'static Self> {
-        let this: &'static Self = Box::leak(Box::new(Self::new()?));
-        fork::register(ChildStep::Directory, forget_after_fork);
-        OWN.set(this);
-        Ok(this)
-    }
-
-    /// One that lists nothing.
     pub(super) fn new() -> io::Result<Self> {
         let memory = SharedMemory::create(LEN, true)?;
-        Ok(Self {
-            memory,
-            process: ferroce_os::sys::random(),
-            cookie: Cookie::new()?,
-            links: OnceLock::new(),
-        })
-    }
-
-    /// The processes that know this directory are those of `links`.
-    pub(super) fn known_by(&self, links: &Arc<Links>) {
-        // Set once: a directory is made for its links.
-        let _ = self.links.set(Arc::downgrade(links));
-    }
-
-    /// The links to the processes that know this directory.
-    pub(super) fn links(&self) -> Option<Arc<Links>> {
-        self.links.get()?.upgrade()
+        Ok(Self { memory, process: ferroce_os::sys::random(), cookie: Cookie::new()? })
     }
 
     pub(super) fn fd(&self) -> RawFd {

@@ -28,6 +28,7 @@ mod hello;
 mod limits;
 mod link;
 mod links;
+mod own;
 mod payload;
 mod protocol;
 mod record;
@@ -37,14 +38,15 @@ mod revocation;
 pub mod untrusted;
 
 pub use compact::CompactHeaders;
-pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair, own as own_directory};
+pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair};
 pub use hello::LAYOUT;
 pub use link::{
-    ArrivalMark, CompactRun, LARGE, Link, LinkPeer, PeerAccess, Receive, SendOutcome, SentPacket, Single,
-    SinglePacket, Unserved, Wanted,
+    ArrivalMark, CompactRun, LARGE, Link, LinkPeer, PeerAccess, Receive, ReceivedRecord, SendOutcome,
+    SentPacket, Single, SinglePacket, Unserved, Wanted,
 };
 pub use links::{LinkRefusal, LinkWithWork, Links};
-pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
+pub use own::own_directory;
+pub use payload::{RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
 pub use record::{CompactRecord, MAX_PAYLOAD, Record};
 pub use revocation::{RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};

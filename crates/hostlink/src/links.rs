@@ -110,26 +110,8 @@ impl Deref for LinkLists {
 }
 
 impl Links {
-    /// No link yet. Without `wanted` there will never be one. `captured`: all payloads are wanted in packets. `copied`: peers may
-    /// copy from and to this process's memory, also where the Yama module asks for leave (PR_SET_PTRACER).
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub fn new(wanted: bool, captured: bool, copied: bool) -> Result<Arc<Self>> {
-        let own = wanted.then(Directory::create).and_then(|made| {
-            made.inspect_err(
-                |error| tracing::info!(%error, "no shared memory: processes of this host are reached by UDP"),
-            )
-            .ok()
-        });
-        let links = Self::of(own, captured, copied)?;
-        if let Some(own) = own {
-            own.known_by(&links);
-        }
-        Ok(links)
-    }
-
-    fn of(own: Option<&'static Directory>, captured: bool, copied: bool) -> Result<Arc<Self>> {
+    /// The links of the process that `own` is of. `captured` and `copied`: as for [`Links::new`].
+    pub(super) fn of(own: Option<&'static Directory>, captured: bool, copied: bool) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             own,
             captured,

@@ -1,7 +1,6 @@
 //! Payloads on their way through a link: into a ring and out of it.
 
-use super::link::{Link, LinkPeer};
-use super::record::{CopiedPayload, MAX_COPIED, Record};
+use super::record::{CopiedPayload, MAX_COPIED};
 use ferroce_access::{Fault, SharedMemory, copy};
 
 /// Room for a payload in a ring.
@@ -36,39 +35,6 @@ impl<'a> RingBytes<'a> {
     pub fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         assert!(offset <= self.len && len <= self.len - offset);
         self.memory.copy_from_program(self.at + offset, addr, len)
-    }
-}
-
-/// A packet that has arrived.
-#[derive(Debug)]
-pub struct ReceivedRecord<'a> {
-    link: &'a Link,
-    /// The packet.
-    pub packet: Record,
-}
-
-impl<'a> ReceivedRecord<'a> {
-    pub(super) fn new(link: &'a Link, packet: Record) -> Self {
-        Self { link, packet }
-    }
-
-    /// The link that it has come by.
-    #[inline]
-    pub fn link(&self) -> &'a Link {
-        self.link
-    }
-
-    /// The process it is from.
-    #[inline]
-    pub fn peer(&self) -> LinkPeer {
-        self.link.peer()
-    }
-
-    /// Its payload.
-    #[inline]
-    pub fn payload(&self) -> ShmPayload<'_> {
-        let (at, len) = self.packet.payload;
-        ShmPayload::Ring { memory: &self.link.memory, at, len }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Taking regions and QPs back from the directory, and waiting for the processes that are using them.
 
-use super::directory::{self, Directory};
 use super::link::{Link, PeersAccess};
 use super::links::Links;
+use super::own::{OwnDirectory, own, own_directory};
 use super::protocol::{DirectoryEntry, RevokedObject};
 use ferroce_os::{Patience, fork, sys};
 use ferroce_types::{Error, Result};
@@ -44,7 +44,7 @@ impl Links {
 }
 
 /// Takes the entry of `object` in this process's directory back; when this returns, no other process uses the object.
-fn revoke(own: &Directory, entry: &DirectoryEntry, object: RevokedObject) -> Result<u64> {
+fn revoke(own: &OwnDirectory, entry: &DirectoryEntry, object: RevokedObject) -> Result<u64> {
     let name = entry.revoke();
     let Some(links) = own.links() else { return Ok(name) };
     links.wait_for_others(object).inspect_err(|error| {
@@ -60,13 +60,13 @@ fn revoke(own: &Directory, entry: &DirectoryEntry, object: RevokedObject) -> Res
 /// # Errors
 /// EBUSY after a second; the region is listed as it was then.
 pub fn revoke_region(key: u32) -> Result<()> {
-    let Some(own) = directory::own() else { return Ok(()) };
-    own.region(key).map_or(Ok(()), |entry| revoke(own, entry, RevokedObject::Region(key)).map(drop))
+    let Some(own) = own() else { return Ok(()) };
+    own.directory.region(key).map_or(Ok(()), |entry| revoke(own, entry, RevokedObject::Region(key)).map(drop))
 }
 
 /// As [`revoke_region`], where no process can be using it.
 pub fn withdraw_region(key: u32) {
-    if let Some(entry) = directory::own().and_then(|own| own.region(key)) {
+    if let Some(entry) = own_directory().and_then(|own| own.region(key)) {
         entry.revoke();
     }
 }
@@ -83,7 +83,7 @@ pub struct RevokedQp {
 impl RevokedQp {
     /// Lists the QP again as it was listed, unless it was withdrawn since.
     pub fn restore(self) {
-        if let Some(entry) = directory::own().and_then(|own| own.qp(self.qpn)) {
+        if let Some(entry) = own_directory().and_then(|own| own.qp(self.qpn)) {
             entry.restore(self.name);
         }
     }
@@ -95,7 +95,7 @@ impl RevokedQp {
 /// EBUSY after a second; the QP is as it was then.
 pub fn revoke_qp(qpn: u32) -> Result<RevokedQp> {
     let revoked = |name| RevokedQp { qpn, name };
-    let Some((own, entry)) = directory::own().and_then(|own| Some((own, own.qp(qpn)?))) else {
+    let Some((own, entry)) = own().and_then(|own| Some((own, own.directory.qp(qpn)?))) else {
         return Ok(revoked(0));
     };
     revoke(own, entry, RevokedObject::Qp(qpn)).map(revoked)
@@ -103,7 +103,7 @@ pub fn revoke_qp(qpn: u32) -> Result<RevokedQp> {
 
 /// As [`revoke_qp`], for a QP that fails by itself: no peer relies on it.
 pub fn withdraw_qp(qpn: u32) {
-    if let Some(entry) = directory::own().and_then(|own| own.qp(qpn)) {
+    if let Some(entry) = own_directory().and_then(|own| own.qp(qpn)) {
         entry.withdraw();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In here: circles, exceptions, and the complaint about each. Out of here: reading files.
 
-use super::house::{ALL, Crate, Storey};
+use super::house::{Crate, Storey};
 use super::imports::{Arrows, Place, Rooms};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -110,9 +110,6 @@ fn within<'a>(
     used: &mut BTreeSet<&'a Exception>,
     wrong: &mut Wrong,
 ) {
-    if crate_.together.iter().any(|together| together.rooms.contains(&ALL)) {
-        return;
-    }
     // Rooms that may know one another count as one, under the first one's name.
     let mut one = BTreeMap::new();
     for together in crate_.together {

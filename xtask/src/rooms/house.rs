@@ -24,16 +24,8 @@ pub struct Together {
     pub why: &'static str,
 }
 
-/// In [`Together::rooms`]: all rooms of the crate.
-pub const ALL: &str = "*";
-
 const fn room(name: &'static str, what: &'static str) -> Crate {
     Crate { name, what, together: &[] }
-}
-
-/// A crate that is one room in several files.
-const fn one(name: &'static str, what: &'static str) -> Crate {
-    Crate { name, what, together: &[Together { rooms: &[ALL], why: "One subject in several files." }] }
 }
 
 /// From the ground up.
@@ -100,7 +92,7 @@ pub const HOUSE: &[Storey] = &[
         ),
     ],
     &[
-        one(
+        room(
             "hostlink",
             "Two processes of one host: links in shared memory, their rings, bells and directories.",
         ),

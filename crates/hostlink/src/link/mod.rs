@@ -4,6 +4,7 @@ mod access;
 mod choice;
 mod executed;
 mod receive;
+mod received;
 mod send;
 mod speeds;
 mod unserved;
@@ -11,6 +12,7 @@ mod views;
 
 pub use executed::{CompactRun, SentPacket};
 pub use receive::{ArrivalMark, Receive, Single, SinglePacket};
+pub use received::ReceivedRecord;
 pub use send::SendOutcome;
 pub use speeds::{LARGE, Wanted};
 pub use unserved::Unserved;

@@ -1,8 +1,8 @@
 //! The ring from the peer: reads its records.
 
 use super::executed::{Acknowledged, CompactRun, Disowned, SentPacket};
-use super::{Link, RING};
-use crate::payload::{ReceivedRecord, ShmPayload};
+use super::{Link, RING, ReceivedRecord};
+use crate::payload::ShmPayload;
 use crate::protocol::{Broken, Consumer, RingWords};
 use crate::record::{self, CompactPayload, CompactRecord, RingRecord};
 use ferroce_os::room;
