@@ -82,7 +82,7 @@ impl<A: Clone> QpProtocol<A> {
             self.req.probe_backoff = 0;
         }
         let is_oldest_due = self.req.recovery.as_ref().is_some_and(|recovery| recovery.due() == Some(0));
-        if lost > 0 && is_oldest_due {
+        if is_oldest_due {
             self.count_nak(now, env);
         }
     }
@@ -172,7 +172,9 @@ impl<A: Clone> QpProtocol<A> {
             let wqe = self.sq.get(number)?;
             let packet = (psn - wqe.first) as u32;
             let cost = charge(wqe, packet, packet + 1, mtu);
-            if self.req.in_flight + cost > window && self.req.in_flight > 0 {
+            // The oldest leaves whatever the window: a report may not show all that has come, so packets that have left the network may
+            // count as in flight until the oldest one arrives. It leaves once per half a round trip at most.
+            if psn > self.req.una && self.req.in_flight + cost > window && self.req.in_flight > 0 {
                 return Some(false);
             }
             let mut request = self.request(wqe, packet, 1);

@@ -347,6 +347,59 @@ fn reads_and_atomics_go_back_and_come_in_order() {
     }
 }
 
+/// A pair with a large window and without a local ACK timer.
+fn wide_and_patient() -> Pair {
+    let mut p =
+        Pair::with(Service::Rc, QpParams { timeout: 0, retry_cnt: 2, ..params(MTU) }, params(MTU), START);
+    p.keep(1024);
+    p.a.post(wr(1000, WRITE, BASE, 1 << 20));
+    p.run();
+    p.a.host.sends.clear();
+    p
+}
+
+/// Many of the small packets that have come count as in flight: a report doesn't show them, or they weren't kept.
+#[test]
+fn the_oldest_packet_leaves_again_whatever_the_window() {
+    for (room, times) in [(1024, 1), (1024, 3), (1, 1), (1, 3), (0, 2)] {
+        let mut p = wide_and_patient();
+        p.b.host.kept_room = room;
+        for i in 0..400 {
+            p.b.host.post_recv(i, THERE, 8);
+            p.a.post(wr(i, SendOp::Send, BASE, 8));
+        }
+        lose(&mut p, vec![1025; times]);
+        p.transmit();
+        let congested = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, 0x11, 0) });
+        for _ in 0..40 {
+            p.inject(false, &Frame { headers: congested, payload: vec![0; 16] });
+            p.run_for(Duration::from_micros(25));
+        }
+        p.run();
+        let ok = |i| (i, WcStatus::Success);
+        assert_eq!(p.a.host.send_statuses(), (0..400).map(ok).collect::<Vec<_>>(), "{room}");
+        assert_eq!(p.b.host.recv_statuses(), (0..400).map(ok).collect::<Vec<_>>(), "{room}");
+    }
+}
+
+#[test]
+fn reports_count_as_retries_while_the_oldest_packet_cannot_leave() {
+    let mut p = wide_and_patient();
+    for i in 0..3 {
+        p.a.post(wr(i, WRITE, BASE, 2000));
+    }
+    let first = p.a.qp.sq_psn();
+    p.transmit();
+    p.a.host.room = Some(0);
+    for _ in 0..3 {
+        assert_eq!(p.a.qp.state(), QpState::Rts);
+        p.now = p.now.after(Duration::from_millis(20));
+        p.inject(false, &nak(first, 2_u64.to_le_bytes().to_vec()));
+        p.transmit();
+    }
+    assert_eq!(p.a.host.sends.first().map(|c| (c.wr_id, c.status)), Some((0, WcStatus::RetryExcErr)));
+}
+
 /// A NAK of `b` for the packet `psn` with this payload.
 fn nak(psn: u32, payload: Vec<u8>) -> Frame {
     let opcode = Opcode::new(Service::Rc, Operation::Acknowledge).unwrap();
