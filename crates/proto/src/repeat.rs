@@ -111,7 +111,7 @@ impl<A: Clone> QpProtocol<A> {
         if sample.psn < recovery.top {
             self.req.sample = None;
             if recovery.kept.contains(sample.psn) {
-                self.req.window.sample(now.since(sample.at), sample.in_flight);
+                self.req.measured(now, sample);
             }
         }
     }

@@ -130,6 +130,9 @@ impl<A: Clone> QpProtocol<A> {
     /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or sends a NAK for the gap. It doesn't count as a
     /// retry, because it isn't known that a packet was lost. An unanswered READ or atomic is asked for again from where its answer
     /// stopped.
+    ///
+    /// The answer may be that to the packet or to the probe, so it measures no round trip. Probes back off until one is measured, so that they aren't
+    /// sooner than any answer of a path that has become longer. Before the first measurement at least a round trip has passed since the packet left.
     pub(crate) fn send_probe<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         self.req.probe_due = false;
         if self.req.una == self.req.max || self.req.next == self.req.una {
@@ -145,13 +148,10 @@ impl<A: Clone> QpProtocol<A> {
         };
         let Some(wqe) = self.sq.get(number) else { return };
         self.counters.probes += 1;
+        let sample = self.req.sample.filter(|_| !self.req.window.is_measured());
         if wqe.wants_data() {
-            let sample = self.req.sample;
             self.go_back(now);
-            // The first answer belongs to this request or to the one before: at least a round trip has passed since the earlier.
-            if !self.req.window.is_measured() {
-                self.req.sample = sample;
-            }
+            self.req.sample = sample;
             return;
         }
         let mut request = self.request(wqe, packet, 1);
@@ -160,6 +160,7 @@ impl<A: Clone> QpProtocol<A> {
         if env.transmit(&request.headers, request.source, None).is_ok() {
             self.counters.requests_sent += 1;
             self.counters.retransmissions += 1;
+            self.req.sample = sample;
         }
     }
 }

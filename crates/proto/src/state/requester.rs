@@ -312,6 +312,12 @@ impl Requester {
         self.error = Some((self.cursor, cause));
     }
 
+    /// A round trip has ended that no probe has asked for.
+    pub(crate) fn measured(&mut self, now: Instant, sample: Sample) {
+        self.window.sample(now.since(sample.at), sample.in_flight);
+        self.probe_backoff = 0;
+    }
+
     /// The peer has so many bytes more, of those that were in flight.
     pub(crate) fn grow_window(&mut self, bytes: u64, in_flight: u64, mtu: u32) {
         let [bytes, in_flight] = [bytes, in_flight].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
@@ -325,22 +331,18 @@ impl Requester {
         self.rnr_retries = params.rnr_retry;
         self.rnr_until = None;
         self.not_ready_since = None;
-        self.probe_backoff = 0;
         self.probe_due = false;
         while self.reads.front().is_some_and(|end| *end <= self.una) {
             self.reads.pop_front();
         }
-        if let Some(Sample { psn, at, in_flight }) = self.sample
-            && psn < self.una
-        {
-            self.sample = None;
+        let una = self.una;
+        if let Some(sample) = self.sample.take_if(|sample| sample.psn < una) {
             // While something is missing, an acknowledgement comes late: a report ends the measurement.
             if self.recovery.is_none() {
-                self.window.sample(now.since(at), in_flight);
+                self.measured(now, sample);
             }
         }
         // What the peer had kept counted when it was reported.
-        let una = self.una;
         let kept = self.recovery.as_mut().map_or(0, |recovery| recovery.acknowledge(una));
         self.recovery.take_if(|recovery| recovery.is_over());
         if !params.lossless {

@@ -86,6 +86,50 @@ fn probes_of_a_silent_peer_back_off_and_never_fail_the_qp() {
 }
 
 #[test]
+fn the_time_until_a_probe_does_not_count_as_round_trip() {
+    for keeps in [false, true] {
+        let mut p = Pair::with(Service::Rc, QpParams { timeout: 20, ..params(1024) }, params(1024), 9);
+        if keeps {
+            p.keep(1024);
+        }
+        p.a.post(wr(0, WRITE, BASE, 8));
+        p.run();
+        let start = p.now;
+        // The end of every other message is lost, so its probe brings the acknowledgement.
+        for number in 1..=80 {
+            if number % 2 == 0 {
+                p.drop_to_b =
+                    drop_once(|f| matches!(operation(f), Operation::WriteLast | Operation::WriteOnly));
+            }
+            p.a.post(wr(number, WRITE, BASE, if number % 4 == 0 { 8 } else { 5000 }));
+            p.run();
+        }
+        assert!(p.a.send_ok() && p.a.host.sends.len() == 81);
+        assert_eq!((p.a.qp.counters().timeouts, p.a.qp.counters().probes), (0, 40));
+        assert!(p.now.since(start) < Duration::from_millis(100), "{:?}", p.now.since(start));
+    }
+}
+
+#[test]
+fn a_path_that_has_become_longer_than_the_time_until_a_probe_is_measured() {
+    for op in [WRITE, READ] {
+        let mut p = Pair::with(Service::Rc, QpParams { timeout: 20, ..params(1024) }, params(1024), 9);
+        p.a.post(wr(0, WRITE, BASE, 8));
+        p.run();
+        p.faults.delay = Duration::from_millis(10);
+        let mut probes = Vec::new();
+        for number in 1..=30 {
+            p.a.post(wr(number, op.clone(), BASE, 8));
+            p.run();
+            probes.push(p.a.qp.counters().probes);
+        }
+        assert!(p.a.send_ok() && p.a.qp.counters().timeouts == 0);
+        // The probes of a few messages are needless.
+        assert_eq!(probes[5], probes[29], "{probes:?}");
+    }
+}
+
+#[test]
 fn one_sequence_nak_is_sent_until_the_gap_is_filled() {
     let mut p = Pair::new(Service::Rc, 1024);
     p.b.host.receives.clear();
