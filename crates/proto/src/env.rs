@@ -202,7 +202,7 @@ pub trait Env {
     }
 
     /// Keeps a packet until those before it have come, by its number. False: it is dropped, because the peer isn't known to understand the
-    /// report of what is kept, or because too much is kept already. At most a thousand packets of a QP are kept at once
+    /// report of what is kept, or because too much is kept already. At most 2047 packets of a QP are kept at once
     /// ([`crate::KeptPackets`]).
     fn keep(&mut self, _number: u64, _headers: &Headers, _payload: &Self::Payload<'_>) -> bool {
         false

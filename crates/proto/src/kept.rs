@@ -3,7 +3,7 @@
 //! Nothing of a kept packet counts before its turn: no memory, no receive, no key, no error. [`Env::keep`] decides whether the peer is one that
 //! understands the report of what is kept, and how much memory that may take.
 
-use crate::state::{GapReport, MOST_KEPT, PsnSet};
+use crate::state::{GapReport, KEPT_RANGE, PsnSet};
 use crate::{Env, Payload, PayloadSource, QpProtocol, Telling};
 use ferroce_types::QpState;
 use ferroce_wire::{Headers, Service};
@@ -23,7 +23,7 @@ impl<A: Clone> QpProtocol<A> {
             && !self.params.lossless
             && !resp.waits_for_receive
             && resp.expected > resp.first
-            && number - resp.expected <= MOST_KEPT
+            && number - resp.expected < KEPT_RANGE
             && (opcode.is_send() || opcode.is_write())
             && self.packet_len(opcode, payload).is_ok();
         self.resp.kept.cause = payload.len();

@@ -4,7 +4,7 @@
 //! anything new. It leaves once more when a packet has come that left after it, or when its answer is overdue. READs, atomics and timeouts
 //! go back to the oldest packet, as does every loss of a peer that has sent no report.
 
-use crate::state::{GapReport, LastRepeat, LostPacket, MOST_KEPT, Recovery, charge};
+use crate::state::{GapReport, KEPT_RANGE, LastRepeat, LostPacket, Recovery, charge};
 use crate::{Cause, Env, QpProtocol, TransmitError};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState};
@@ -53,14 +53,14 @@ impl<A: Clone> QpProtocol<A> {
 
     /// Notes what the peer misses and what it keeps. Without a report, which may have been lost, only the oldest packet is known to be missing.
     fn repeat_missing<E: Env<Address = A>>(&mut self, now: Instant, report: Option<&GapReport>, env: &mut E) {
-        let (una, farthest) = (self.req.una, self.req.una + MOST_KEPT);
+        let (una, end) = (self.req.una, self.req.una + KEPT_RANGE);
         if self.req.next == una {
             // It is about to leave anyway.
             return;
         }
-        if self.req.recovery.is_none() && self.req.next > farthest + 1 {
+        if self.req.recovery.is_none() && self.req.next > end {
             // The peer keeps nothing from there on.
-            self.go_back_to(farthest + 1);
+            self.go_back_to(end);
             self.recount();
         }
         let (mtu, before, next) = (self.mtu(), self.req.in_flight, self.req.next);

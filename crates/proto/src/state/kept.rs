@@ -1,10 +1,10 @@
 //! Packets that aren't far from each other, and what a responder knows of those that it keeps.
 
-/// Packets beyond a gap that a responder keeps, at most.
-pub(crate) const MOST_KEPT: u64 = 2048;
-const WORDS: usize = MOST_KEPT as usize / 64;
+/// PSNs from a missing one on, itself included, of which a responder keeps packets.
+pub(crate) const KEPT_RANGE: u64 = 2048;
+const WORDS: usize = KEPT_RANGE as usize / 64;
 
-/// Extended PSNs of a range of [`MOST_KEPT`], which may move: each has the bit that its lowest digits name. Has no memory while
+/// Extended PSNs of a range of [`KEPT_RANGE`], which may move: each has the bit that its lowest digits name. Has no memory while
 /// there is none.
 #[derive(Debug, Default)]
 pub(crate) struct PsnSet {
@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn a_set_contains_what_was_inserted_wherever_its_range_begins() {
-        for low in [0, 1, 63, 64, 1000, MOST_KEPT - 1, (1 << 24) - 5] {
+        for low in [0, 1, 63, 64, 1000, KEPT_RANGE - 1, (1 << 24) - 5] {
             let (mut set, mut model) = (PsnSet::default(), BTreeSet::new());
-            let range = low..low + MOST_KEPT;
+            let range = low..low + KEPT_RANGE;
             for number in range.clone().filter(|number| number % 7 < 3 || number % 65 == 0) {
                 assert!(set.insert(number) && !set.insert(number));
                 model.insert(number);

@@ -13,7 +13,7 @@ mod tagged;
 
 pub(crate) use answers::{Answer, Answers, Owed, Range, Read};
 pub(crate) use delegated::{Delegated, DelegatedRequest};
-pub(crate) use kept::{KeptNumbers, MOST_KEPT, PsnSet};
+pub(crate) use kept::{KEPT_RANGE, KeptNumbers, PsnSet};
 pub(crate) use message::{MessageProgress, begins, ends};
 pub(crate) use recovery::{LastRepeat, LostPacket, Recovery};
 pub(crate) use refusal::NakReason;

@@ -1,10 +1,10 @@
 //! What a responder keeps beyond a gap, as a packet before its sequence NAK carries it.
 
-use super::{KeptNumbers, MOST_KEPT};
+use super::{KEPT_RANGE, KeptNumbers};
 use crate::Payload;
 
 const WORD: usize = 8;
-const MOST_BYTES: usize = MOST_KEPT as usize / 8;
+const MOST_BYTES: usize = KEPT_RANGE as usize / 8;
 
 /// One bit for each PSN after the missing one, the next PSN first: it has come, and is kept. 64 of them are little-endian bytes.
 /// No reason for a NAK is as long.
@@ -60,8 +60,8 @@ mod tests {
     #[test]
     fn a_report_contains_what_is_kept_in_no_more_bytes_than_its_cause() {
         let missing = (1 << 24) + 1000;
-        let all = [1, 2, 64, 65, 127, 200, 900, 1000, MOST_KEPT].map(|ahead| missing + ahead);
-        let mut kept = KeptNumbers { top: missing + MOST_KEPT, cause: 4096, ..KeptNumbers::default() };
+        let all = [1, 2, 64, 65, 127, 200, 900, 1000, KEPT_RANGE].map(|ahead| missing + ahead);
+        let mut kept = KeptNumbers { top: missing + KEPT_RANGE, cause: 4096, ..KeptNumbers::default() };
         assert!(all.iter().all(|&number| kept.numbers.insert(number)));
         let report = GapReport::read(&GapReport::of(&kept, missing).bytes()).unwrap();
         assert!(report.numbers(missing).eq(all) && report.bytes().len() == MOST_BYTES);

@@ -1,6 +1,6 @@
 //! What a requester remembers, and what packets cost of the window.
 
-use super::{LastRepeat, MOST_KEPT, Recovery};
+use super::{KEPT_RANGE, LastRepeat, Recovery};
 use crate::rate::Throttle;
 use crate::sendq::Wqe;
 use crate::window::Window;
@@ -229,7 +229,7 @@ impl Requester {
 
     /// PSNs that may be outstanding: while something is missing, no more than the peer keeps.
     pub(crate) fn most_outstanding(&self) -> u64 {
-        if self.recovery.is_some() { MOST_KEPT } else { MAX_OUTSTANDING }
+        if self.recovery.is_some() { KEPT_RANGE } else { MAX_OUTSTANDING }
     }
 
     /// The peer misses packets that haven't left again.

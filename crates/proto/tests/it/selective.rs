@@ -318,6 +318,29 @@ fn a_peer_that_may_be_an_adapter_gets_no_report() {
     // It goes back, and what is kept spares it some of the way.
     assert!(p.a.send_ok() && sent_again(&p) > 1);
 }
+#[test]
+fn the_farthest_packet_that_is_kept_has_its_turn() {
+    let mut p = pair();
+    p.b.host.kept_room = usize::MAX;
+    let write = |number: u32| {
+        let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
+        let psn = (START + 1 + number) & 0xff_ffff;
+        Frame { headers: Headers::new(Bth::new(opcode, 0x22, psn)), payload: vec![1; 8] }
+    };
+    for number in [2047, 2048, 5000, 1] {
+        p.inject(true, &write(number));
+    }
+    assert_eq!(p.b.host.kept.len(), 2);
+    for number in 2..2047 {
+        p.inject(true, &write(number));
+    }
+    assert_eq!(p.b.host.kept.len(), 2047);
+    (0..2048).for_each(|_| p.b.host.post_recv(7, THERE, 8));
+    p.inject(true, &write(0));
+    assert_eq!((p.b.host.kept.len(), p.b.host.kept.bytes()), (0, 0));
+    assert_eq!(p.b.qp.rq_psn(), (START + 1 + 2048) & 0xff_ffff);
+}
+
 
 #[test]
 fn nothing_is_kept_before_the_first_request_has_come() {
