@@ -123,8 +123,10 @@ impl<A: Clone> QpProtocol<A> {
 
     /// The cause of the failure when no answer has come for too long.
     fn no_answer(&self) -> Cause {
-        let tries = self.params.retry_cnt + 1;
-        Cause::NoAnswer { tries, asked_for: self.req.asked_for, answered: self.req.has_been_answered() }
+        let (tries, answered) = (self.params.retry_cnt + 1, self.req.has_been_answered());
+        // A NAK that a network repeats or delays asks for a PSN that the peer has acknowledged since.
+        let asked_for = self.req.asked_for.filter(|_| !answered);
+        Cause::NoAnswer { tries, asked_for, answered }
     }
 
     /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or sends a NAK for the gap. It doesn't count as a

@@ -83,7 +83,7 @@ pub(crate) struct Requester {
     pub(crate) direct: u64,
     /// The PSN after the last request that isn't an RDMA WRITE or READ.
     pub(crate) two_sided: u64,
-    /// The peer, which has answered nothing, expects this PSN, which was never sent.
+    /// The peer expects this PSN, which is before all that may be outstanding. It was never sent if the peer has answered nothing.
     pub(crate) asked_for: Option<u32>,
     /// The PSN of a NAK that the peer is about to send, and the number of its reason.
     pub(crate) told_ahead: Option<(u64, u16)>,

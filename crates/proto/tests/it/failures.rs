@@ -1,11 +1,12 @@
 //! Reports of errors: one for each QP, by the side that knows the cause, with the request and the number of requests that it
 //! flushes.
 
+use crate::crafted;
 use crate::host::{ALL, BASE, REASON, Region, THERE};
 use crate::net::{Pair, READ, WRITE, datagram, params, wr};
 use ferroce_proto::{Cause, QpParams, Refusing, RequestedAccess, SendOp, Telling};
 use ferroce_types::{Access, QpState, RemoteAccess, WcStatus};
-use ferroce_wire::{Operation, Service};
+use ferroce_wire::{Aeth, NakCode, Operation, Service, Syndrome};
 use std::time::Duration;
 
 /// The peer's refusal, with its reason.
@@ -149,6 +150,24 @@ fn silence_is_told_with_what_is_known_of_it() {
         let ahead = (rq_psn > sq_psn).then_some(Cause::BeforeFirst { psn: sq_psn, expected: rq_psn });
         assert_eq!(theirs, Vec::from_iter(ahead));
     }
+}
+
+/// As where the network repeats or delays a NAK, and the peer dies later.
+#[test]
+fn a_stale_nak_of_a_peer_that_has_answered_is_no_reason_for_its_silence() {
+    let mut p = pair(QpParams { retry_cnt: 2, timeout: 10, ..params(1024) }, params(1024));
+    p.a.post(wr(1, WRITE, BASE, 8));
+    p.run();
+    assert!(p.a.send_ok());
+    let mut nak = crafted::frame(Operation::Acknowledge, p.a.qp.sq_psn().wrapping_sub(1), &[]);
+    let syndrome = Syndrome::Nak(NakCode::PsnSequenceError).to_u8();
+    nak.headers.aeth = Some(Aeth { syndrome, msn: 0 });
+    p.inject(false, &nak);
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.post(wr(2, WRITE, BASE, 8));
+    p.run();
+    assert_eq!(p.a.qp.counters().stale_responses, 1);
+    assert_eq!(causes(&p)[0], [Cause::NoAnswer { tries: 3, asked_for: None, answered: true }]);
 }
 
 #[test]
