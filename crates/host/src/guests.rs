@@ -345,10 +345,10 @@ impl Host {
         };
         if holder == self.user.uid() {
             // Another process of this user was faster.
-            let found =
-                handover::ask(&self.others(), &mut Vec::new(), address, self.user, OWN_PATIENCE, &mut || {
-                    self.answer_requests();
-                });
+            let (mut unanswered, pace) = (handover::UnansweredHolders::default(), (OWN_PATIENCE, false));
+            let found = handover::ask(&self.others(), &mut unanswered, address, self.user, pace, &mut || {
+                self.answer_requests();
+            });
             if let Ok(handover::SocketSearch::Group(group)) = found {
                 return self.stop_being_guest(address, group);
             }

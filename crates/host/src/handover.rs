@@ -4,6 +4,7 @@
 //! the other is one of their user ([`User::check_peer`]). Frozen, like the names.
 
 use super::error::HostError;
+use super::full_queues::FullQueues;
 use super::group::SocketGroup;
 use super::names::Name;
 use super::user::User;
@@ -73,6 +74,16 @@ pub(super) struct AskedHolder {
     connection: EngineFd,
 }
 
+/// The processes that haven't answered.
+#[derive(Default)]
+pub(super) struct UnansweredHolders {
+    /// Those that were asked. A stopped process has room for few connections that it hasn't accepted, also when they are closed: it isn't
+    /// asked once more, and its answer counts whenever it comes.
+    asked: Vec<AskedHolder>,
+    /// Those that couldn't be asked.
+    full: FullQueues,
+}
+
 /// What a search for the sockets of an address has come to.
 pub(super) enum SocketSearch {
     /// The group's sockets, in order.
@@ -89,8 +100,8 @@ pub(super) enum SocketSearch {
 /// them. A process that doesn't answer within [`HEDGE`] (because it is stopped) causes no further delay, and usually one process
 /// is asked. After the last has been asked, `patience` remains for answers.
 ///
-/// `asked` are those that were asked before and haven't answered: their answers count as well, and they aren't asked once more. A stopped process
-/// has room for few connections that it hasn't accepted, also when they are closed. Those that don't answer now are added.
+/// `unanswered` are those that didn't answer before. Those that don't answer now are added. A process whose queue of connections is full counts
+/// as one that runs, unless `is_late`: then it is found out, at the cost of a look at all processes.
 ///
 /// `idle` is called every few milliseconds: it serves requests that come to this process meanwhile, so that two joiners
 /// can't wait for each other.
@@ -99,13 +110,15 @@ pub(super) enum SocketSearch {
 /// No room for descriptors.
 pub(super) fn ask(
     names: &[Name],
-    asked: &mut Vec<AskedHolder>,
+    unanswered: &mut UnansweredHolders,
     address: HostAddr,
     user: User,
-    patience: Duration,
+    (patience, is_late): (Duration, bool),
     idle: &mut dyn FnMut(),
 ) -> Result<SocketSearch, HostError> {
+    let UnansweredHolders { asked, full } = unanswered;
     let (mut stopped, mut silence) = (false, false);
+    let mut unasked = Vec::new();
     let known: HashSet<Vec<u8>> = asked.iter().map(|asked| asked.name.address().text()).collect();
     let is_new = |name: &&Name| !known.contains(&name.address().text());
     let names: Vec<Name> = names.iter().filter(is_new).copied().collect();
@@ -119,7 +132,7 @@ pub(super) fn ask(
             match request(&name, address, user) {
                 Ok(connection) => asked.push(AskedHolder { name, connection }),
                 // Its queue of connections is full: stopped, or very busy.
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => silence = true,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => unasked.push(name),
                 Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(HostError::TooManyFiles),
                 Err(_) => {}
             }
@@ -142,6 +155,10 @@ pub(super) fn ask(
             }
             asked.clear();
         }
+    }
+    if !unasked.is_empty() {
+        let is_held_up = is_late && !silence && full.are_held_up(&unasked, idle);
+        *if is_held_up { &mut stopped } else { &mut silence } = true;
     }
     Ok(match (silence, stopped) {
         (true, _) => SocketSearch::Silence,

@@ -5,7 +5,7 @@ use super::epoll::{Epoll, INBOX, LEADER, LISTENER};
 use super::error::{Holder, HostError};
 use super::forward::{ForwardReceiver, Forwarder};
 use super::group::{self, OpenSocket, SocketGroup};
-use super::handover::{self, SocketSearch};
+use super::handover::{self, SocketSearch, UnansweredHolders};
 use super::names::Name;
 use super::port_table::Ports;
 use super::process::{Guests, Host};
@@ -143,7 +143,7 @@ impl Host {
     ) -> Result<Option<Arc<SocketGroup>>, HostError> {
         let begun = Instant::now();
         let elapsed = || waited + begun.elapsed();
-        let (mut answer_patience, mut unanswered) = (ANSWER_PATIENCE, Vec::new());
+        let (mut answer_patience, mut unanswered) = (ANSWER_PATIENCE, UnansweredHolders::default());
         let mut vanished = 0;
         // The user whose processes were asked to attend, and has the port since; how often others were asked after the time was up.
         let (mut asked, mut other_holders) = (None, 0);
@@ -155,7 +155,8 @@ impl Host {
             let left = JOIN_PATIENCE.saturating_sub(elapsed());
             let patience = if left.is_zero() { answer_patience } else { answer_patience.min(left) };
             let mut idle = || self.answer_requests();
-            let answer = handover::ask(&names, &mut unanswered, address, self.user, patience, &mut idle)?;
+            let pace = (patience, left.is_zero());
+            let answer = handover::ask(&names, &mut unanswered, address, self.user, pace, &mut idle)?;
             if let SocketSearch::Group(group) = answer {
                 return Ok(Some(self.keep_group(address, group)));
             }

@@ -40,6 +40,7 @@ mod exposed;
 mod foreign_holders;
 mod forward;
 pub mod frame;
+mod full_queues;
 mod gids;
 mod group;
 mod guests;

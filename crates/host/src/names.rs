@@ -203,6 +203,14 @@ pub(super) fn user_of(name: &Name) -> Option<u32> {
     all.into_iter().find(|socket| socket.seqpacket && socket.name == text)?.uid
 }
 
+/// The numbers in `/proc/PID/fd` of the sockets that listen at names, as far as the kernel lists them.
+pub(super) fn listeners_of(names: &[Name]) -> BTreeMap<Vec<u8>, u32> {
+    let wanted: BTreeSet<Vec<u8>> = names.iter().map(|name| name.address().text()).collect();
+    let listed = sockets(&format!("ferroce-{VERSION}-")).unwrap_or_default().into_iter();
+    let listeners = listed.filter(|socket| socket.seqpacket && wanted.contains(socket.name.as_bytes()));
+    listeners.filter_map(|socket| Some((socket.name.into_bytes(), socket.inode?))).collect()
+}
+
 /// The process that has a slot, as far as the kernel lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NameOwner {

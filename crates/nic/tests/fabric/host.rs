@@ -4,6 +4,7 @@ use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
 use ferroce_nic::host::{Host, HostError, QueryResult, ask_all};
+use ferroce_nic::sys::{self, AbstractName};
 use ferroce_nic::udp::{RecvOutcome, TxBatch, receiving_socket};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, slot_of};
@@ -210,6 +211,38 @@ fn holders_that_are_stopped_are_known_to_be_stopped_however_often_they_are_asked
                 assert!(matches!(error, HostError::Unresponsive { stopped: true, .. }), "{time}: {error}");
             }
             only.go_on();
+            endpoint(&joiner, address(LO4)).unwrap();
+        },
+    );
+}
+
+/// Connects to the listener of a name until its queue is full. The connections are closed, which empties no queue.
+fn fill(name: &str) {
+    let name = AbstractName::new(name);
+    for connections in 0.. {
+        let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
+        match sys::connect(socket.raw(), &name) {
+            Ok(()) => assert!(connections < 10_000),
+            Err(error) => return assert_eq!(error.raw_os_error(), Some(libc::EAGAIN)),
+        }
+    }
+}
+
+/// As after twenty joins by processes that have ended since.
+#[test]
+fn holders_that_are_stopped_are_known_to_be_stopped_by_one_that_finds_their_queues_full() {
+    in_namespace(
+        "host::holders_that_are_stopped_are_known_to_be_stopped_by_one_that_finds_their_queues_full",
+        || {
+            let mut members: Vec<Member> = (0..2).map(|_| Member::joined(LO4)).collect();
+            let slots: Vec<u64> = members.iter_mut().map(|member| member.number("slot")).collect();
+            members.iter().for_each(|member| member.stop());
+            fill(&format!("ferroce-2-u{}-leader", sys::user_id()));
+            slots.iter().for_each(|slot| fill(&format!("ferroce-2-slot-{slot}")));
+            let joiner = Host::join().unwrap();
+            let error = endpoint(&joiner, address(LO4)).unwrap_err();
+            assert!(matches!(error, HostError::Unresponsive { stopped: true, .. }), "{error}");
+            members[0].go_on();
             endpoint(&joiner, address(LO4)).unwrap();
         },
     );

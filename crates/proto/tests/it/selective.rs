@@ -341,7 +341,6 @@ fn the_farthest_packet_that_is_kept_has_its_turn() {
     assert_eq!(p.b.qp.rq_psn(), (START + 1 + 2048) & 0xff_ffff);
 }
 
-
 #[test]
 fn nothing_is_kept_before_the_first_request_has_come() {
     let mut p = Pair::with(Service::Rc, params(MTU), params(MTU), START);
