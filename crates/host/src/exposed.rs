@@ -39,6 +39,12 @@ impl ExposedSocket {
         !self.refuses && sys::brings_descriptors(self.raw())
     }
 
+    /// Takes a message that has been [looked at](sys::peek_message): it has no descriptors with it.
+    pub(super) fn take_message(&self) {
+        // Fails where the other end has gone.
+        let _ = sys::receive_message(self.checked(), &mut [], &mut sys::control::ControlBuffer::<0>::new());
+    }
+
     /// Other processes of this user have duplicates, or get them.
     pub(super) const fn share(mut self) -> Self {
         self.is_shared = true;

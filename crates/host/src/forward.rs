@@ -178,13 +178,26 @@ impl ForwardReceiver {
 
     /// Takes one datagram or message from a socket, if there is one. One that is too long, or has descriptors with it, is taken for empty.
     pub(super) fn receive(&mut self, socket: &ExposedSocket) -> io::Result<Option<ReceivedBatch>> {
+        self.read(socket, sys::receive_message)
+    }
+
+    /// As [`ForwardReceiver::receive`]. A message without descriptors stays where it is.
+    pub(super) fn peek(&mut self, socket: &ExposedSocket) -> io::Result<Option<ReceivedBatch>> {
+        self.read(socket, sys::peek_message)
+    }
+
+    fn read(
+        &mut self,
+        socket: &ExposedSocket,
+        read: fn(RawFd, &mut [u8], &mut Credentials) -> io::Result<sys::MessageInfo>,
+    ) -> io::Result<Option<ReceivedBatch>> {
         let fd = socket.raw();
         if socket.brings_descriptors() {
             sys::discard_message(fd)?;
             return Ok(Some(ReceivedBatch { sender: None, length: 0 }));
         }
         let mut credentials = Credentials::new();
-        let received = match sys::receive_message(fd, &mut self.buffer, &mut credentials) {
+        let received = match read(fd, &mut self.buffer, &mut credentials) {
             Ok(received) => received,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 return Ok(None);

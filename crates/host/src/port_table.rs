@@ -8,7 +8,7 @@ use ferroce_os::sys;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 /// The ports of this process.
@@ -16,7 +16,9 @@ use std::sync::{Arc, Weak};
 pub(super) struct Ports {
     /// Those that MADs come to, and the listeners that only requests come to.
     pub(super) all: RwLock<class::HostPorts, KnownPorts>,
-    pub(super) clients: Mutex<class::PortClients, VecDeque<Client>>,
+    pub(super) clients: Mutex<class::PortClients, PortClients>,
+    /// How many connections are in [`PortClients::heard`].
+    pub(super) heard: AtomicUsize,
     /// Per slot: until when it is taken for one of this user's processes.
     pub(super) own_until: OwnUntil,
 }
@@ -48,7 +50,18 @@ impl KnownPorts {
     }
 }
 
-/// A connection to a port over which nothing has come yet.
+/// The connections to this process's ports.
+#[derive(Default)]
+pub(super) struct PortClients {
+    /// Those over which nothing has come yet.
+    pub(super) silent: VecDeque<Client>,
+    /// Those whose messages have been handed on, and lie there until [`Host::end_heard`](super::process::Host::end_heard).
+    pub(super) heard: VecDeque<Client>,
+    /// How many connections were there before, and have ended.
+    pub(super) ended: u64,
+}
+
+/// A connection to a port.
 pub(super) struct Client {
     pub(super) connection: ExposedSocket,
     pub(super) uid: u32,

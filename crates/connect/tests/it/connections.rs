@@ -252,6 +252,34 @@ fn a_listener_that_is_killed_before_it_reads_a_request_is_missed_at_once() {
 }
 
 #[test]
+fn a_listener_that_is_killed_while_it_reads_requests_is_missed_at_once() {
+    in_namespace("connections::a_listener_that_is_killed_while_it_reads_requests_is_missed_at_once", || {
+        const ROUNDS: u64 = 8;
+        let mut client = Peer::start();
+        assert_ne!(client.ask("open"), "0");
+        for round in 0..ROUNDS {
+            let mut server = Peer::start();
+            assert_ne!(server.ask("open"), "0");
+            assert_eq!(server.ask(&format!("bind p {SERVER}")), format!("ok {SERVER}"));
+            assert_eq!(server.ask("listen p 100"), "ok");
+            for n in 0..4 {
+                let number = 100 * round + n;
+                assert_eq!(client.ask(&format!("connect c{number} {CLIENT} {SERVER} {number} hello")), "ok");
+            }
+            std::thread::sleep(Duration::from_micros(600 * round));
+            let killed = Instant::now();
+            server.kill();
+            for _ in 0..4 {
+                let event = client.event();
+                assert!(event.starts_with("rejected c") && event.ends_with(" 8"), "{event}");
+            }
+            // Before the first repetition, which comes six seconds after the request.
+            assert!(killed.elapsed() < Duration::from_secs(5), "round {round}");
+        }
+    });
+}
+
+#[test]
 fn a_request_that_is_given_up_is_forgotten_by_the_process_that_has_it() {
     in_namespace("connections::a_request_that_is_given_up_is_forgotten_by_the_process_that_has_it", || {
         let (mut server, mut client) = listening(SERVER);

@@ -39,7 +39,7 @@ enum HolderName {
 pub enum Delivery {
     /// It is for this process.
     Own,
-    /// The process that it is for gets it. `Some`: it lies at the listener of a port until that process reads it.
+    /// The process that it is for gets it. `Some`: it lies at a port until that process has seen to it.
     Sent(Option<AtPort>),
     /// It is for a process of another user of this host, and hasn't been sent.
     OtherUser,
@@ -49,7 +49,7 @@ pub enum Delivery {
     Nobody,
 }
 
-/// MADs that lie at the listener of a port of this user: the connection over which they went.
+/// MADs at a port of this user: the connection over which they went.
 #[derive(Debug)]
 pub struct AtPort {
     connection: EngineFd,
@@ -69,7 +69,8 @@ impl AtPort {
         self.port == other.port
     }
 
-    /// Whether the connection, which has ended, has ended before the MADs were read: the kernel reports ECONNRESET for what was unread.
+    /// Whether the connection, which has ended, has ended with its process: the kernel reports ECONNRESET for what was unread, and the MADs lie
+    /// there until the process has asked for what it needs to know about their sender ([`Host::end_heard`]).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let error = sys::int_option(self.connection.checked(), libc::SOL_SOCKET, libc::SO_ERROR);

@@ -44,7 +44,8 @@ const PATIENCE_WITH_CROWD: Duration = Duration::from_secs(1);
 const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(20);
 /// Between two looks.
 const ROUND: Duration = Duration::from_millis(1);
-/// Connections at a port over which nothing has come yet, at most: the oldest is cut off for one more.
+/// Connections at ports over which nothing has come yet, at most, and those whose messages have been handed on: the oldest is ended for
+/// one more.
 const MOST_CLIENTS: usize = 64;
 /// Between the address and the suffix of a shared port.
 const SHARED: char = '~';
@@ -425,15 +426,17 @@ impl Host {
                 continue;
             };
             let client = Client { connection, uid, is_own };
-            if !self.hear(&mut inbox, &client, f) {
-                self.keep_client(client);
+            if self.hear(&mut inbox, &client, f) {
+                self.keep_heard(client);
+            } else {
+                self.keep_silent(client);
             }
         }
     }
 
-    /// Takes the MADs that a client has sent; false if nothing has come yet.
+    /// Hands on the MADs that a client has sent, which stay where they are; false if nothing has come yet.
     fn hear(&self, inbox: &mut ForwardReceiver, client: &Client, f: &mut dyn FnMut(&[Datagram<'_>])) -> bool {
-        match inbox.receive(&client.connection) {
+        match inbox.peek(&client.connection) {
             Ok(None) => false,
             Ok(Some(received)) => {
                 let mut is_mine = |packet: &Datagram<'_>| {
@@ -447,29 +450,66 @@ impl Host {
     }
 
     /// Keeps a client until it has sent something: it may have lost its processor after it has connected.
-    fn keep_client(&self, client: Client) {
+    fn keep_silent(&self, client: Client) {
         let fd = client.connection.raw();
         let mut clients = self.ports.clients.lock();
-        let oldest = if clients.len() < MOST_CLIENTS { None } else { clients.pop_front() };
-        clients.push_back(client);
-        let unwatched = if self.epoll.watch(fd, PORT_CLIENT).is_err() { clients.pop_back() } else { None };
+        let silent = &mut clients.silent;
+        let oldest = if silent.len() < MOST_CLIENTS { None } else { silent.pop_front() };
+        silent.push_back(client);
+        let unwatched = if self.epoll.watch(fd, PORT_CLIENT).is_err() { silent.pop_back() } else { None };
         drop(clients);
         drop((oldest, unwatched));
+    }
+
+    /// Keeps a client whose messages have been handed on: if this process dies before it has asked the client for a lifeline, the kernel
+    /// reports to the client that they lie unread.
+    fn keep_heard(&self, client: Client) {
+        let mut clients = self.ports.clients.lock();
+        clients.heard.push_back(client);
+        let too_many = clients.heard.len().saturating_sub(MOST_CLIENTS);
+        let upto = clients.ended + too_many as u64;
+        self.ports.heard.store(clients.heard.len(), Ordering::Relaxed);
+        drop(clients);
+        self.end_heard(upto);
+    }
+
+    /// How many clients' messages have been handed on so far.
+    pub fn heard_so_far(&self) -> u64 {
+        let clients = self.ports.clients.lock();
+        clients.ended + clients.heard.len() as u64
+    }
+
+    /// Messages have been handed on whose connections haven't ended.
+    pub fn has_heard(&self) -> bool {
+        self.ports.heard.load(Ordering::Relaxed) > 0
+    }
+
+    /// Ends the connections of so many of the clients whose messages have been handed on: they have been asked for lifelines.
+    pub fn end_heard(&self, upto: u64) {
+        let mut clients = self.ports.clients.lock();
+        let count = usize::try_from(upto.saturating_sub(clients.ended)).unwrap_or(usize::MAX);
+        let count = count.min(clients.heard.len());
+        let ended: Vec<Client> = clients.heard.drain(..count).collect();
+        clients.ended += ended.len() as u64;
+        self.ports.heard.store(clients.heard.len(), Ordering::Relaxed);
+        drop(clients);
+        ended.iter().for_each(|client| client.connection.take_message());
     }
 
     /// Takes the MADs of clients that had connected and have sent since.
     pub(super) fn recv_from_port_clients(&self, f: &mut dyn FnMut(&[Datagram<'_>])) {
         let Some(mut inbox) = self.inbox.try_lock() else { return };
-        let clients = std::mem::take(&mut *self.ports.clients.lock());
-        let (heard, silent): (VecDeque<_>, _) =
+        let clients = std::mem::take(&mut self.ports.clients.lock().silent);
+        let (heard, silent): (VecDeque<_>, VecDeque<_>) =
             clients.into_iter().partition(|client| self.hear(&mut inbox, client, f));
         for client in heard {
             // A child of this process may have the connection too until it execs, so closing it doesn't take it out.
             let fd = client.connection.raw();
             let _ = self.epoll.unwatch(fd);
+            self.keep_heard(client);
         }
         let mut clients = self.ports.clients.lock();
-        silent.into_iter().rev().for_each(|client| clients.push_front(client));
+        silent.into_iter().rev().for_each(|client| clients.silent.push_front(client));
     }
 }
 

@@ -1,8 +1,9 @@
-//! Requests that lie unread at ports of other processes of the host: a process that is killed before it has read them takes them with it.
+//! Requests at ports of other processes of the host: a process that is killed before it has asked for a lifeline takes them with it.
 //!
-//! A request goes over a connection of its own. This process keeps the last one to each port until the other end has read what came
-//! over it: connections are usually read in their order, so what went over earlier ones has been read then, too. If the connection ends
-//! before, the process or the port is gone, and the requests are asked again.
+//! A request goes over a connection of its own. This process keeps the last one to each port until the other end has seen to what came
+//! over it: it looks at the request, asks for a lifeline, and only then reads the request ([`GsiSource::attend`]). Connections are usually
+//! looked at in their order, so what went over earlier ones has been seen to then, too. If the connection ends before, the process or the
+//! port is gone, and the requests are asked again.
 
 use super::{GsiSource, PendingInput};
 use crate::adapter::Adapter;
@@ -12,7 +13,7 @@ use ferroce_os::sys;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Ports at most where this process knows of unread requests. Of more, the ones asked first are asked again in their time only.
+/// Ports at most where this process knows of requests that no process has seen to. Of more, the ones asked first are asked again in their time only.
 const MOST: usize = 256;
 
 /// The last connection to each port.

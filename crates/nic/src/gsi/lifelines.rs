@@ -2,9 +2,10 @@
 //!
 //! A process keeps a connection to each process that it has connections with, and the kernel closes it when either dies. A process that
 //! is asked for one keeps the connection first, and then answers that it has it: from then on the end of the connection is the end of the
-//! process. A process that can't keep the connection answers that it can't, and is asked again later, as is one that has too many waiting
-//! to be asked. Until there is an answer the end of the connection may also mean that the process had no time to be asked: it is asked
-//! once more.
+//! process. The process that asks may have died before this one reads the question: its connection is kept all the same, and its end is
+//! seen in its turn. A process that can't keep the connection answers that it can't, and is asked again later, as is one that has too
+//! many waiting to be asked. Until there is an answer the end of the connection may also mean that the process had no time to be asked:
+//! it is asked once more.
 
 use super::GsiSource;
 use crate::adapter::{self, Adapter};
@@ -59,6 +60,11 @@ impl Default for Lifelines {
 }
 
 impl Lifelines {
+    /// Some couldn't be asked for yet.
+    pub(super) fn are_missing(&self) -> bool {
+        self.next() != u64::MAX
+    }
+
     /// When there is something to do, in ns.
     pub(super) fn next(&self) -> u64 {
         self.later.load(Ordering::Acquire)
@@ -75,7 +81,7 @@ impl RequestHandler for Followed {
         if let Err(Lifeline { connection: Some(connection), .. }) =
             adapter.keep_lifeline(lifeline, &mut frame::header(frame::GRANTED))
         {
-            // Where this fails the process that has asked is gone, or asks again.
+            // Where this fails the process that has asked is gone, and isn't missed: there are too many.
             let _ = frame::send(connection.raw(), &mut frame::header(frame::REFUSED), &[]);
         }
     }
@@ -90,22 +96,18 @@ impl Adapter {
     /// Keeps a lifeline and sends `message` over it.
     ///
     /// # Errors
-    /// The lifeline, which isn't kept, and nothing has been sent: there are too many, or it can't be watched, or the process that
-    /// has asked for it is gone.
+    /// The lifeline, which isn't kept, and nothing has been sent: there are too many, or it can't be watched.
     fn keep_lifeline(&self, lifeline: Lifeline, message: &mut [u8]) -> Result<(), Lifeline> {
         let mut all = self.gsi.lifelines.all.lock();
         if all.len() >= MOST {
             return Err(lifeline);
         }
         if let Some(connection) = &lifeline.connection {
-            let is_watched = self.engine.watch_control(connection.raw()).is_ok();
-            // Its end isn't looked at before it is in the list: that takes the lock.
-            let is_sent = is_watched && frame::send(connection.raw(), message, &[]).is_ok();
-            // The end of a connection over which nothing could be asked is seen in its turn.
-            let is_question = lifeline.asked > 0;
-            if !(is_watched && (is_sent || is_question)) {
+            if self.engine.watch_control(connection.raw()).is_err() {
                 return Err(lifeline);
             }
+            // Fails where the other process is gone. The end of the connection isn't looked at before it is in the list: that takes the lock.
+            let _ = frame::send(connection.raw(), message, &[]);
         }
         all.push(lifeline);
         Ok(())

@@ -543,6 +543,8 @@ impl Source for GsiSource {
             }
         }
         gsi.has_mads.store(false, Ordering::Release);
+        // Before the inbox is emptied: what they have sent is in it.
+        let heard = adapter.host.heard_so_far();
         let waiting = std::mem::take(&mut *gsi.inbox.lock());
         let mut gone = Vec::new();
         let mut mads = waiting.into_iter().filter_map(|waiting| match waiting {
@@ -564,12 +566,15 @@ impl Source for GsiSource {
         if let Some(manager) = manager {
             gone.into_iter().for_each(|slot| manager.gone(slot));
         }
+        if !gsi.lifelines.are_missing() {
+            adapter.host.end_heard(heard);
+        }
         adapter.pass_on();
     }
 
     fn next(&self) -> u64 {
         let gsi = &self.0.gsi;
-        if gsi.has_mads.load(Ordering::Acquire) {
+        if gsi.has_mads.load(Ordering::Acquire) || self.0.host.has_heard() && !gsi.lifelines.are_missing() {
             return 0;
         }
         // Without a manager nothing has set them.

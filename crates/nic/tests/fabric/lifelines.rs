@@ -112,6 +112,26 @@ fn a_process_whose_name_goes_with_its_lifeline_is_gone() {
     });
 }
 
+/// As one that is killed as soon as it has read a request.
+#[test]
+fn a_process_that_dies_before_its_lifeline_is_kept_is_gone() {
+    in_namespace("lifelines::a_process_that_dies_before_its_lifeline_is_kept_is_gone", || {
+        let (tell, told) = channel();
+        let gsi = Gsi::start(|_| Arc::new(Manager(tell))).unwrap();
+        let own = gsi.host().slots()[0];
+        let name = AbstractName::new(&format!("ferroce-2-slot-{own}"));
+        // Some of them die before the connection is accepted.
+        for dead in 2000..2050_u16 {
+            let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+            sys::connect(connection.raw(), &name).unwrap();
+            let mut question = [&frame::header(6)[..], &dead.to_ne_bytes()].concat();
+            frame::send(connection.raw(), &mut question, &[]).unwrap();
+            drop(connection);
+            assert_eq!(told.recv_timeout(LIMIT), Ok(dead));
+        }
+    });
+}
+
 #[test]
 fn a_process_that_never_hears_is_gone_in_the_end() {
     in_namespace("lifelines::a_process_that_never_hears_is_gone_in_the_end", || {

@@ -118,7 +118,7 @@ struct NextMessage {
 fn peek(fd: RawFd) -> io::Result<NextMessage> {
     with_forks_held(|| {
         let mut control = ControlBuffer::<CREDENTIALS>::new();
-        let next = peek_message(fd, &mut control)?;
+        let next = peek_message(fd, &mut [], &mut control)?;
         let mut has_descriptors = next.control_truncated;
         for message in control.received(next.control) {
             if (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {

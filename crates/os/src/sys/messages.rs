@@ -148,12 +148,16 @@ pub fn receive_message<const CONTROL: usize>(
     receive_with(fd, bytes, control, RECEIVING)
 }
 
-/// The control messages of the next message, which stays where it is.
-pub(super) fn peek_message<const CONTROL: usize>(
+/// As [`receive_message`], of a message that stays where it is.
+///
+/// # Errors
+/// That of `recvmsg(2)`.
+pub fn peek_message<const CONTROL: usize>(
     fd: RawFd,
+    bytes: &mut [u8],
     control: &mut ControlBuffer<CONTROL>,
 ) -> io::Result<MessageInfo> {
-    receive_with(fd, &mut [], control, RECEIVING | libc::MSG_PEEK)
+    receive_with(fd, bytes, control, RECEIVING | libc::MSG_PEEK)
 }
 
 fn receive_with<const CONTROL: usize>(

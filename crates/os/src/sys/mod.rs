@@ -43,7 +43,7 @@ pub use futex::{sleep, wake};
 pub use interface::{interface_mtu, interface_speed};
 pub use kept_fd::KeptFd;
 pub use messages::{
-    BatchMessage, MessageInfo, Outgoing, ReceiveBatch, Returned, SendBatch, receive_message,
+    BatchMessage, MessageInfo, Outgoing, ReceiveBatch, Returned, SendBatch, peek_message, receive_message,
     receive_returned, send_message,
 };
 pub use rights::{CAP_NET_RAW, has_capability};
