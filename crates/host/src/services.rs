@@ -314,6 +314,8 @@ fn has_spoken(connection: &EngineFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::handover;
+    use super::super::names::Name;
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -328,11 +330,58 @@ mod tests {
         }
     }
 
+    /// A listener with a name, and the services that answer requests there.
+    struct Desk {
+        name: Name,
+        listener: ExposedSocket,
+        services: Services,
+        epoll: Epoll,
+        trust: Trust,
+        user: User,
+    }
+
+    impl Desk {
+        /// With a service for the requests of a kind.
+        fn of(kind: u8, service: Arc<dyn RequestHandler>) -> Self {
+            // The number of no user, so that no process is disturbed.
+            let name = Name::leader(3_000_000_000 + 1000 * u32::from(kind) + std::process::id() % 1000);
+            let listener = name.listen().unwrap().expect("a free name");
+            let services = Services::default();
+            services.register(kind, service);
+            let epoll = Epoll::new().unwrap();
+            Self { name, listener, services, epoll, trust: Trust::default(), user: User::current() }
+        }
+
+        /// What no service knows is refused.
+        fn reception(&self) -> Reception<'_> {
+            let Self { user, trust, epoll, .. } = self;
+            Reception {
+                user: *user,
+                trust,
+                epoll,
+                spoken: 0,
+                rest: &|connection, message| {
+                    handover::answer(connection, message, &mut |_| handover::OwnSockets::Nothing)
+                },
+            }
+        }
+
+        fn dial(&self) -> EngineFd {
+            self.user.dial(&self.name).unwrap()
+        }
+
+        fn serve(&self) {
+            self.services.serve(&self.listener, &self.reception());
+        }
+
+        fn serve_silent(&self) {
+            self.services.serve_silent(&self.reception());
+        }
+    }
+
     /// Where the kernel has it, a process sends memory to a slot's holder only after it has been given leave.
     #[test]
     fn descriptors_come_with_a_request_after_leave_was_given() {
-        use super::super::names::Name;
-
         const KIND: u8 = 78;
         #[derive(Default)]
         struct Taking(AtomicU32);
@@ -341,16 +390,9 @@ mod tests {
                 self.0.fetch_add(fds.len() as u32, Ordering::Relaxed);
             }
         }
-        // The number of no user, so that no process is disturbed.
-        let name = Name::leader(3_000_001_000 + std::process::id() % 1000);
-        let listener = name.listen().unwrap().expect("a free name");
-        let client = User::current().dial(&name).unwrap();
-        let (services, taking) = (Services::default(), Arc::new(Taking::default()));
-        services.register(KIND, taking.clone());
-        let epoll = Epoll::new().unwrap();
-        let trust = Trust::default();
-        let user = User::current();
-        let reception = Reception { user, trust: &trust, epoll: &epoll, spoken: 0, rest: &|_, _| Ok(()) };
+        let taking = Arc::new(Taking::default());
+        let desk = Desk::of(KIND, taking.clone());
+        let client = desk.dial();
         let memory = sys::memfd(c"test", 4096).unwrap();
         let send = || frame::send(client.raw(), &mut frame::header(KIND), &[memory.raw()]);
 
@@ -359,32 +401,23 @@ mod tests {
         }
         frame::send(client.raw(), &mut frame::header(frame::KIND_MEMORY), &[]).unwrap();
         let before = Instant::now();
-        services.serve(&listener, &reception);
+        desk.serve();
         let (length, _) = frame::receive(client.raw(), &mut [0; LONGEST]).unwrap();
         assert_eq!(length, frame::HEADER);
-        assert!(!services.expects_memory(before), "a wait that has begun doesn't get longer");
-        assert!(services.expects_memory(Instant::now()));
+        assert!(!desk.services.expects_memory(before), "a wait that has begun doesn't get longer");
+        assert!(desk.services.expects_memory(Instant::now()));
         send().unwrap();
-        services.serve_silent(&reception);
-        assert!(!services.expects_memory(Instant::now()));
+        desk.serve_silent();
+        assert!(!desk.services.expects_memory(Instant::now()));
         assert_eq!(taking.0.load(Ordering::Relaxed), 1);
     }
 
     /// All processes of a job may make a link to one of them at once.
     #[test]
     fn many_processes_have_leave_at_once_and_each_gets_it_once() {
-        use super::super::names::Name;
-
         const KIND: u8 = 79;
-        let user = User::current();
-        // The number of no user, so that no process is disturbed.
-        let name = Name::leader(3_000_002_000 + std::process::id() % 1000);
-        let listener = name.listen().unwrap().expect("a free name");
-        let (services, counting) = (Services::default(), Arc::new(Counting::default()));
-        services.register(KIND, counting.clone());
-        let epoll = Epoll::new().unwrap();
-        let trust = Trust::default();
-        let reception = Reception { user, trust: &trust, epoll: &epoll, spoken: 0, rest: &|_, _| Ok(()) };
+        let counting = Arc::new(Counting::default());
+        let desk = Desk::of(KIND, counting.clone());
         let ask = |client: &EngineFd| {
             frame::send(client.raw(), &mut frame::header(frame::KIND_MEMORY), &[]).unwrap();
         };
@@ -394,9 +427,9 @@ mod tests {
 
         let mut clients = Vec::new();
         while clients.len() < 3 * MOST_SILENT {
-            let client = user.dial(&name).unwrap();
+            let client = desk.dial();
             ask(&client);
-            services.serve(&listener, &reception);
+            desk.serve();
             clients.push(client);
         }
         for client in &clients {
@@ -404,41 +437,24 @@ mod tests {
             let mut request = [&frame::header(KIND)[..], b"please"].concat();
             frame::send(client.raw(), &mut request, &[]).unwrap();
         }
-        services.serve_silent(&reception);
+        desk.serve_silent();
         assert_eq!(counting.0.load(Ordering::Relaxed) as usize, clients.len());
 
-        let again = user.dial(&name).unwrap();
+        let again = desk.dial();
         ask(&again);
-        services.serve(&listener, &reception);
+        desk.serve();
         assert_eq!(length_of_answer(&again), frame::HEADER);
         ask(&again);
-        services.serve_silent(&reception);
+        desk.serve_silent();
         assert_eq!(length_of_answer(&again), 0, "the connection has ended");
-        assert!(!services.expects_memory(Instant::now()));
+        assert!(!desk.services.expects_memory(Instant::now()));
     }
 
     #[test]
     fn requests_go_to_the_service_of_their_kind_whenever_they_come() {
-        use super::super::handover;
-        use super::super::names::Name;
-
         const KIND: u8 = 77;
-        let user = User::current();
-        // The number of no user, so that no process is disturbed.
-        let name = Name::leader(3_000_000_000 + std::process::id() % 1000);
-        let listener = name.listen().unwrap().expect("a free name");
-        let (services, counting) = (Services::default(), Arc::new(Counting::default()));
-        services.register(KIND, counting.clone());
-        let epoll = Epoll::new().unwrap();
-        let reception = Reception {
-            user,
-            trust: &Trust::default(),
-            epoll: &epoll,
-            spoken: 0,
-            rest: &|connection, message| {
-                handover::answer(connection, message, &mut |_| handover::OwnSockets::Nothing)
-            },
-        };
+        let counting = Arc::new(Counting::default());
+        let desk = Desk::of(KIND, counting.clone());
         let speak = |client: &EngineFd, kind| {
             let mut request = [&frame::header(kind)[..], b"please"].concat();
             frame::send(client.raw(), &mut request, &[]).unwrap();
@@ -449,38 +465,38 @@ mod tests {
             frame::kind_of(&answer[..length])
         };
         for (kind, answer) in [(KIND, frame::GRANTED), (KIND + 1, frame::REFUSED)] {
-            let client = user.dial(&name).unwrap();
+            let client = desk.dial();
             speak(&client, kind);
-            services.serve(&listener, &reception);
+            desk.serve();
             assert_eq!(answer_to(&client), Some(answer));
         }
         assert_eq!(counting.0.load(Ordering::Relaxed), 1);
 
         // A client that asks later is served later, and no thread waits for it.
-        let clients = [(); 2].map(|()| user.dial(&name).unwrap());
+        let clients = [(); 2].map(|()| desk.dial());
         let before = std::time::Instant::now();
-        services.serve(&listener, &reception);
-        services.serve_silent(&reception);
+        desk.serve();
+        desk.serve_silent();
         assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
-        assert!(!sys::wait_for(epoll.raw(), libc::POLLIN, Duration::ZERO));
+        assert!(!sys::wait_for(desk.epoll.raw(), libc::POLLIN, Duration::ZERO));
         speak(&clients[1], KIND);
-        assert!(sys::wait_for(epoll.raw(), libc::POLLIN, Duration::from_secs(10)));
-        services.serve_silent(&reception);
+        assert!(sys::wait_for(desk.epoll.raw(), libc::POLLIN, Duration::from_secs(10)));
+        desk.serve_silent();
         assert_eq!(answer_to(&clients[1]), Some(frame::GRANTED));
-        assert!(!sys::wait_for(epoll.raw(), libc::POLLIN, Duration::ZERO));
+        assert!(!sys::wait_for(desk.epoll.raw(), libc::POLLIN, Duration::ZERO));
 
         // The client that has been silent for longest is cut off for one more.
-        let others: Vec<_> = (0..MOST_SILENT).map(|_| user.dial(&name).unwrap()).collect();
+        let others: Vec<_> = (0..MOST_SILENT).map(|_| desk.dial()).collect();
         for _ in 0..=MOST_SILENT / TURN {
-            services.serve(&listener, &reception);
+            desk.serve();
         }
         let cut_off = frame::send(clients[0].raw(), &mut frame::header(KIND), &[]).unwrap_err();
         assert_eq!(cut_off.raw_os_error(), Some(libc::EPIPE));
         for client in &others {
             speak(client, KIND);
         }
-        services.serve_silent(&reception);
+        desk.serve_silent();
         assert!(others.iter().all(|client| answer_to(client) == Some(frame::GRANTED)));
-        assert!(services.silent.lock().is_empty());
+        assert!(desk.services.silent.lock().is_empty());
     }
 }
