@@ -589,6 +589,10 @@ mod tests {
         (connection, message, fds)
     }
 
+    fn connection() -> [EngineFd; 2] {
+        sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap()
+    }
+
     impl Side {
         /// Its peer has leave to introduce itself.
         fn new(slot: u16, is_listed: bool, connection: EngineFd, listens: EngineFd) -> Self {
@@ -598,6 +602,17 @@ mod tests {
                 own.add_slot(slot);
             }
             Self { links: Links::of(Some(own), false, true).unwrap(), slot, connection, listens }
+        }
+
+        /// Two that are connected to each other, the one with the lower number first.
+        fn pair(are_listed: bool) -> [Self; 2] {
+            let ([to_second, at_second], [to_first, at_first]) = (connection(), connection());
+            let mut sides = [
+                Self::new(11, are_listed, to_second, at_first),
+                Self::new(12, are_listed, to_first, at_second),
+            ];
+            sides.sort_by_key(Self::process);
+            sides
         }
 
         fn process(&self) -> u64 {
@@ -645,12 +660,7 @@ mod tests {
     #[test]
     fn link_of_the_peers_is_used_if_it_comes_before_leave_for_ones_own() {
         for is_used in [true, false] {
-            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
-            let ([to_second, at_second], [to_first, at_first]) = (pair(), pair());
-            let mut sides =
-                [Side::new(11, true, to_second, at_first), Side::new(12, true, to_first, at_second)];
-            sides.sort_by_key(Side::process);
-            let [first, mut second] = sides;
+            let [first, mut second] = Side::pair(true);
             let memory = Arc::new(SharedMemory::create(link::LEN, false).unwrap());
             let own = first.links.add(second.slot, first.connection, memory, LinkEnd::Maker).unwrap();
             hello::ask(own.connection.raw()).unwrap();
@@ -668,8 +678,7 @@ mod tests {
 
     #[test]
     fn leave_that_is_given_again_ends_the_link() {
-        let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
-        let ([to_peer, at_peer], [_unused, listens]) = (pair(), pair());
+        let ([to_peer, at_peer], [_unused, listens]) = (connection(), connection());
         let mut side = Side::new(11, true, sys::epoll_create().unwrap(), listens);
         let give_leave = || frame::send(at_peer.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
         give_leave();
@@ -685,12 +694,7 @@ mod tests {
     #[test]
     fn link_that_is_used_without_an_answer_does_not_yield() {
         for is_used in [true, false] {
-            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
-            let ([to_second, at_second], [to_first, at_first]) = (pair(), pair());
-            let mut sides =
-                [Side::new(11, true, to_second, at_first), Side::new(12, true, to_first, at_second)];
-            sides.sort_by_key(Side::process);
-            let [mut lower, mut higher] = sides;
+            let [mut lower, mut higher] = Side::pair(true);
             let (of_lower, of_higher) = (lower.slot, higher.slot);
             let nobody = || sys::epoll_create().unwrap();
             let connection = std::mem::replace(&mut lower.connection, nobody());
@@ -722,10 +726,7 @@ mod tests {
     fn processes_of_another_layout_make_no_link() {
         // Of the hello, and of the answer to one that was accepted.
         for changes_hello in [true, false] {
-            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
-            let [[to_second, at_second], [to_first, at_first]] = [pair(), pair()];
-            let first = Side::new(11, true, to_second, at_first);
-            let second = Side::new(12, true, to_first, at_second);
+            let [first, second] = Side::pair(true);
             let mut listens = Some(second.listens);
             let mut round = 0;
             let opened = first.links.open(first.connection, second.slot, &mut || {
@@ -753,14 +754,7 @@ mod tests {
         for (is_listed, lower_answers, higher_answers) in
             [(true, 0, 0), (true, 0, 5), (true, 5, 0), (true, 5, 5), (false, 0, 0), (false, 5, 5)]
         {
-            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
-            let ([to_second, at_second], [to_first, at_first]) = (pair(), pair());
-            let mut sides = [
-                Side::new(11, is_listed, to_second, at_first),
-                Side::new(12, is_listed, to_first, at_second),
-            ];
-            sides.sort_by_key(Side::process);
-            let [lower, higher] = sides;
+            let [lower, higher] = Side::pair(is_listed);
             let (of_lower, of_higher) = (lower.slot, higher.slot);
             let introduced = Barrier::new(2);
             let [(lower, used), (higher, other)] = thread::scope(|scope| {
