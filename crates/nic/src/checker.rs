@@ -10,6 +10,6 @@ impl Context {
     #[must_use]
     pub fn sends_naming(&self, region: &Mr) -> Option<(u32, usize)> {
         let of = |qp: &Qp| (qp.qpn(), qp.sends_naming(region.key()));
-        adapter::existing(self).qps.iter().map(|qp| of(qp)).find(|(_, count)| *count > 0)
+        adapter::qps_of(self).iter().map(|qp| of(qp)).find(|(_, count)| *count > 0)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Context;
 use crate::adapter;
+use crate::frames::frame_qps;
 use ferroce_mem::{KeyTable, QueueKind};
 use std::fmt;
 
@@ -36,14 +37,13 @@ impl Context {
         if adapter::contexts().iter().any(|other| other.is_import_of(self)) {
             return Leftovers::default();
         }
-        let existing = adapter::existing(self);
-        let qps = existing.qps.iter().filter(|qp| qp.end_with_context(self)).count();
-        existing.raw_qps.iter().for_each(|qp| qp.end_with_context());
+        let qps = adapter::qps_of(self).iter().filter(|qp| qp.end_with_context(self)).count();
+        let raw_qps = frame_qps().map_or(0, |qps| qps.end_with(self));
         let (windows, regions) = KeyTable::global().end_with_owner(self);
         self.async_events().close();
         self.handles().close();
         Leftovers {
-            qps: qps + existing.raw_qps.len(),
+            qps: qps + raw_qps,
             srqs: self.queues(QueueKind::SharedReceive),
             cqs: self.queues(QueueKind::Completion),
             regions,

@@ -306,7 +306,10 @@ impl Context {
 
     /// The process's adapter: after a fork, a new one. The first call makes the device's addresses usable, which takes a while. Later
     /// addresses are made usable by the news of them, and by the queue pairs that name them.
-    pub(crate) fn adapter(&self) -> Result<&'static Adapter> {
+    ///
+    /// # Errors
+    /// What kept the process from joining the host's others, or from using an address.
+    pub fn adapter(&self) -> Result<&'static Adapter> {
         let adapter = adapter::start()?;
         let generation = adapter.generation() + 1;
         if self.listening.load(Ordering::Relaxed) == generation {

@@ -1,6 +1,6 @@
 //! The adapter: verbs objects, and the choice of the fabric that carries their packets.
 //!
-//! In here: devices and contexts, QPs, AHs, XRC domains, frames, imports; how engine, fabrics and host are put together.
+//! In here: devices and contexts, QPs, AHs, XRC domains, imports; how engine, fabrics and host are put together.
 //! Out of here: which threads make progress (`ferroce_engine`), how packets travel (`ferroce_hostlink`, `ferroce_udp`), the host's other
 //! processes (`ferroce_host`), the transport (`ferroce_proto`), memory and its keys (`ferroce_mem`), queues
 //! (`ferroce_queues`), the C ABI (`capi`).
@@ -20,6 +20,7 @@ mod closing;
 mod device;
 mod ending;
 mod fabric;
+mod frames;
 mod gids;
 pub mod gsi;
 mod import;
@@ -30,7 +31,6 @@ pub mod path_mtu;
 mod poll;
 mod poller;
 pub mod qp;
-pub mod raw;
 pub mod settings;
 /// Public, as only a part of it is needed here.
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod xrc;
 #[cfg(test)]
 use ferroce_tests::inside as namespace;
 
-pub use adapter::{prepare_wait, progress_of_waiter};
+pub use adapter::{Adapter, prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, devices, fail_devices, limits};
@@ -60,6 +60,7 @@ pub use ferroce_queues::{
     MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr,
     Stamp, TagEntry, TagOp, TagRequest, Unacked, WcTags,
 };
+pub use frames::{FrameQps, drive_frames};
 pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};

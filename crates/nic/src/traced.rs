@@ -211,7 +211,7 @@ impl Source for TraceSource {
 /// Sets which messages are noted from now on, for each queue pair.
 fn trace_each(traced: impl Fn(&Qp) -> qp::TraceLevel) {
     for context in adapter::contexts() {
-        for qp in adapter::existing(&context).qps {
+        for qp in adapter::qps_of(&context) {
             qp.observers.trace(traced(&qp));
         }
     }

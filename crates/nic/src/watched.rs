@@ -118,7 +118,7 @@ impl Account {
     fn context(&mut self, context: &Context, wish: Wish) {
         let name = context.device().info().name.as_str();
         let mut counters = Counters::default();
-        for qp in adapter::existing(context).qps {
+        for qp in adapter::qps_of(context) {
             let mut pair = self.look(|| qp.try_look()).unwrap_or_else(|| qp.glance());
             if pair.busy {
                 // A device's counters would fall without those of this one.

@@ -105,17 +105,23 @@ pub const HOUSE: &[Storey] = &[
             together: &[Together {
                 rooms: &[
                     "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner",
-                    "path_mtu", "qp", "raw", "traced", "watched", "xrc",
+                    "path_mtu", "qp", "traced", "watched", "xrc",
                 ],
                 why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
             }],
         },
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
-    &[room(
-        "connect",
-        "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
-    )],
+    &[
+        room(
+            "connect",
+            "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
+        ),
+        room(
+            "raw",
+            "Raw packet QPs: Ethernet frames through packet sockets, and the flows that choose them.",
+        ),
+    ],
     &[
         room("native", "The adapter's objects as the Rust API uses them."),
         room("system", "The machine's libibverbs.so.1 as the Rust API uses it."),

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::slice;
 use std::sync::Arc;
 
-use ferroce_nic::raw::CounterPoint;
+use ferroce_raw::CounterPoint;
 
 use crate::abi::*;
 use crate::call::{self, Refusal, at};

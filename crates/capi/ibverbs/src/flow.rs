@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use ferroce_nic::raw::{FlowCounters, FlowInit, FlowKind, Masked, Match, Spec, SteeringFlow};
+use ferroce_raw::{FlowCounters, FlowInit, FlowKind, Masked, Match, Spec, SteeringFlow};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};

@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::Arc;
 
 use ferroce_nic as nic;
-use nic::raw::{RawQp, RawSend, Tso};
+use ferroce_raw::{RawQp, RawSend, Tso};
 use smallvec::{Array, SmallVec};
 
 use crate::abi::*;

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::mem::zeroed;
 use std::slice;
 
-use ferroce_nic::raw::{HASH_KEY_LEN, IndTable, MAX_TABLE, Rss, Wq, WqInit, WqState, fields};
+use ferroce_raw::{HASH_KEY_LEN, IndTable, MAX_TABLE, Rss, Wq, WqInit, WqState, fields};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut};

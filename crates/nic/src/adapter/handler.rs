@@ -1,12 +1,12 @@
 //! What the progress engine drives: all sources of the process, its queue pairs, its completion queues' late events.
 
 use super::network::NetworkSource;
-use super::{Adapter, contexts, existing};
+use super::{Adapter, contexts, qps_of};
 use crate::device::fail_devices;
 use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
+use crate::frames::{FrameSource, frame_qps};
 use crate::gsi::GsiSource;
 use crate::qp::{HELD_UP, Qp};
-use crate::raw::RawSource;
 use crate::traced::TraceSource;
 use crate::xrc::XrcSource;
 use ferroce_engine::{Handler, Loop, Source};
@@ -29,7 +29,7 @@ impl Handler for Adapter {
     fn sources(&'static self) -> impl Source {
         let packets = (
             GroupSource(self),
-            RawSource(self),
+            FrameSource,
             SocketSource(self),
             LinkSource(self),
             ForwardSource(self),
@@ -39,7 +39,7 @@ impl Handler for Adapter {
     }
 
     fn due(&'static self, number: u32, now: Instant) -> bool {
-        let Some(qp) = self.qp(number) else { return self.resume_raw(number) };
+        let Some(qp) = self.qp(number) else { return frame_qps().is_some_and(|qps| qps.due(number)) };
         qp.deadline.taken();
         self.with_work(|work| {
             qp.work(work, now, |proto, env| {
@@ -70,14 +70,14 @@ impl Handler for Adapter {
         fail_devices();
         // Of all queue pairs together.
         let end = time::Instant::now() + HELD_UP;
-        for existing in contexts().iter().map(|context| existing(context)) {
-            for qp in existing.qps {
-                // Sockets are lost, rings aren't. A QP whose lock isn't free is failed all the same.
-                let left = || end.saturating_duration_since(time::Instant::now());
-                let _ = self.take_what_has_come(&qp, left());
-                qp.fail(left());
-            }
-            existing.raw_qps.iter().for_each(|qp| qp.give_up());
+        for qp in contexts().iter().flat_map(|context| qps_of(context)) {
+            // Sockets are lost, rings aren't. A QP whose lock isn't free is failed all the same.
+            let left = || end.saturating_duration_since(time::Instant::now());
+            let _ = self.take_what_has_come(&qp, left());
+            qp.fail(left());
+        }
+        if let Some(qps) = frame_qps() {
+            qps.give_up();
         }
     }
 }

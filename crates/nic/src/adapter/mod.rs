@@ -9,13 +9,11 @@ mod network;
 mod registry;
 mod work;
 
-pub(crate) use registry::{
-    contexts, domain, existing, register_context, register_qp, register_raw_qp, register_wq, unregister_qp,
-    unregister_raw_qp, unregister_wq,
-};
+pub(crate) use registry::{contexts, domain, qps_of, register_context, register_qp, unregister_qp};
 pub(crate) use work::ThreadBuffers;
 
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
+use crate::frames;
 use crate::gids;
 use crate::gsi::{self, GsiState};
 use crate::import;
@@ -23,7 +21,6 @@ use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::path_mtu;
 use crate::qp::Qp;
-use crate::raw::RawPorts;
 use crate::settings;
 use crate::traced::{self, Tracing};
 use crate::watched;
@@ -48,7 +45,7 @@ use std::time::Duration;
 use work::HandsOn;
 
 /// The process's adapter. It lives as long as the process: nothing of it runs in exit handlers.
-pub(crate) struct Adapter {
+pub struct Adapter {
     pub(crate) engine: Loop<Adapter>,
     pub(crate) host: Arc<Host>,
     pub(crate) addresses: Addresses,
@@ -64,8 +61,6 @@ pub(crate) struct Adapter {
     pub(crate) forwarding: Forwarding,
     /// Packets have come since the background thread asked last.
     pub(crate) has_arrived: AtomicBool,
-    /// The packet sockets of raw QPs.
-    pub(crate) raw: RawPorts,
     network: NetworkMonitor,
     pub(crate) gsi: GsiState,
     pub(crate) tracing: Tracing,
@@ -90,6 +85,9 @@ pub(crate) fn current() -> Option<&'static Adapter> {
 fn forget_after_fork(child: &InChild) {
     CURRENT.clear();
     registry::free_critical_regions(child);
+    if let Some(qps) = frames::frame_qps() {
+        qps.after_fork(child);
+    }
     ferroce_mem::forget_requests_after_fork(child);
 }
 
@@ -133,7 +131,6 @@ pub(crate) fn start() -> Result<&'static Adapter> {
         links,
         forwarding: Forwarding::default(),
         has_arrived: AtomicBool::new(false),
-        raw: RawPorts::default(),
         network: NetworkMonitor::open(),
         gsi: GsiState::default(),
         tracing: Tracing::default(),
@@ -221,7 +218,8 @@ pub(crate) fn schedule_event(cq: &Arc<Cq>, at: Instant) {
 impl Adapter {
     /// How many forks lie between the first process and this adapter's.
     #[inline]
-    pub(crate) fn generation(&self) -> u32 {
+    #[must_use]
+    pub fn generation(&self) -> u32 {
         self.engine.generation()
     }
 

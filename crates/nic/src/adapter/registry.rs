@@ -1,8 +1,7 @@
-//! Every queue pair and work queue of the process, and every open context, so that news of the network reach it.
+//! Every queue pair of the process but raw ones, and every open context, so that news of the network reach it.
 
 use crate::Context;
 use crate::qp::Qp;
-use crate::raw::{RawQp, Wq};
 use crate::xrc::{Domain, DomainFile};
 use ferroce_os::fork::InChild;
 use ferroce_os::sync::{Mutex, class};
@@ -12,8 +11,6 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 struct Registry {
     qps: BTreeMap<usize, Weak<Qp>>,
-    raw_qps: BTreeMap<usize, Weak<RawQp>>,
-    wqs: BTreeMap<usize, Weak<Wq>>,
     contexts: Vec<Weak<Context>>,
     /// The XRC domains of files.
     domains: BTreeMap<DomainFile, Weak<Domain>>,
@@ -25,21 +22,13 @@ fn with<R>(f: impl FnOnce(&mut Registry) -> R) -> R {
     f(REGISTRY.lock().get_or_insert_default())
 }
 
-macro_rules! kind {
-    ($register:ident, $unregister:ident, $field:ident: $type:ty) => {
-        pub(crate) fn $register(object: &Arc<$type>) {
-            with(|r| r.$field.insert(Arc::as_ptr(object) as usize, Arc::downgrade(object)));
-        }
-
-        pub(crate) fn $unregister(object: &Arc<$type>) {
-            with(|r| r.$field.remove(&(Arc::as_ptr(object) as usize)));
-        }
-    };
+pub(crate) fn register_qp(qp: &Arc<Qp>) {
+    with(|r| r.qps.insert(Arc::as_ptr(qp) as usize, Arc::downgrade(qp)));
 }
 
-kind!(register_qp, unregister_qp, qps: Qp);
-kind!(register_raw_qp, unregister_raw_qp, raw_qps: RawQp);
-kind!(register_wq, unregister_wq, wqs: Wq);
+pub(crate) fn unregister_qp(qp: &Arc<Qp>) {
+    with(|r| r.qps.remove(&(Arc::as_ptr(qp) as usize)));
+}
 
 pub(crate) fn register_context(context: &Arc<Context>) {
     with(|r| {
@@ -69,26 +58,12 @@ pub(crate) fn contexts() -> Vec<Arc<Context>> {
     with(|r| r.contexts.iter().filter_map(Weak::upgrade).collect())
 }
 
-/// What exists of a context, or by its handles.
-pub(crate) struct Existing {
-    pub(crate) qps: Vec<Arc<Qp>>,
-    pub(crate) raw_qps: Vec<Arc<RawQp>>,
-}
-
 /// The queue pairs of `context`, and the XRC targets of others, of which it may have handles.
-pub(crate) fn existing(context: &Context) -> Existing {
-    let is_it = |other: &Arc<Context>| std::ptr::eq(Arc::as_ptr(other), context);
+pub(crate) fn qps_of(context: &Context) -> Vec<Arc<Qp>> {
     // What is the last reference to an object must not be dropped here, where the registry is locked.
-    let (qps, raw_qps) = with(|r| {
-        fn alive<T>(all: &BTreeMap<usize, Weak<T>>) -> Vec<Arc<T>> {
-            all.values().filter_map(Weak::upgrade).collect()
-        }
-        (alive(&r.qps), alive(&r.raw_qps))
-    });
-    Existing {
-        qps: qps.into_iter().filter(|qp| qp.is_target() || is_it(&qp.context())).collect(),
-        raw_qps: raw_qps.into_iter().filter(|qp| is_it(&qp.context())).collect(),
-    }
+    let qps: Vec<Arc<Qp>> = with(|r| r.qps.values().filter_map(Weak::upgrade).collect());
+    let is_of = |qp: &Arc<Qp>| qp.is_target() || std::ptr::eq(Arc::as_ptr(&qp.context()), context);
+    qps.into_iter().filter(is_of).collect()
 }
 
 /// In the child of a fork: frees critical regions from threads that aren't here. No other thread is.
@@ -97,5 +72,4 @@ pub(super) fn free_critical_regions(child: &InChild) {
     let Some(registry) = REGISTRY.try_lock() else { return };
     let Some(all) = &*registry else { return };
     all.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork(child));
-    all.raw_qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork(child));
 }

@@ -88,8 +88,8 @@ impl Adapter {
     /// Gives a number to a QP or queue for which no packets come.
     ///
     /// # Errors
-    /// As [`Adapter::add_qp`].
-    pub(crate) fn reserve_qpn(&'static self) -> Result<u32> {
+    /// ENOMEM when the device's QPs or the host's slots are used up.
+    pub fn reserve_qpn(&'static self) -> Result<u32> {
         let mut reserved = 0;
         self.add_entry(|qpn| {
             reserved = qpn;
@@ -132,7 +132,7 @@ impl Adapter {
     }
 
     /// Frees a number that [`Adapter::reserve_qpn`] has given.
-    pub(crate) fn free_qpn(&self, qpn: u32) {
+    pub fn free_qpn(&self, qpn: u32) {
         free(&mut self.qps.slots.write(), qpn, |entry| matches!(entry, QpnEntry::Reserved));
     }
 

@@ -140,7 +140,7 @@ impl Qp {
                 peer_uses_shm: AtomicBool::new(false),
                 peer_connection: AtomicU64::new(0),
                 own_multicast_blocked: AtomicBool::new(false),
-                wr_session: WrSession::new(),
+                wr_session: WrSession::default(),
                 broken: AtomicBool::new(false),
                 observers: Observers::new(adapter.tracing.of_new(qpn)),
                 unacked_async: Unacked::default(),
@@ -303,7 +303,7 @@ fn check_cap(init: &QpInit) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::adapter::existing;
+    use crate::adapter::qps_of;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
     use crate::{QpState, Service};
@@ -332,10 +332,10 @@ mod tests {
             });
             is_locked.recv().unwrap();
             assert_eq!(context.close().qps, 1);
-            assert_eq!(existing(&context).qps.len(), 1, "it fails with the device");
+            assert_eq!(qps_of(&context).len(), 1, "it fails with the device");
             go_on.send(()).unwrap();
             held_up.join().unwrap();
-            eventually("the queue pair has ended", || existing(&context).qps.is_empty());
+            eventually("the queue pair has ended", || qps_of(&context).is_empty());
             assert_eq!(side.qp.inner.lock().proto.state(), QpState::Reset);
             assert!(side.qp.adapter.qp(side.qp.qpn()).is_none(), "its number is free");
         });

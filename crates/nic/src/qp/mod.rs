@@ -30,15 +30,14 @@ mod xrc_backlog;
 mod xrc_target;
 
 pub(crate) use crate::ah::Path;
-pub use attr::{AddressVector, MAX_RATE, QpAttr, check_av, mask, names};
-pub(crate) use attr::{AttrRules, check, check_rate};
+pub use attr::{AddressVector, AttrRules, MAX_RATE, QpAttr, check, check_av, check_rate, mask, names};
 pub use create::{QpCap, QpInit};
 pub(crate) use env::{PacketOrigin, QpEnv, is_middle};
 use env::{operation_of_request, state_of};
 pub(crate) use fetch::{Budget, Rest};
 pub(crate) use modify::HELD_UP;
 pub use modify::wait_for_work;
-pub(crate) use payload::{RxPayload, gather, scatter};
+pub use payload::{RxPayload, gather, scatter};
 pub use post::Poster;
 pub(crate) use received::ReceiveCompletions;
 pub use static_rate::STATIC_RATES;

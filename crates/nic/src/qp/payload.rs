@@ -10,10 +10,12 @@ use ferroce_wire::crc::extend;
 
 /// A packet's payload, wherever it lies.
 #[derive(Clone, Copy)]
-pub(crate) enum RxPayload<'a> {
+pub enum RxPayload<'a> {
+    /// In memory that no other process changes.
     Bytes(&'a [u8]),
     /// As [`RxPayload::Bytes`], where more is asked of how they are placed ([`settings::is_careful`]).
     Careful(&'a [u8]),
+    /// In memory that another process may change.
     Shared(ShmPayload<'a>),
 }
 
@@ -96,7 +98,10 @@ fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, u
 }
 
 /// Copies `dst.len()` bytes from `offset` of a message on.
-pub(crate) fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
+///
+/// # Errors
+/// A key, its range or its rights don't allow it, or the memory isn't there.
+pub fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), Denied> {
     gather_by(pd, sges, offset, dst, &mut copy::read)
 }
 
@@ -107,16 +112,20 @@ fn gather_by(
     offset: u64,
     dst: &mut [u8],
     read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), Fault>,
-) -> Result<(), ()> {
+) -> Result<(), Denied> {
     let table = KeyTable::global();
     for (piece, at) in pieces(sges, offset, dst.len()) {
         let part = &mut dst[at..at + piece.length as usize];
-        table.local(pd, &piece, false, |addr| read(addr, part)).map_err(|Denied| ())?;
+        table.local(pd, &piece, false, |addr| read(addr, part))?;
     }
     Ok(())
 }
 
-pub(crate) fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), PlaceError> {
+/// Writes a payload from byte `offset` of a message on.
+///
+/// # Errors
+/// A key, its range or its rights don't allow it, the memory isn't there, or the elements end before the payload.
+pub fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), PlaceError> {
     scatter_rest(pd, sges, offset, src, 0)
 }
 
@@ -202,7 +211,7 @@ pub(super) fn fill_summed(
             return Ok(extend(crc, buf));
         }
         PayloadSource::Local { sges, offset, .. } => {
-            gather_by(by.pd, sges, offset, buf, &mut read).map_err(|()| TransmitError::Local)?;
+            gather_by(by.pd, sges, offset, buf, &mut read).map_err(|Denied| TransmitError::Local)?;
         }
         PayloadSource::Remote { rkey, va, len } => KeyTable::global()
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf))

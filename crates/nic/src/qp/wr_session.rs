@@ -64,11 +64,13 @@ impl<R> GatheredWrs<R> {
     }
 }
 
-impl<R> WrSession<R> {
-    pub(crate) fn new() -> Self {
+impl<R> Default for WrSession<R> {
+    fn default() -> Self {
         Self(CriticalRegion::new())
     }
+}
 
+impl<R> WrSession<R> {
     /// Enters the critical region, in which no other thread can be (ibv_wr_start(3)).
     pub fn enter(&self) {
         self.0.enter();
@@ -101,7 +103,7 @@ impl<R> WrSession<R> {
     }
 
     /// In the child of a fork: frees the region from a thread that isn't here.
-    pub(crate) fn after_fork(&self, child: &InChild) {
+    pub fn after_fork(&self, child: &InChild) {
         self.0.after_fork(child);
     }
 }

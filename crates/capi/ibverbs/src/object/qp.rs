@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
+use ferroce_raw::RawQp;
 use nic::qp::{QpAttr, mask};
-use nic::raw::RawQp;
 
 use super::block;
 use crate::abi::*;

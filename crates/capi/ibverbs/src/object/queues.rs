@@ -87,7 +87,7 @@ impl SrqBlock {
 
 block! {
     WqBlock: ibv_wq, "wq", |c| (c.context, c.handle);
-    => nic::raw::Wq;
+    => ferroce_raw::Wq;
     max_sge: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Objects that consist of nothing but the adapter's object.
 
 use ferroce_nic as nic;
-use nic::raw::{FlowCounters, SteeringFlow};
+use ferroce_raw::{FlowCounters, SteeringFlow};
 
 use super::block;
 use crate::abi::*;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
+use ferroce_raw::{RawInit, RawQp, RawSend, Rss, Tso};
 use nic::Data;
 use nic::qp::GatheredWrs;
-use nic::raw::{RawInit, RawQp, RawSend, Rss, Tso};
 use smallvec::SmallVec;
 
 use super::attr::{c_cap, cap_of};

@@ -114,12 +114,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
                 | 1 << IBV_QPT_XRC_SEND
                 | 1 << IBV_QPT_RAW_PACKET,
         };
-        full.tso_caps = ibv_tso_caps { max_tso: nic::raw::MAX_TSO, supported_qpts: 1 << IBV_QPT_RAW_PACKET };
+        full.tso_caps =
+            ibv_tso_caps { max_tso: ferroce_raw::MAX_TSO, supported_qpts: 1 << IBV_QPT_RAW_PACKET };
         full.rss_caps = ibv_rss_caps {
             supported_qpts: 1 << IBV_QPT_RAW_PACKET,
-            max_rwq_indirection_tables: nic::raw::MAX_TABLES,
-            max_rwq_indirection_table_size: nic::raw::MAX_TABLE,
-            rx_hash_fields_mask: nic::raw::fields::ALL,
+            max_rwq_indirection_tables: ferroce_raw::MAX_TABLES,
+            max_rwq_indirection_table_size: ferroce_raw::MAX_TABLE,
+            rx_hash_fields_mask: ferroce_raw::fields::ALL,
             rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
         };
         full.max_wq_type_rq = nic::limits().max_qp;

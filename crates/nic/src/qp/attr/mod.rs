@@ -2,8 +2,7 @@
 
 mod rules;
 
-pub use rules::check_av;
-pub(crate) use rules::{AttrRules, check, check_rate};
+pub use rules::{AttrRules, check, check_av, check_rate};
 
 use ferroce_types::{Access, QpState};
 

@@ -1,10 +1,9 @@
 //! Receive queues for Ethernet frames: a raw QP's own, and the work queues of receive-side scaling (ibv_create_wq(3)).
 
 use super::frame::{IncomingFrame, TAG_AT};
-use crate::adapter::{self, Adapter};
-use crate::owner::OfContext as _;
-use crate::qp::scatter;
 use ferroce_mem::{Pd, QueueKind};
+use ferroce_nic::qp::scatter;
+use ferroce_nic::{Adapter, OfContext as _};
 use ferroce_os::{
     fork,
     sync::{Mutex, class},
@@ -115,7 +114,7 @@ impl Wq {
         };
         pd.hold();
         cq.hold();
-        let wq = Arc::new(Self {
+        Ok(Arc::new(Self {
             number,
             pd: pd.clone(),
             cq,
@@ -125,9 +124,7 @@ impl Wq {
             inner: Mutex::new(LockedWq { phase: WqPhase::Reset, queue, cvlan_stripping }),
             users: Users::default(),
             unacked_async: Unacked::default(),
-        });
-        adapter::register_wq(&wq);
-        Ok(wq)
+        }))
     }
 
     /// Its number: completions of its requests have it as their QPN.
@@ -305,7 +302,6 @@ impl Wq {
         self.enter(WqPhase::Reset);
         let queue = self.inner.lock().queue.take();
         drop(queue);
-        adapter::unregister_wq(self);
         if let WqOwner::Program = self.owner {
             self.adapter.free_qpn(self.number);
             self.pd.owner().withdraw(self.user_handle);

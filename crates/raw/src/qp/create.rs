@@ -1,13 +1,15 @@
 //! A raw QP's beginning.
 
 use super::pace::SendPace;
-use super::wq::WqOwner;
-use super::{FrameTarget, MAX_TSO_HEADER, PacketPort, RawQp, RawState, Rss, Wq, WqInit};
-use crate::adapter::{self, Adapter};
-use crate::owner::OfContext as _;
-use crate::qp::{QpCap, WrSession};
+use super::ports::RAW_QPS;
+use super::{FrameTarget, PacketPort, RawQp, RawState};
+use crate::rss::Rss;
+use crate::tso::MAX_TSO_HEADER;
+use crate::wq::{Wq, WqInit, WqOwner};
 use ferroce_engine::Deadline;
 use ferroce_mem::{Pd, is_same};
+use ferroce_nic::qp::{QpCap, WrSession};
+use ferroce_nic::{Adapter, OfContext as _};
 use ferroce_os::sync::Mutex;
 use ferroce_queues::{Cq, Limits, Unacked};
 use ferroce_types::{QpState, Result, Users, invalid};
@@ -41,12 +43,12 @@ impl RawQp {
     /// A new QP in RESET. One with `rss` has no states: it receives from the beginning.
     ///
     /// # Errors
-    /// [`Error::Permission`](crate::Error::Permission) without CAP_NET_RAW; [`Error::Invalid`](crate::Error::Invalid) for sizes out of bounds, missing completion queues or
-    /// objects of another device context; [`Error::NotSupported`](crate::Error::NotSupported) for an interface without Ethernet frames.
+    /// [`Error::Permission`](ferroce_types::Error::Permission) without CAP_NET_RAW; [`Error::Invalid`](ferroce_types::Error::Invalid) for sizes out of bounds, missing completion queues or
+    /// objects of another device context; [`Error::NotSupported`](ferroce_types::Error::NotSupported) for an interface without Ethernet frames.
     pub fn create(pd: &Arc<Pd>, init: RawInit) -> Result<Arc<Self>> {
         let context = pd.context();
         let adapter = context.adapter()?;
-        let port = adapter.raw_port(&context.device().info().netdev)?;
+        let port = RAW_QPS.port(adapter, &context.device().info().netdev)?;
         check_sizes(&init)?;
         if init.send_cq.as_ref().is_some_and(|cq| !cq.shares_context_with(pd)) {
             return invalid!("a completion queue of another device context");
@@ -112,12 +114,12 @@ impl RawQp {
             user_handle,
             adapter,
             send: Mutex::new(state),
-            wr_session: WrSession::new(),
+            wr_session: WrSession::default(),
             deadline: Deadline::default(),
             flows: Users::default(),
             unacked_async: Unacked::default(),
         });
-        adapter::register_raw_qp(&qp);
+        RAW_QPS.add(&qp);
         Ok(qp)
     }
 }

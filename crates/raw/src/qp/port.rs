@@ -5,9 +5,10 @@
 
 use super::RawQp;
 use super::flow::{SteeringFlow, SteeringRules};
-use super::frame::IncomingFrame;
-use super::receive::FrameReceiver;
+use super::ports::watch_room;
 use super::send::FrameSender;
+use crate::frame::IncomingFrame;
+use crate::receive::FrameReceiver;
 use ferroce_netdev::Netdev;
 use ferroce_os::{
     fork,
@@ -34,7 +35,7 @@ pub(super) enum Membership {
 }
 
 /// An interface's packet socket with the flows of this process.
-pub(crate) struct PacketPort {
+pub(super) struct PacketPort {
     ifindex: u32,
     mac: [u8; 6],
     /// What is sent comes back as received.
@@ -62,7 +63,7 @@ impl PacketPort {
     ///
     /// # Errors
     /// [`Error::Permission`] without CAP_NET_RAW; [`Error::NotSupported`] for an interface without Ethernet frames.
-    pub(crate) fn open(netdev: &Netdev) -> Result<Self> {
+    pub(super) fn open(netdev: &Netdev) -> Result<Self> {
         let socket =
             sys::socket(libc::AF_PACKET, libc::SOCK_RAW).map_err(|error| match error.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => Error::Permission(
@@ -133,7 +134,7 @@ impl PacketPort {
     }
 
     /// The socket, for epoll.
-    pub(crate) fn fd(&self) -> RawFd {
+    pub(super) fn fd(&self) -> RawFd {
         self.socket.raw()
     }
 
@@ -143,7 +144,7 @@ impl PacketPort {
     }
 
     /// The interface's index.
-    pub(crate) fn ifindex(&self) -> u32 {
+    pub(super) fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
@@ -239,7 +240,7 @@ impl PacketPort {
     }
 
     /// Takes one batch of frames that have arrived. Returns whether there were any.
-    pub(crate) fn receive(&self) -> bool {
+    pub(super) fn receive(&self) -> bool {
         let mut done = false;
         if self.has_blocked.load(Ordering::Acquire) {
             done |= self.resume_blocked();
@@ -262,7 +263,7 @@ impl PacketPort {
             blocked.push(qp.clone());
         }
         if !self.has_blocked.swap(true, Ordering::AcqRel) {
-            qp.adapter().watch_raw(self.fd(), true);
+            watch_room(qp.adapter, self.fd(), true);
         }
     }
 
@@ -271,7 +272,7 @@ impl PacketPort {
         let waiting = std::mem::take(&mut *blocked);
         self.has_blocked.store(false, Ordering::Release);
         if let Some(first) = waiting.first() {
-            first.adapter().watch_raw(self.fd(), false);
+            watch_room(first.adapter, self.fd(), false);
         }
         drop(blocked);
         waiting.iter().map(|qp| qp.resume()).fold(false, |done, sent| done | sent)

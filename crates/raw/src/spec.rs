@@ -185,7 +185,7 @@ impl Match {
 /// Checks that each header is named once, and none where it can't be.
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid).
+/// [`Error::Invalid`](ferroce_types::Error::Invalid).
 pub(super) fn check(specs: &[Spec]) -> Result<()> {
     let mut seen = [[false; 5]; 2];
     for Spec { inner, header } in specs {

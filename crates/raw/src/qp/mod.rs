@@ -1,54 +1,32 @@
-//! Raw packet QPs (IBV_QPT_RAW_PACKET): whole Ethernet frames, sent and received through a packet socket, and the flows
-//! that choose which frames which QP receives.
-//!
-//! In here: the QPs, work queues and receive-side scaling, flows and their counters, the sockets.
-//! Out of here: the formats of headers (`ferroce_wire`), which threads read the sockets and when (`engine`).
-//!
-//! A raw QP is a tap on its interface: the kernel gets the frames too. A frame that a QP sends leaves through the interface,
-//! and goes to the QPs of this host on the same interface whose flows match it as well, the sender among them.
-//! A frame goes to every process by that process's own flows: none takes it away from another process.
+//! The queue pairs, with the packet sockets and the flows that they have frames from.
 
-mod counters;
 mod create;
 mod flow;
-mod frame;
 mod pace;
 mod port;
 mod ports;
-mod receive;
-mod rss;
-mod segment;
 mod send;
-mod spec;
-mod tso;
-mod wq;
 
-pub use counters::{CounterPoint, FlowCounters, MAX_COUNTERS};
 pub use create::RawInit;
 pub use flow::{FlowInit, FlowKind, SteeringFlow};
-use port::PacketPort;
-pub(crate) use ports::{RawPorts, RawSource};
-pub use rss::{HASH_KEY_LEN, IndTable, MAX_TABLE, MAX_TABLES, Rss, fields};
 pub use send::RawSend;
-pub use spec::{Masked, Match, Spec};
-pub use tso::{MAX_TSO, MAX_TSO_HEADER, Tso};
-pub use wq::{Wq, WqInit, WqState};
 
-use crate::Context;
-use crate::adapter::{self, Adapter};
-use crate::owner::OfContext as _;
-use crate::qp::{AttrRules, GatheredWrs, QpAttr, QpCap, WrSession, check, mask};
+use crate::frame::IncomingFrame;
+use crate::rss::Rss;
+use crate::wq::{Wq, WqPhase};
 use ferroce_engine::Deadline;
 use ferroce_mem::Pd;
+use ferroce_nic::Adapter;
+use ferroce_nic::qp::{AttrRules, GatheredWrs, QpAttr, QpCap, WrSession, check, mask};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Unacked};
 use ferroce_types::{AsyncEvent, Error, QpState, RecvWqe, Result, Users, invalid};
-use frame::IncomingFrame;
 use pace::SendPace;
+use port::PacketPort;
+use ports::RAW_QPS;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use wq::WqPhase;
 
 /// Where received frames go.
 enum FrameTarget {
@@ -81,7 +59,7 @@ pub struct RawQp {
     send: Mutex<class::RawQp, RawState>,
     wr_session: WrSession<RawSend>,
     /// When it may send again.
-    pub(crate) deadline: Deadline,
+    deadline: Deadline,
     flows: Users,
     unacked_async: Unacked,
 }
@@ -147,10 +125,6 @@ impl RawQp {
 
     fn port(&self) -> &PacketPort {
         &self.port
-    }
-
-    fn adapter(&self) -> &'static Adapter {
-        self.adapter
     }
 
     /// Present attributes (ibv_query_qp(3)).
@@ -273,15 +247,11 @@ impl RawQp {
         self.flows.release();
     }
 
-    pub(crate) fn context(&self) -> Arc<Context> {
-        self.pd.context()
-    }
-
     /// Its context is closed while it exists (ibv_close_device(3)): it sends and receives nothing any more.
-    pub(crate) fn end_with_context(self: &Arc<Self>) {
+    fn end_with_context(self: &Arc<Self>) {
         self.reset(&mut self.send.lock());
         self.adapter.free_qpn(self.qpn);
-        adapter::unregister_raw_qp(self);
+        RAW_QPS.remove(self);
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
@@ -296,7 +266,7 @@ impl RawQp {
             FrameTarget::Spread(rss) => rss.table.release(),
         }
         self.adapter.free_qpn(self.qpn);
-        adapter::unregister_raw_qp(self);
+        RAW_QPS.remove(self);
         self.pd.owner().withdraw(self.user_handle);
         self.unacked_async.wait(|count| late::tell(Late::OfQp, count));
         if let Some(cq) = &self.send_cq {

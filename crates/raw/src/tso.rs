@@ -22,7 +22,7 @@ impl Tso {
     /// from segment to segment; CWR is for the first, FIN and PSH are for the last.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) when `header` isn't Ethernet, IPv4 or IPv6, and TCP, in full and nothing
+    /// [`Error::Invalid`](ferroce_types::Error::Invalid) when `header` isn't Ethernet, IPv4 or IPv6, and TCP, in full and nothing
     /// else, or `mss` is 0.
     pub fn new(header: &[u8], mss: u16) -> Result<Self> {
         let mut header: Box<[u8]> = header.into();

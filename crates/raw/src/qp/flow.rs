@@ -1,10 +1,10 @@
 //! Flows: which frames go to which QP (ibv_create_flow(3)).
 
 use super::RawQp;
-use super::counters::FlowCounters;
-use super::frame::IncomingFrame;
 use super::port::Membership;
-use super::spec::{self, Match, Spec};
+use crate::counters::FlowCounters;
+use crate::frame::IncomingFrame;
+use crate::spec::{self, Match, Spec};
 use ferroce_types::{Result, invalid};
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl SteeringFlow {
     /// Steers frames to `qp` from here on.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for specifications that contradict one another or a kind of rule that
+    /// [`Error::Invalid`](ferroce_types::Error::Invalid) for specifications that contradict one another or a kind of rule that
     /// takes none; what the system refused.
     pub fn create(qp: &Arc<RawQp>, init: FlowInit) -> Result<Arc<Self>> {
         spec::check(&init.specs)?;

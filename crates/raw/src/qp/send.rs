@@ -1,9 +1,10 @@
 //! Frames that QPs send: gathered, padded, given their checksums, and handed to the packet socket in batches.
 
-use super::receive::VnetHeader;
-use super::{MAX_TSO, RawQp, RawState, Tso};
-use crate::adapter;
-use crate::qp::gather;
+use super::{RawQp, RawState};
+use crate::receive::VnetHeader;
+use crate::tso::{MAX_TSO, Tso};
+use ferroce_mem::Denied;
+use ferroce_nic::qp::gather;
 use ferroce_os::{
     clock,
     sys::{Outgoing, SendBatch},
@@ -49,7 +50,7 @@ impl RawSend {
     }
 
     /// Writes one of its frames, of just that length.
-    fn write(&self, pd: u32, index: usize, frame: &mut [u8]) -> std::result::Result<(), ()> {
+    fn write(&self, pd: u32, index: usize, frame: &mut [u8]) -> std::result::Result<(), Denied> {
         let length = self.data.len() as usize;
         let (offset, header) = match &self.tso {
             Some(tso) => (tso.part(length, index).0, tso.header_len()),
@@ -268,7 +269,7 @@ impl RawQp {
             let Frames { ends, stop } = sender.gather(self.pd.id(), send.queue.iter(), send.gone, may);
             let sent = match (ends.first(), stop) {
                 (Some(_), _) => sender.send(self.port.checked_fd(), &ends),
-                (None, Some(Stop::Later(at))) => return self.adapter.schedule_raw(self, at),
+                (None, Some(Stop::Later(at))) => return self.go_on_at(at),
                 (None, Some(Stop::Unreadable)) => BatchOutcome::Failed(WcStatus::LocProtErr),
                 (None, None) => BatchOutcome::Failed(WcStatus::LocLenErr),
             };
@@ -313,7 +314,7 @@ impl RawQp {
     }
 
     /// Ends the QP for good: its socket has been lost.
-    pub(crate) fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         self.fail(&mut self.send.lock());
         self.raise_fatal();
     }
@@ -338,8 +339,8 @@ impl RawQp {
     }
 
     /// Goes on when the socket has room again; whether anything was sent.
-    pub(crate) fn resume(self: &Arc<Self>) -> bool {
-        if self.port.is_inherited() || adapter::current().is_none() {
+    pub(super) fn resume(self: &Arc<Self>) -> bool {
+        if self.port.is_inherited() {
             return false;
         }
         let mut send = self.send.lock();
