@@ -4,7 +4,7 @@ use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
 use crate::fabric;
 use crate::gids::gid_table;
-use crate::import::{Handles, ImportOrigin};
+use ferroce_import::{Exporter, Handles};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use ferroce_os::sync::{RwLock, class};
@@ -13,7 +13,7 @@ use ferroce_queues::{EventQueue, Limits, MAX_CQ, MAX_SRQ};
 use ferroce_types::{AsyncEvent, Error, HostAddr, Result, invalid};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Queue pairs a process may have.
 pub const MAX_QP: u32 = 65_536;
@@ -174,6 +174,15 @@ impl std::fmt::Debug for NewsListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Listener")
     }
+}
+
+/// Where the objects of an imported context are.
+#[derive(Debug, Clone)]
+pub(crate) enum ImportOrigin {
+    /// In another context of this process.
+    Here(Weak<Context>),
+    /// In another process.
+    Process(Arc<Exporter>),
 }
 
 /// An open device (ibv_open_device(3)).

@@ -1,6 +1,6 @@
 //! The adapter: verbs objects, and the choice of the fabric that carries their packets.
 //!
-//! In here: devices and contexts, QPs, AHs, XRC domains, imports; how engine, fabrics and host are put together.
+//! In here: devices and contexts, QPs, AHs, XRC domains; how engine, fabrics and host are put together.
 //! Out of here: which threads make progress (`ferroce_engine`), how packets travel (`ferroce_hostlink`, `ferroce_udp`), the host's other
 //! processes (`ferroce_host`), the transport (`ferroce_proto`), memory and its keys (`ferroce_mem`), queues
 //! (`ferroce_queues`), the C ABI (`capi`).
@@ -23,7 +23,7 @@ mod fabric;
 mod frames;
 mod gids;
 pub mod gsi;
-mod import;
+mod importing;
 mod listed_regions;
 mod numbers;
 mod owner;

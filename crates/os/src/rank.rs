@@ -89,7 +89,7 @@ classes! {
     LinksMaking: "hostlink/src/links.rs", "the making of a link";
     LinksIntroducing: "hostlink/src/links.rs", "which of two processes goes first when both make a link at the same time";
     LinkFinishing: "hostlink/src/link/mod.rs", "the end of a link";
-    ImportedPds: "nic/src/import/importer.rs", "protection domains of an exporter";
+    ImportedPds: "import/src/exporter.rs", "protection domains of an exporter";
     Leader: "host/src/process.rs", "the leader's socket";
     Attendance: "host/src/attendance.rs", "sockets that are read for other users";
     SocketGroups: "host/src/process.rs", "the groups of sockets by address";
@@ -102,9 +102,9 @@ classes! {
     Keys: "mem/src/keys.rs", "regions and windows by key";
     RegionGate: "mem/src/mr/mod.rs", "what a region is registered as";
     LinkAccess: "hostlink/src/link/mod.rs", "access to a peer's memory";
-    Handles: "nic/src/import/mod.rs", "a context's objects by handle";
-    Ledger: "nic/src/import/mod.rs", "what other processes may import";
-    CommandFd: "nic/src/import/mod.rs", "the descriptor of the ledger";
+    Handles: "import/src/handles.rs", "a context's objects by handle";
+    Ledger: "import/src/handles.rs", "what other processes may import";
+    CommandFd: "import/src/handles.rs", "the descriptor of the ledger";
     Ends: "nic/src/xrc/connections.rs", "connections of XRC with other processes";
     Jobs: "nic/src/xrc/connections.rs", "changes of target queue pairs that wait";
     LinksRefused: "hostlink/src/links.rs", "processes that share no memory just now";

@@ -50,7 +50,7 @@ const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
 /// The crates that are useful by themselves, and those that they are made of.
-const PUBLISHED: [&str; 22] = [
+const PUBLISHED: [&str; 23] = [
     "ferroce-wire",
     "ferroce-ring",
     "ferroce-proto",
@@ -68,6 +68,7 @@ const PUBLISHED: [&str; 22] = [
     "ferroce-netdev",
     "ferroce-queues",
     "ferroce-host",
+    "ferroce-import",
     "ferroce-hostlink",
     "ferroce-udp",
     "ferroce-nic",

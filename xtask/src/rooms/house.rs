@@ -96,6 +96,10 @@ pub const HOUSE: &[Storey] = &[
             "hostlink",
             "Two processes of one host: links in shared memory, their rings, bells and directories.",
         ),
+        room(
+            "import",
+            "Domains and memory of one context that another may import: handles, and the ledger of them.",
+        ),
         room("udp", "Packets between hosts: sockets, trains, steering, capture and faults."),
     ],
     &[
@@ -104,8 +108,8 @@ pub const HOUSE: &[Storey] = &[
             what: "The adapter: the objects of verbs, and which fabric carries what.",
             together: &[Together {
                 rooms: &[
-                    "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner",
-                    "path_mtu", "qp", "traced", "watched", "xrc",
+                    "adapter", "ah", "device", "fabric", "gids", "gsi", "numbers", "owner", "path_mtu", "qp",
+                    "traced", "watched", "xrc",
                 ],
                 why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
             }],

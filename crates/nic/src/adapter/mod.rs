@@ -16,7 +16,6 @@ use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::frames;
 use crate::gids;
 use crate::gsi::{self, GsiState};
-use crate::import;
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::path_mtu;
@@ -140,7 +139,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     xrc::register(services);
     gids::register(services);
     path_mtu::register(services);
-    import::register(services);
+    ferroce_import::register(services, settings::allows_copies());
     gsi::register(services);
     watched::register(services);
     traced::register(services);

@@ -1,8 +1,7 @@
 //! Leave to copy from and to a process whose objects another one imports, where the Yama module asks for it (scope 1): the process
 //! that imports asks for it, and only then the other one gives it.
 
-use crate::{adapter, settings};
-use ferroce_host::{RequestHandler, Services, frame};
+use ferroce_host::{Host, RequestHandler, Services, frame};
 use ferroce_os::sys::{self, EngineFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +11,13 @@ const KIND: u8 = 11;
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-struct ConsentService;
+struct ConsentService {
+    gives: bool,
+}
 
 impl RequestHandler for ConsentService {
     fn serve(&self, connection: EngineFd, _: &[u8], _: Vec<EngineFd>) {
-        let status = if settings::allows_copies() {
+        let status = if self.gives {
             sys::allow_copies_by_others();
             frame::GRANTED
         } else {
@@ -27,16 +28,14 @@ impl RequestHandler for ConsentService {
     }
 }
 
-/// Answers other processes.
-pub(crate) fn register(services: &Services) {
-    services.register(KIND, Arc::new(ConsentService));
+/// Answers other processes. `gives`: they get leave.
+pub fn register(services: &Services, gives: bool) {
+    services.register(KIND, Arc::new(ConsentService { gives }));
 }
 
 /// Asks a process of this user, and waits for its answer.
-pub(super) fn ask(pid: i32) {
-    let Some(connection) = adapter::current().and_then(|adapter| adapter.host.dial_process(pid)) else {
-        return;
-    };
+pub(super) fn ask(host: &Host, pid: i32) {
+    let Some(connection) = host.dial_process(pid) else { return };
     if frame::send(connection.raw(), &mut frame::header(KIND), &[]).is_ok() {
         // With or without an answer: the next access finds out whether the kernel permits it.
         let _ = sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE);

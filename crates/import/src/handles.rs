@@ -1,35 +1,22 @@
-//! Objects that another context of the host may import (ibv_import_device(3)): each context's *ledger* lists its domains,
-//! regions and device memory by handle, and its descriptor is the context's `cmd_fd`.
-//!
-//! In here: handles, the ledger, and the importing side, in this process or another.
-//! Out of here: what the objects are.
+//! The objects of a context by handle, and those of them that others may import.
 
-mod consent;
-mod importer;
-mod ledger;
-
-pub(crate) use consent::register;
+use super::exporter::Exporter;
+use super::ledger::{self, EntryKind, INDEX_BITS, Ledger, LedgerRegion};
 use ferroce_mem::{ListedObject, MrInit};
 use ferroce_os::{
     sync::{Mutex, RwLock, class},
     sys::{self, KeptFd},
 };
-use ferroce_types::Error;
-pub(crate) use importer::ImportOrigin;
-use importer::to_bits;
-use ledger::{EntryKind, Ledger, LedgerRegion};
 use std::any::Any;
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 
-/// A handle is an index (22 bits) and a tag that changes at each reuse of the index.
-const INDEX_BITS: u32 = 22;
+/// Of the tag in a handle, which changes at each reuse of the index.
 const MAX_TAG: u32 = (1 << (32 - INDEX_BITS)) - 1;
 
 /// Objects of a context by handle.
 #[derive(Debug)]
-pub(crate) struct Handles {
+pub struct Handles {
     /// What others see of them; not there where the system has no memfd for it, or in an imported context.
     ledger: RwLock<class::Ledger, Option<Ledger>>,
     /// The ledger's descriptor, as the program knows it. A fork's child keeps it: it leads to the parent's objects.
@@ -51,7 +38,8 @@ struct HandleSlot {
 
 impl Handles {
     /// The handles of a new context of device `name`.
-    pub(crate) fn new(name: &str) -> Self {
+    #[must_use]
+    pub fn new(name: &str) -> Self {
         let ledger = Ledger::create(name)
             .inspect_err(|why| tracing::debug!(%why, "the context can't be imported by others"))
             .ok();
@@ -59,17 +47,26 @@ impl Handles {
         Self { ledger: RwLock::new(ledger), cmd_fd: Mutex::new(cmd_fd), table: Mutex::default() }
     }
 
-    /// Those of a context that was imported through `cmd_fd`.
-    fn imported(cmd_fd: KeptFd) -> Self {
-        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd)), table: Mutex::default() }
+    /// Those of a context that was imported through `cmd_fd`, which they take over.
+    #[must_use]
+    pub fn imported(cmd_fd: RawFd) -> Self {
+        let cmd_fd = Mutex::new(Some(KeptFd::adopt(cmd_fd)));
+        Self { ledger: RwLock::default(), cmd_fd, table: Mutex::default() }
     }
 
-    pub(crate) fn cmd_fd(&self) -> RawFd {
+    /// Whether `exporter` is the context of these.
+    #[must_use]
+    pub fn are_of(&self, exporter: &Exporter) -> bool {
+        self.with_ledger(|own| own.id() == exporter.id()) == Some(true)
+    }
+
+    /// The descriptor by which others import the context; −1: there is none.
+    pub fn cmd_fd(&self) -> RawFd {
         self.cmd_fd.lock().as_ref().map_or(-1, |fd| fd.as_raw_fd())
     }
 
     /// From here on other processes can't import objects.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         drop(self.cmd_fd.lock().take());
         drop(self.ledger.write().take());
     }
@@ -79,7 +76,7 @@ impl Handles {
     }
 
     /// Gives an object its handle. Other processes find it after [`Handles::list`].
-    pub(crate) fn add(&self, object: Weak<dyn Any + Send + Sync>) -> u32 {
+    pub fn add(&self, object: Weak<dyn Any + Send + Sync>) -> u32 {
         let mut table = self.table.lock();
         let index = table.free.pop().unwrap_or_else(|| {
             table.all.push(HandleSlot { tag: 0, object: None });
@@ -92,21 +89,21 @@ impl Handles {
     }
 
     /// Lists an object, or its changes, for other processes.
-    pub(crate) fn list(&self, handle: u32, object: ListedObject) {
+    pub fn list(&self, handle: u32, object: ListedObject) {
         let (kind, words) = match object {
             ListedObject::Pd => (EntryKind::Pd, [0; 4]),
             ListedObject::Dm { fd, len } => (EntryKind::Dm, [fd as u64, len, 0, 0]),
             ListedObject::Mr { pd, dm, init: MrInit { addr, length, iova, access } } => {
-                let region = LedgerRegion { pd, dm, rights: to_bits(access), addr, iova, length };
+                let region = LedgerRegion { pd, dm, rights: ledger::to_bits(access), addr, iova, length };
                 (EntryKind::Mr, region.to_words())
             }
         };
-        self.with_ledger(|ledger| ledger.publish(handle & ((1 << INDEX_BITS) - 1), handle, kind, words));
+        self.with_ledger(|own| own.publish(ledger::index(handle), handle, kind, words));
     }
 
     /// Ends a handle: from here on the object can't be imported.
-    pub(crate) fn remove(&self, handle: u32) {
-        let index = handle & ((1 << INDEX_BITS) - 1);
+    pub fn remove(&self, handle: u32) {
+        let index = ledger::index(handle);
         let mut table = self.table.lock();
         let Some(slot) = table.all.get_mut(index as usize).filter(|slot| slot.tag == handle >> INDEX_BITS)
         else {
@@ -119,16 +116,12 @@ impl Handles {
     }
 
     /// The object behind a handle, if it is a `T` and still exists.
-    fn get<T: Any + Send + Sync>(&self, handle: u32) -> Option<Arc<T>> {
+    #[must_use]
+    pub fn get<T: Any + Send + Sync>(&self, handle: u32) -> Option<Arc<T>> {
         let table = self.table.lock();
-        let slot = table.all.get((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
+        let slot = table.all.get(ledger::index(handle) as usize)?;
         let object = slot.object.as_ref().filter(|_| slot.tag == handle >> INDEX_BITS)?.upgrade();
         drop(table);
         object?.downcast().ok()
     }
-}
-
-/// ENOENT, the errno of the kernel for a handle of no object of this kind.
-fn no_such(what: &'static str) -> Error {
-    Error::Os { what, source: io::Error::from_raw_os_error(libc::ENOENT) }
 }

@@ -1,10 +1,26 @@
 //! The list of a context's objects for processes that import it: a sealed memfd that its process writes and others map read-only.
 
 use ferroce_access::{Cookie, SharedMemory};
+use ferroce_mem::MrAccess;
 use ferroce_os::sys;
+use ferroce_types::Error;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// A handle is an index (22 bits) and a tag that changes at each reuse of the index.
+pub(super) const INDEX_BITS: u32 = 22;
+
+/// The index in a handle.
+pub(super) fn index(handle: u32) -> u32 {
+    handle & ((1 << INDEX_BITS) - 1)
+}
+
+/// ENOENT, the errno of the kernel for a handle of no object of this kind.
+#[must_use]
+pub fn no_such(what: &'static str) -> Error {
+    Error::Os { what, source: io::Error::from_raw_os_error(libc::ENOENT) }
+}
 
 /// "Ferroce ledger" and its version.
 const MAGIC: u64 = 0x4665_724c_6467_0002;
@@ -83,6 +99,26 @@ impl LedgerRegion {
         let length = tail & ((1 << RIGHTS_AT) - 1);
         let (pd, dm) = (objects as u32, (objects >> 32) as u32);
         Self { pd, dm, rights: (tail >> RIGHTS_AT) as u16, addr, iova, length }
+    }
+}
+
+const RIGHTS: usize = 4;
+
+/// Rights as bits of a ledger.
+pub(super) fn to_bits(access: MrAccess) -> u16 {
+    let all: [bool; RIGHTS] =
+        [access.local_write, access.remote_write, access.remote_read, access.remote_atomic];
+    all.iter().enumerate().map(|(i, &has)| u16::from(has) << i).sum()
+}
+
+pub(super) fn of_bits(bits: u16) -> MrAccess {
+    let has = |i: u32| bits >> i & 1 == 1;
+    MrAccess {
+        local_write: has(0),
+        remote_write: has(1),
+        remote_read: has(2),
+        remote_atomic: has(3),
+        ..MrAccess::default()
     }
 }
 
@@ -255,5 +291,12 @@ mod tests {
         let same_size = SharedMemory::create(LEN, true).unwrap();
         let fd = sys::duplicate_engine(same_size.fd()).unwrap();
         assert!(OthersLedger::open(fd).is_err());
+    }
+
+    #[test]
+    fn rights_survive_the_ledger() {
+        for bits in 0..1 << RIGHTS {
+            assert_eq!(to_bits(of_bits(bits)), bits);
+        }
     }
 }
