@@ -3,8 +3,8 @@
 use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
 use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status};
 use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
-use ferroce_nic::sys;
 use ferroce_nic::watch::{self, ConnectionManager, TOLD};
+use ferroce_nic::{start, sys};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_types::{Error, HostAddr, Result};
 use ferroce_wire::cm::PortSpace;
@@ -28,7 +28,7 @@ pub(crate) fn manager() -> Result<&'static Manager> {
     if let Some(manager) = current() {
         return Ok(manager);
     }
-    let gsi = Gsi::start(|gsi| {
+    let gsi = Gsi::start(start()?, |gsi| {
         let slot = gsi.host().slots().first().copied().unwrap_or_default();
         let config = Config {
             id_prefix: u32::from(slot) << COMM_ID_BITS,

@@ -3,14 +3,13 @@
 use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
 use crate::fabric;
-use crate::gids::gid_table;
 use ferroce_import::{Exporter, Handles};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Violation;
 use ferroce_queues::{EventQueue, Limits, MAX_CQ, MAX_SRQ};
-use ferroce_types::{AsyncEvent, Error, HostAddr, Result, invalid};
+use ferroce_types::{AsyncEvent, HostAddr, Result, invalid};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -25,6 +24,8 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 pub struct Device {
     info: DeviceInfo,
     index: u32,
+    /// Makes the process's adapter, if it has none.
+    start: fn() -> Result<&'static Adapter>,
 }
 
 /// Limits of the adapter (ibv_query_device(3)). What isn't named here, it doesn't have.
@@ -77,21 +78,11 @@ pub fn limits() -> DeviceLimits {
     }
 }
 
-/// The devices of this process's network namespace; may be empty.
-///
-/// # Errors
-/// The network can't be read, or FERROCE_DEVICES is wrong.
-pub fn devices() -> Result<Vec<Arc<Device>>> {
-    let infos = ferroce_netdev::discover()
-        .map_err(|error| Error::Refused { errno: error.errno(), why: error.to_string() })?;
-    Ok(infos
-        .into_iter()
-        .enumerate()
-        .map(|(index, info)| Arc::new(Device { info, index: index as u32 }))
-        .collect())
-}
-
 impl Device {
+    pub(crate) fn new(info: DeviceInfo, index: u32, start: fn() -> Result<&'static Adapter>) -> Self {
+        Self { info, index, start }
+    }
+
     /// Name, interface and GUID.
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
@@ -102,49 +93,6 @@ impl Device {
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
-    }
-
-    /// Opens the device: joins the host's other processes on UDP port 4791.
-    ///
-    /// # Errors
-    /// EADDRINUSE when a process that doesn't share the port has it; other errors of the system.
-    pub fn open(self: &Arc<Self>) -> Result<Arc<Context>> {
-        self.open_as(None, || Handles::new(&self.info.name))
-    }
-
-    /// Opens the device, for objects of its own or of another context.
-    pub(crate) fn open_as(
-        self: &Arc<Self>,
-        origin: Option<ImportOrigin>,
-        handles: impl FnOnce() -> Handles,
-    ) -> Result<Arc<Context>> {
-        adapter::start()?;
-        let port = PortView {
-            attributes: self.info.port(),
-            hardware_address: self.info.netdev.mac,
-            last_speed: LastSpeed::default(),
-            gids: gid_table(&self.info),
-        };
-        let port = RwLock::new(port);
-        let context = Arc::new(Context {
-            device: self.clone(),
-            port,
-            listening: AtomicU32::new(0),
-            async_events: EventQueue::new()?,
-            failed: AtomicBool::new(false),
-            listener: OnceLock::new(),
-            bad_pkeys: AtomicU32::new(0),
-            bad_qkeys: AtomicU32::new(0),
-            origin,
-            handles: handles(),
-            srqs: AtomicUsize::new(0),
-            cqs: AtomicUsize::new(0),
-        });
-        adapter::register_context(&context);
-        context.catch_up();
-        context.explain_missing_lid();
-        context.adapter()?;
-        Ok(context)
     }
 }
 
@@ -215,6 +163,35 @@ pub fn fail_devices() {
 }
 
 impl Context {
+    /// A context of `device`, with the GID table that the host's processes have of it.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        gids: GidTable,
+        origin: Option<ImportOrigin>,
+        handles: Handles,
+    ) -> Result<Arc<Self>> {
+        let port = PortView {
+            attributes: device.info.port(),
+            hardware_address: device.info.netdev.mac,
+            last_speed: LastSpeed::default(),
+            gids,
+        };
+        Ok(Arc::new(Self {
+            device: device.clone(),
+            port: RwLock::new(port),
+            listening: AtomicU32::new(0),
+            async_events: EventQueue::new()?,
+            failed: AtomicBool::new(false),
+            listener: OnceLock::new(),
+            bad_pkeys: AtomicU32::new(0),
+            bad_qkeys: AtomicU32::new(0),
+            origin,
+            handles,
+            srqs: AtomicUsize::new(0),
+            cqs: AtomicUsize::new(0),
+        }))
+    }
+
     /// The descriptor by which others import it (ibv_import_device(3)); −1 where the system has none for it.
     #[must_use]
     pub fn cmd_fd(&self) -> RawFd {
@@ -279,7 +256,7 @@ impl Context {
     }
 
     /// Takes into account what has changed since the devices were listed. Later changes are reported by the news of the network.
-    fn catch_up(&self) {
+    pub(crate) fn catch_up(&self) {
         let mut port = self.port.write();
         if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
             port.gids.update(&netdev);
@@ -291,7 +268,7 @@ impl Context {
     }
 
     /// A program that addresses by LIDs can't use a port without one: logs, once in each process, why the port has none.
-    fn explain_missing_lid(&self) {
+    pub(crate) fn explain_missing_lid(&self) {
         static TOLD: AtomicBool = AtomicBool::new(false);
         let port = self.port();
         if port.link_layer.is_infiniband()
@@ -319,7 +296,7 @@ impl Context {
     /// # Errors
     /// What kept the process from joining the host's others, or from using an address.
     pub fn adapter(&self) -> Result<&'static Adapter> {
-        let adapter = adapter::start()?;
+        let adapter = (self.device.start)()?;
         let generation = adapter.generation() + 1;
         if self.listening.load(Ordering::Relaxed) == generation {
             return Ok(adapter);

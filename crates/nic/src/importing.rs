@@ -1,7 +1,8 @@
 //! The importing side of contexts: contexts, domains, regions and device memory of another context, in this process or another.
 
 use crate::adapter;
-use crate::device::{Context, ImportOrigin, devices};
+use crate::device::{Context, ImportOrigin};
+use crate::opening::devices;
 use ferroce_host::Host;
 use ferroce_import::{Exporter, Handles, no_such};
 use ferroce_mem::{Dm, Mr, Pd};

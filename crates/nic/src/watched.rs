@@ -5,13 +5,13 @@
 //! together, and then reports the object as busy.
 
 use crate::adapter::{self, Adapter};
+use crate::counted::PAST;
 use crate::owner::OfContext;
 use crate::{Context, Cq, MrInit, Srq};
 use ferroce_access::SharedMemory;
 use ferroce_host::{KIND_WATCH, RequestHandler, Services, frame};
 use ferroce_mem::KeyTable;
 use ferroce_netdev::PortState;
-use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_watch::{
     CompletionQueue, ConnectionManager, Counters, DeviceSnapshot, Process, QueuePair, Region,
@@ -24,27 +24,6 @@ use std::time::{Duration, Instant};
 
 /// How long busy objects are waited for, all together.
 const PATIENCE: Duration = Duration::from_millis(2);
-
-/// Counters that are kept.
-struct Past {
-    /// Of queue pairs that are gone, by device.
-    gone: BTreeMap<String, Counters>,
-    /// Of the queue pairs in the last account, by serial number: the values in that account.
-    told: Option<Arc<BTreeMap<u64, Counters>>>,
-}
-
-static PAST: Mutex<class::PastCounters, Past> = Mutex::new(Past { gone: BTreeMap::new(), told: None });
-
-/// Keeps what a queue pair has counted that is being destroyed.
-#[cold]
-pub(crate) fn keep(context: &Context, counted: &ferroce_proto::Counters) {
-    let (name, counted) = (&context.device().info().name, named(counted));
-    let mut past = PAST.lock();
-    match past.gone.get_mut(name) {
-        Some(kept) => kept.add(&counted),
-        None => drop(past.gone.insert(name.clone(), counted)),
-    }
-}
 
 /// Answers processes that watch this one.
 pub(crate) fn register(services: &Services) {
@@ -238,34 +217,6 @@ fn rights(init: &MrInit) -> String {
         (access.on_demand, "on-demand"),
     ];
     all.iter().filter(|(granted, _)| *granted).map(|(_, name)| *name).collect::<Vec<_>>().join(",")
-}
-
-/// A queue pair's counters by the names that Linux gives them.
-pub(crate) fn named(counted: &ferroce_proto::Counters) -> Counters {
-    Counters {
-        sent_pkts: counted.requests_sent + counted.responses_sent,
-        rcvd_pkts: counted.packets_received,
-        duplicate_request: counted.duplicates,
-        out_of_seq_request: counted.out_of_order,
-        rcvd_rnr_err: counted.rnr_naks,
-        send_rnr_err: counted.rnr_naks_sent,
-        rcvd_seq_err: counted.seq_naks,
-        retry_exceeded_err: counted.retries_exceeded,
-        retry_rnr_exceeded_err: counted.rnr_retries_exceeded,
-        completer_retry_err: counted.timeouts,
-        rdma_sends: counted.requests_ended,
-        rdma_recvs: counted.messages_received,
-        implied_nak_seq_err: counted.implied_naks,
-        rp_cnp_handled: counted.cnps,
-        rcvd_err: counted.malformed
-            + counted.wrong_state
-            + counted.pkey_violations
-            + counted.qkey_violations
-            + counted.dropped_messages,
-        sent_bytes: counted.bytes_posted,
-        rcvd_bytes: counted.bytes_received,
-        ..Counters::default()
-    }
 }
 
 #[cfg(test)]

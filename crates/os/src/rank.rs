@@ -43,7 +43,7 @@ classes! {
     CmDevices: "capi/rdmacm/src/devices.rs", "the devices that ids have opened, and their default domains";
     CheckedTurn: "capi/ibverbs/src/check/watch.rs", "the thread that polls a completion queue, for the checker";
     Checked: "capi/ibverbs/src/check/watch.rs", "what is outstanding on a queue pair or a shared receive queue, for the checker; held while requests are posted";
-    Starting: "nic/src/adapter/mod.rs", "the making of the adapter";
+    Starting: "nic/src/opening.rs", "the making of the adapter";
     NetworkMonitor: "nic/src/adapter/network.rs", "changes of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";
     SocketReader: "udp/src/endpoint.rs", "the reader of a RoCE socket";
@@ -129,7 +129,7 @@ classes! {
     GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";
     ConnectManager: "connect/src/manager.rs", "the communication manager of this process";
     Connections: "connect/src/state.rs", "connections, ports and their events";
-    PastCounters: "nic/src/watched.rs", "counters of destroyed queue pairs, and the last values of the others";
+    PastCounters: "nic/src/counted.rs", "counters of destroyed queue pairs, and the last values of the others";
     Tracer: "nic/src/traced.rs", "the processes that trace this one, and the recorded messages";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that were returned to programs";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";

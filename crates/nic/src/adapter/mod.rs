@@ -4,7 +4,6 @@
 //! that the process has made; threads' buffers; news of the network.
 //! Out of here: which threads make progress and when (`engine`), which way leads to a QP (`fabric`), verbs objects.
 
-mod handler;
 mod network;
 mod registry;
 mod work;
@@ -14,29 +13,20 @@ pub(crate) use work::ThreadBuffers;
 
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::frames;
-use crate::gids;
-use crate::gsi::{self, GsiState};
-use crate::listed_regions::ListedRegions;
+use crate::gsi::GsiState;
 use crate::numbers::{QpTable, SrqTable};
-use crate::path_mtu;
 use crate::qp::Qp;
 use crate::settings;
-use crate::traced::{self, Tracing};
-use crate::watched;
-use crate::xrc::{self, Connections};
-use ferroce_access::copy;
-use ferroce_engine::{Loop, Pool, Thread, WaitPlan};
+use crate::traced::Tracing;
+use crate::xrc::Connections;
+use ferroce_engine::{Loop, Pool, WaitPlan};
 use ferroce_host::Host;
 use ferroce_hostlink::{LinkWithWork, Links};
-use ferroce_mem::KeyTable;
-use ferroce_os::{
-    fork::{self, ChildStep, InChild},
-    sync::{Global, Mutex, class},
-    sys,
-};
+use ferroce_os::{fork::InChild, sync::Global};
 use ferroce_queues::Cq;
 use ferroce_types::{Instant, Result};
 use network::NetworkMonitor;
+pub(crate) use network::NetworkSource;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -72,7 +62,6 @@ impl std::fmt::Debug for Adapter {
 }
 
 static CURRENT: Global<Adapter> = Global::new();
-static STARTING: Mutex<class::Starting, ()> = Mutex::new(());
 
 /// The adapter of this process, if it has one.
 #[inline]
@@ -81,7 +70,7 @@ pub(crate) fn current() -> Option<&'static Adapter> {
 }
 
 /// In the child of a fork, where the adapter's threads and descriptors aren't. The adapter is left as it is.
-fn forget_after_fork(child: &InChild) {
+pub(crate) fn forget_after_fork(child: &InChild) {
     CURRENT.clear();
     registry::free_critical_regions(child);
     if let Some(qps) = frames::frame_qps() {
@@ -90,76 +79,38 @@ fn forget_after_fork(child: &InChild) {
     ferroce_mem::forget_requests_after_fork(child);
 }
 
-/// The adapter of this process; the first call makes it.
-///
-/// # Errors
-/// What kept the process from joining the host's others.
-pub(crate) fn start() -> Result<&'static Adapter> {
-    if let Some(adapter) = current() {
-        return Ok(adapter);
+impl Adapter {
+    /// An adapter without sources, services and a thread.
+    ///
+    /// # Errors
+    /// What kept the process from joining the host's others.
+    pub(crate) fn new() -> Result<Self> {
+        let taps = Taps::from_env();
+        let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
+        let captured = taps.is_some_and(Taps::has_capture);
+        let links = Links::new(lossless, captured, settings::allows_copies())?;
+        Ok(Self {
+            engine: Loop::new()?,
+            host: Host::join_trusting(settings::trust())?,
+            addresses: Addresses::default(),
+            multicast: Multicast::default(),
+            qps: QpTable::default(),
+            srqs: SrqTable::default(),
+            xrc: Connections::new()?,
+            works: Pool::default(),
+            taps,
+            links,
+            forwarding: Forwarding::default(),
+            has_arrived: AtomicBool::new(false),
+            network: NetworkMonitor::open(),
+            gsi: GsiState::default(),
+            tracing: Tracing::default(),
+        })
     }
-    let _starting = STARTING.lock();
-    if let Some(adapter) = current() {
-        return Ok(adapter);
-    }
-    fork::install();
-    fork::register(ChildStep::Engine, forget_after_fork);
-    fork::protect_engine_fds();
-    copy::choose(settings::way_of_copies());
-    let taps = Taps::from_env();
-    let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
-    let captured = taps.is_some_and(Taps::has_capture);
-    let links = Links::new(lossless, captured, settings::allows_copies())?;
-    KeyTable::global().list_in(&ListedRegions);
-    if settings::is_strict() {
-        KeyTable::global().tell_keys_apart();
-        if let Some(adapter) = settings::limits_of() {
-            adapter.choose();
-        }
-    }
-    let adapter = Box::new(Adapter {
-        engine: Loop::new()?,
-        host: Host::join_trusting(settings::trust())?,
-        addresses: Addresses::default(),
-        multicast: Multicast::default(),
-        qps: QpTable::default(),
-        srqs: SrqTable::default(),
-        xrc: Connections::new()?,
-        works: Pool::default(),
-        taps,
-        links,
-        forwarding: Forwarding::default(),
-        has_arrived: AtomicBool::new(false),
-        network: NetworkMonitor::open(),
-        gsi: GsiState::default(),
-        tracing: Tracing::default(),
-    });
-    let services = adapter.host.services();
-    adapter.links.register(services);
-    xrc::register(services);
-    gids::register(services);
-    path_mtu::register(services);
-    ferroce_import::register(services, settings::allows_copies());
-    gsi::register(services);
-    watched::register(services);
-    traced::register(services);
-    adapter.watch_network()?;
-    adapter.engine.watch_control(adapter.host.poll_fd())?;
-    adapter.engine.watch_control(adapter.xrc.poll_fd())?;
-    adapter.watch_links()?;
-    let thread = Thread::start()?;
-    // An error before this line drops the adapter; from here on it stays until the process ends.
-    let adapter: &'static Adapter = Box::leak(adapter);
-    thread.drive(adapter);
-    CURRENT.set(adapter);
-    sys::tell_of_ends(wake_background_thread);
-    Ok(adapter)
-}
 
-/// The background thread looks whether the program has ended.
-fn wake_background_thread() {
-    if let Some(adapter) = current() {
-        adapter.engine.wake_for(ferroce_os::clock::now());
+    /// It is the process's from here on, until a fork.
+    pub(crate) fn make_current(&'static self) {
+        CURRENT.set(self);
     }
 }
 

@@ -27,7 +27,7 @@ impl NetworkMonitor {
 }
 
 /// The network as a source.
-pub(super) struct NetworkSource(pub(super) &'static Adapter);
+pub(crate) struct NetworkSource(pub(crate) &'static Adapter);
 
 impl Source for NetworkSource {
     fn serve(&self) {
@@ -42,7 +42,7 @@ impl Adapter {
     ///
     /// # Errors
     /// The system refused.
-    pub(super) fn watch_network(&self) -> Result<()> {
+    pub(crate) fn watch_network(&self) -> Result<()> {
         match &self.network.monitor {
             Some(monitor) => self.engine.watch_control(monitor.lock().fd()),
             None => Ok(()),

@@ -192,12 +192,14 @@ impl GsiState {
 pub struct Gsi(&'static Adapter);
 
 impl Gsi {
-    /// QP 1 of this process, whose connections `make` makes the manager for: once in a process, and again after a fork.
+    /// QP 1 of `adapter`, whose connections `make` makes the manager for: once in a process, and again after a fork.
     ///
     /// # Errors
-    /// What kept the adapter from being made.
-    pub fn start(make: impl FnOnce(Self) -> Arc<dyn CommunicationManager>) -> Result<Self> {
-        let adapter = adapter::start()?;
+    /// The system refused.
+    pub fn start(
+        adapter: &'static Adapter,
+        make: impl FnOnce(Self) -> Arc<dyn CommunicationManager>,
+    ) -> Result<Self> {
         let gsi = Self(adapter);
         adapter.gsi.manager.get_or_init(|| {
             adapter.gsi.due.store(u64::MAX, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::namespace::in_namespace;
+use crate::start;
 use ferroce_wire::cm::CommIds;
 use std::net::Ipv4Addr;
 use std::sync::Barrier;
@@ -46,7 +47,8 @@ fn the_last_message_of_a_process_comes_before_its_end() {
     in_namespace("gsi::tests::the_last_message_of_a_process_comes_before_its_end", || {
         let (note, noted) = channel();
         let goes_on = Arc::new(Barrier::new(2));
-        let Gsi(adapter) = Gsi::start(|_| Arc::new(NotingManager(note, goes_on.clone()))).unwrap();
+        let Gsi(adapter) =
+            Gsi::start(start().unwrap(), |_| Arc::new(NotingManager(note, goes_on.clone()))).unwrap();
         let here = HostAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
         let own = u32::from(*adapter.host.slots().first().unwrap()) << COMM_ID_BITS;
         let send = |local| {

@@ -13,8 +13,8 @@ use super::xrc_target::XrcTargetSlot;
 use super::{LockedQp, Qp, ReceiveCompletions, next_connection};
 use crate::Context;
 use crate::adapter;
+use crate::counted;
 use crate::owner::OfContext as _;
-use crate::watched;
 use crate::xrc::Domain;
 use ferroce_engine::{Deadline, Queued};
 use ferroce_mem::{Pd, QueueKind, ring_for};
@@ -255,7 +255,7 @@ impl Qp {
         let turn = self.wait_for_turn()?;
         self.unlist()?;
         self.stop_traffic().inspect_err(|_| self.list_again())?;
-        watched::keep(&self.context(), &self.counters());
+        counted::keep(self.pd.owner().device_name(), &self.counters());
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         adapter::unregister_qp(self);

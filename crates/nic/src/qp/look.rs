@@ -1,7 +1,7 @@
 //! What a queue pair shows to those who watch the process.
 
 use super::{LockedQp, Path, Qp, operation_of_request, state_of};
-use crate::watched::named;
+use crate::counted::named;
 use ferroce_os::clock;
 use ferroce_queues::Cq;
 use ferroce_types::QpState;

@@ -60,7 +60,6 @@ use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
 use kept::KeptOfQp;
 use observers::Observers;
-pub(crate) use observers::TraceLevel;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use unacked_pace::UnackedPace;

@@ -2,7 +2,7 @@
 
 use super::{Qp, operation_of_request};
 use crate::ah::Ah;
-use crate::traced::Noted;
+use crate::traced::{Noted, TraceLevel};
 use ferroce_proto::SendWr;
 use ferroce_queues::{CompCntr, CountedOp, QpCntrs};
 use ferroce_types::{Completion, Result, WcOpcode, WcStatus};
@@ -15,14 +15,6 @@ const COUNTED: u8 = 1;
 const TRACED: u8 = 2;
 /// … and only those that end with an error.
 const ERRORS: u8 = 4;
-
-/// Which messages are noted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TraceLevel {
-    None,
-    Errors,
-    All,
-}
 
 impl TraceLevel {
     fn bits(self) -> u8 {

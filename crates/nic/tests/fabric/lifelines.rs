@@ -72,7 +72,7 @@ fn wait_for(fd: &EngineFd) {
 /// Has this process follow the holder of [`SLOT`]; what is received are the slots of processes that are gone.
 fn follow() -> Receiver<u16> {
     let (tell, told) = channel();
-    let gsi = Gsi::start(|_| Arc::new(Manager(tell))).unwrap();
+    let gsi = Gsi::start(ferroce_nic::start().unwrap(), |_| Arc::new(Manager(tell))).unwrap();
     assert!(gsi.follow(address("127.0.0.1"), u32::from(SLOT) << COMM_ID_BITS));
     told
 }
@@ -117,7 +117,7 @@ fn a_process_whose_name_goes_with_its_lifeline_is_gone() {
 fn a_process_that_dies_before_its_lifeline_is_kept_is_gone() {
     in_namespace("lifelines::a_process_that_dies_before_its_lifeline_is_kept_is_gone", || {
         let (tell, told) = channel();
-        let gsi = Gsi::start(|_| Arc::new(Manager(tell))).unwrap();
+        let gsi = Gsi::start(ferroce_nic::start().unwrap(), |_| Arc::new(Manager(tell))).unwrap();
         let own = gsi.host().slots()[0];
         let name = AbstractName::new(&format!("ferroce-2-slot-{own}"));
         // Some of them die before the connection is accepted.
@@ -214,7 +214,7 @@ fn a_process_answers_that_it_keeps_a_lifeline_only_if_it_does() {
             return;
         }
         let (tell, _told) = channel();
-        let gsi = Gsi::start(|_| Arc::new(Manager(tell))).unwrap();
+        let gsi = Gsi::start(ferroce_nic::start().unwrap(), |_| Arc::new(Manager(tell))).unwrap();
         let own = AbstractName::new(&format!("ferroce-2-slot-{}", gsi.host().slots()[0]));
         let kept: Vec<_> = (0..MOST).map(|_| ask_this_process(&own)).collect();
         assert!(kept.iter().all(|(_, answer)| *answer == Some(frame::GRANTED)));

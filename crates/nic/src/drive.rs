@@ -1,13 +1,12 @@
 //! What the progress engine drives: all sources of the process, its queue pairs, its completion queues' late events.
 
-use super::network::NetworkSource;
-use super::{Adapter, contexts, qps_of};
+use crate::adapter::{Adapter, NetworkSource, contexts, qps_of};
 use crate::device::fail_devices;
 use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
 use crate::frames::{FrameSource, frame_qps};
 use crate::gsi::GsiSource;
 use crate::qp::{HELD_UP, Qp};
-use crate::traced::TraceSource;
+use crate::tracer::TraceSource;
 use crate::xrc::XrcSource;
 use ferroce_engine::{Handler, Loop, Source};
 use ferroce_queues::Cq;
@@ -94,7 +93,8 @@ mod tests {
 
     #[test]
     fn queue_pairs_fail_in_a_second_together_though_threads_are_held_up_in_some() {
-        const NAME: &str = "adapter::handler::tests::queue_pairs_fail_in_a_second_together_though_threads_are_held_up_in_some";
+        const NAME: &str =
+            "drive::tests::queue_pairs_fail_in_a_second_together_though_threads_are_held_up_in_some";
         in_namespace(NAME, || {
             let context = open();
             let sides = [(); 21].map(|()| Side::new(&context, Service::Rc, 64));
