@@ -3,6 +3,7 @@
 use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
 use crate::fabric;
+use crate::numbers::MAX_QP;
 use ferroce_import::{Exporter, Handles};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
@@ -14,8 +15,6 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Queue pairs a process may have.
-pub const MAX_QP: u32 = 65_536;
 /// Longest message: 2 GiB (IBTA 9.7.1.1: 2^31 bytes).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 

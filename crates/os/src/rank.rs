@@ -71,9 +71,9 @@ classes! {
     RunQueue: "engine/src/handoff/run_queue.rs", "jobs with more to do";
     ReceiveQueue: "nic/src/qp/mod.rs", "a receive queue";
     Deadlines: "engine/src/handoff/deadlines.rs", "timers";
-    SrqNumbers: "nic/src/numbers/srqs.rs", "shared receive queues by number";
+    SrqNumbers: "nic/src/xrc/srq_numbers.rs", "shared receive queues by number";
     Srq: "queues/src/recv/mod.rs", "a shared receive queue";
-    QpNumbers: "nic/src/numbers/qps.rs", "queue pairs by number";
+    QpNumbers: "nic/src/numbers.rs", "queue pairs by number";
     Listeners: "nic/src/fabric/addresses.rs", "how many queue pairs listen at an address";
     Pace: "nic/src/fabric/addresses.rs", "the pace towards a socket of a peer";
     WorkPool: "engine/src/pool.rs", "buffers of threads at work";

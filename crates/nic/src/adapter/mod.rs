@@ -14,11 +14,11 @@ pub(crate) use work::ThreadBuffers;
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::frames;
 use crate::gsi::GsiState;
-use crate::numbers::{QpTable, SrqTable};
+use crate::numbers::QpTable;
 use crate::qp::Qp;
 use crate::settings;
 use crate::traced::Tracing;
-use crate::xrc::Connections;
+use crate::xrc::{Connections, SrqTable};
 use ferroce_engine::{Loop, Pool, WaitPlan};
 use ferroce_host::Host;
 use ferroce_hostlink::{LinkWithWork, Links};
@@ -39,7 +39,7 @@ pub struct Adapter {
     pub(crate) host: Arc<Host>,
     pub(crate) addresses: Addresses,
     pub(crate) multicast: Multicast,
-    pub(crate) qps: QpTable,
+    qps: QpTable<Qp>,
     pub(crate) srqs: SrqTable,
     /// Connections of XRC targets with other processes.
     pub(crate) xrc: Connections,
@@ -176,6 +176,52 @@ impl Adapter {
     /// A number is of one of this process's slots.
     pub(crate) fn owns(&self, number: u32) -> bool {
         self.host.owns(number)
+    }
+
+    /// Gives a new QP a number.
+    ///
+    /// # Errors
+    /// ENOMEM when the device's QPs or the host's slots are used up.
+    pub(crate) fn add_qp(&self, make: impl FnOnce(u32) -> Arc<Qp>) -> Result<Arc<Qp>> {
+        self.qps.add(|is_known| self.one_more_slot(is_known), make)
+    }
+
+    /// Gives a number to a QP or queue for which no packets come.
+    ///
+    /// # Errors
+    /// ENOMEM when the device's QPs or the host's slots are used up.
+    pub fn reserve_qpn(&self) -> Result<u32> {
+        self.qps.reserve(|is_known| self.one_more_slot(is_known))
+    }
+
+    /// A slot of this process that isn't known.
+    fn one_more_slot(&self, is_known: &dyn Fn(u16) -> bool) -> Result<u16> {
+        let fresh = self.host.slots().into_iter().find(|&slot| !is_known(slot));
+        let slot = match fresh {
+            Some(slot) => slot,
+            None => self.host.claim_slot()?,
+        };
+        if let Some(directory) = self.links.own() {
+            directory.add_slot(slot);
+        }
+        self.watch_slots()?;
+        Ok(slot)
+    }
+
+    /// Frees the number of a QP, if the number is this QP's.
+    pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
+        self.qps.remove(qp);
+    }
+
+    /// Frees a number that [`Adapter::reserve_qpn`] has given.
+    pub fn free_qpn(&self, qpn: u32) {
+        self.qps.free(qpn);
+    }
+
+    /// The QP with this number, if it is of this process.
+    #[inline]
+    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        self.qps.get(qpn)
     }
 
     /// Runs `f` with a set of buffers, then takes what `f` has sent to QPs of this process.

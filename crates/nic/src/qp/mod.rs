@@ -47,6 +47,7 @@ pub(crate) use xrc_backlog::Lost;
 
 use crate::adapter::Adapter;
 use crate::ah::Ah;
+use crate::numbers::HasQpn;
 use crate::xrc::Domain;
 use burst::Burst;
 use fabric::Listing;
@@ -158,6 +159,13 @@ pub struct Qp {
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Qp").field("qpn", &self.qpn).field("service", &self.service).finish_non_exhaustive()
+    }
+}
+
+impl HasQpn for Qp {
+    #[inline]
+    fn qpn(&self) -> u32 {
+        self.qpn
     }
 }
 

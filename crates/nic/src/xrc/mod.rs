@@ -8,6 +8,7 @@ mod message;
 mod remote;
 mod serve;
 mod srq;
+mod srq_numbers;
 
 pub(crate) use connections::{ConnectError, Connections, SrqProcess, XrcSource, grant_handle, send_event};
 pub(crate) use message::{Hello, ReadRange};
@@ -23,6 +24,7 @@ use ferroce_queues::{Cq, Unacked};
 use ferroce_types::{Error, Result, Users, invalid};
 use ferroce_wire::Service;
 use remote::Remote;
+pub(crate) use srq_numbers::SrqTable;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Numbers of the SRQs of XRC domains. They are made as QPNs are, of a slot of this process and an index, but are a
 //! namespace of their own.
 
+use super::{Domain, Xrcd};
 use crate::adapter::Adapter;
-use crate::xrc::{Domain, Xrcd};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_queues::Srq;
 use ferroce_types::{Error, QPNS_PER_SLOT, Result, first_qpn};
