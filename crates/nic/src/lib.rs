@@ -27,6 +27,7 @@ mod gids;
 pub mod gsi;
 mod importing;
 mod listed_regions;
+mod mads;
 mod numbers;
 mod opening;
 mod owner;

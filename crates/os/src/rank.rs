@@ -123,10 +123,10 @@ classes! {
     LinkList: "hostlink/src/links.rs", "the links";
     InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
-    Lifelines: "nic/src/gsi/lifelines.rs", "connections that end with another process";
-    AtPorts: "nic/src/gsi/at_ports.rs", "connections over which requests went that may be unread";
-    GsiPassOn: "nic/src/gsi/pass_on.rs", "MADs for other processes that have too much to read";
-    GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";
+    Lifelines: "nic/src/mads/mod.rs", "connections that end with another process";
+    AtPorts: "nic/src/mads/mod.rs", "connections over which requests went that may be unread";
+    GsiPassOn: "nic/src/mads/pass_on.rs", "MADs for other processes that have too much to read";
+    GsiInbox: "nic/src/mads/mod.rs", "MADs that wait for the communication manager";
     ConnectManager: "connect/src/manager.rs", "the communication manager of this process";
     Connections: "connect/src/state.rs", "connections, ports and their events";
     PastCounters: "nic/src/counted.rs", "counters of destroyed queue pairs, and the last values of the others";

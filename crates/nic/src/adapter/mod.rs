@@ -13,7 +13,7 @@ pub(crate) use work::ThreadBuffers;
 
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::frames;
-use crate::gsi::GsiState;
+use crate::mads::GsiState;
 use crate::numbers::QpTable;
 use crate::qp::Qp;
 use crate::settings;

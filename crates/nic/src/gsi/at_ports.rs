@@ -5,20 +5,16 @@
 //! looked at in their order, so what went over earlier ones has been seen to then, too. If the connection ends before, the process or the
 //! port is gone, and the requests are asked again.
 
-use super::{GsiSource, PendingInput};
+use super::GsiSource;
 use crate::adapter::Adapter;
+use crate::mads::PendingInput;
 use ferroce_host::AtPort;
-use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Ports at most where this process knows of requests that no process has seen to. Of more, the ones asked first are asked again in their time only.
 const MOST: usize = 256;
-
-/// The last connection to each port.
-#[derive(Default)]
-pub(super) struct AtPorts(Mutex<class::AtPorts, VecDeque<AtPort>>);
 
 impl Adapter {
     /// Keeps a connection over which a request went.

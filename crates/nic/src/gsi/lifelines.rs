@@ -9,14 +9,14 @@
 
 use super::GsiSource;
 use crate::adapter::{self, Adapter};
+use crate::mads::Lifeline;
 use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_os::clock;
-use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::first_qpn;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Kind of the requests that ask for nothing but the connection. The sender's slot follows, two bytes.
@@ -28,47 +28,12 @@ const QUESTIONS: u8 = 100;
 /// After so long a process is asked again that had too many waiting, or kept no more.
 const LATER: Duration = Duration::from_millis(100);
 
-/// A connection that ends with the process at its other end.
-struct Lifeline {
-    /// `None`: the process keeps none for now.
-    connection: Option<EngineFd>,
-    /// Of the process at the other end.
-    slot: u16,
-    /// How often the process has been asked; 0: it has the connection, so the end of that is its own.
-    asked: u8,
-}
-
 /// What lifelines that have ended mean for the processes that had these slots.
 #[derive(Default)]
 pub(super) struct EndedLifelines {
     pub(super) gone: Vec<u16>,
     /// They may be there; with how often they have been asked.
     pub(super) unheard: Vec<(u16, u8)>,
-}
-
-/// The lifelines of this process.
-pub(super) struct Lifelines {
-    all: Mutex<class::Lifelines, Vec<Lifeline>>,
-    /// When those are asked for that couldn't be had; `u64::MAX`: there are none.
-    later: AtomicU64,
-}
-
-impl Default for Lifelines {
-    fn default() -> Self {
-        Self { all: Mutex::default(), later: AtomicU64::new(u64::MAX) }
-    }
-}
-
-impl Lifelines {
-    /// Some couldn't be asked for yet.
-    pub(super) fn are_missing(&self) -> bool {
-        self.next() != u64::MAX
-    }
-
-    /// When there is something to do, in ns.
-    pub(super) fn next(&self) -> u64 {
-        self.later.load(Ordering::Acquire)
-    }
 }
 
 struct Followed;

@@ -10,58 +10,37 @@
 
 mod at_ports;
 mod lifelines;
-mod pass_on;
 #[cfg(test)]
 mod tests;
 
+pub use crate::mads::CommunicationManager;
 pub(crate) use lifelines::register;
 
 use crate::adapter::{self, Adapter};
 use crate::ah::{Path, ResolvedAv};
 use crate::fabric::is_of_this_host;
-use at_ports::AtPorts;
+use crate::mads::{Attempt, Kept, PACKET_LEN, PendingInput, UnreadMad};
 use ferroce_cm::{AddressedMad, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
-use ferroce_os::sync::{Mutex, class};
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
 use ferroce_types::{Datagram, HostAddr, Instant, Result, Unreachable, slot_of};
 use ferroce_udp::{OutgoingTap as _, send_alone};
-use ferroce_watch::ConnectionManager;
 use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, RejectReason, ServiceId};
 use ferroce_wire::icrc::Flow;
-use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
-use lifelines::Lifelines;
-use pass_on::{Attempt, Kept, PassOn};
-use std::collections::VecDeque;
+use ferroce_wire::{Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// MADs that wait for the communication manager; further ones are lost, as on a wire.
 const MOST_WAITING: usize = 8192;
-/// Bytes of a MAD's packet.
-const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
 /// The low bits of a communication ID: the high ones are a slot.
 pub const COMM_ID_BITS: u32 = 20;
 /// A P_Key without its membership bit.
 const DEFAULT_PKEY: u16 = 0x7fff;
-
-/// The manager of a process's connections.
-pub trait CommunicationManager: Send + Sync {
-    /// MADs have come, or the time of [`Gsi::set_alarm`] has come. One call at a time, by a thread that makes progress and
-    /// holds no lock.
-    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
-
-    /// What is shown of its listeners and connections; `None` while another thread is at work there.
-    fn try_look(&self) -> Option<ConnectionManager>;
-
-    /// The process of this host is gone that had a slot, and that was [followed](Gsi::follow). `None`: a process, or a port of one, is gone
-    /// that hasn't read a request.
-    fn gone(&self, slot: Option<u16>);
-}
 
 /// What has become of a MAD that was sent.
 #[derive(Clone, Debug)]
@@ -138,52 +117,6 @@ impl MadReceiver {
                 host.deliver_to_port(space.number(), port, address, packets, from_network)
             }
         }
-    }
-}
-
-/// The packet of a MAD that its receiver hasn't had room for.
-struct UnreadMad {
-    /// Without its bytes.
-    datagram: Datagram<'static>,
-    bytes: [u8; PACKET_LEN],
-    from_network: bool,
-}
-
-impl UnreadMad {
-    fn datagram(&self) -> Datagram<'_> {
-        Datagram { bytes: &self.bytes, ..self.datagram }
-    }
-}
-
-/// What has come, in order.
-enum PendingInput {
-    ForManager(AddressedMad),
-    /// The answer to one without a receiver.
-    Answer(AddressedMad),
-    /// The process that had this slot is gone: its messages come before. `None`: a port is gone, with a request that hasn't been read.
-    Gone(Option<u16>),
-}
-
-/// The adapter's part of QP 1.
-#[derive(Default)]
-pub(crate) struct GsiState {
-    manager: OnceLock<Arc<dyn CommunicationManager>>,
-    inbox: Mutex<class::GsiInbox, VecDeque<PendingInput>>,
-    has_mads: AtomicBool,
-    /// A thread does what is to be done.
-    at_work: AtomicBool,
-    /// When the manager has something to do.
-    due: AtomicU64,
-    psn: AtomicU32,
-    lifelines: Lifelines,
-    at_ports: AtPorts,
-    pass_on: PassOn<Destination, UnreadMad>,
-}
-
-impl GsiState {
-    /// Packets for QP 1 are read here.
-    pub(crate) fn is_read(&self) -> bool {
-        self.manager.get().is_some()
     }
 }
 

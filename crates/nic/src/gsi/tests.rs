@@ -3,6 +3,7 @@
 use super::*;
 use crate::namespace::in_namespace;
 use crate::start;
+use ferroce_watch::ConnectionManager;
 use ferroce_wire::cm::CommIds;
 use std::net::Ipv4Addr;
 use std::sync::Barrier;

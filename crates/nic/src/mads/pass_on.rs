@@ -28,7 +28,7 @@ const MOST_DESTINATIONS: usize = 256;
 
 /// What has become of an attempt to send MADs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Attempt {
+pub(crate) enum Attempt {
     Sent,
     /// The destination has too much to read.
     Busy,
@@ -37,10 +37,10 @@ pub(super) enum Attempt {
 }
 
 /// A MAD that is kept.
-pub(super) struct Kept<M> {
-    pub(super) mad: M,
+pub(crate) struct Kept<M> {
+    pub(crate) mad: M,
     /// When it is given up.
-    pub(super) until: Instant,
+    pub(crate) until: Instant,
 }
 
 /// MADs for one destination, oldest first.
@@ -121,7 +121,7 @@ impl<D: Copy + Ord, M> Queues<D, M> {
 }
 
 /// What is kept.
-pub(super) struct PassOn<D, M> {
+pub(crate) struct PassOn<D, M> {
     queues: Mutex<class::GsiPassOn, Queues<D, M>>,
     /// When there is something to do; `u64::MAX`: there is nothing.
     due: AtomicU64,
@@ -135,7 +135,7 @@ impl<D, M> Default for PassOn<D, M> {
 
 impl<D: Copy + Ord, M> PassOn<D, M> {
     /// Keeps a MAD, until then if it was kept before. When [`PassOn::try_again`] has something to do, if that isn't known.
-    pub(super) fn keep(&self, to: D, mad: M, until: Option<Instant>, now: Instant) -> Option<Instant> {
+    pub(crate) fn keep(&self, to: D, mad: M, until: Option<Instant>, now: Instant) -> Option<Instant> {
         let kept = Kept { mad, until: until.unwrap_or(now.after(PATIENCE)) };
         let mut queues = self.queues.lock();
         queues.push(to, kept, now);
@@ -145,7 +145,7 @@ impl<D: Copy + Ord, M> PassOn<D, M> {
     }
 
     /// When there is something to do; `u64::MAX` for never.
-    pub(super) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.due.load(Ordering::Acquire)
     }
 
@@ -157,7 +157,7 @@ impl<D: Copy + Ord, M> PassOn<D, M> {
 
     /// Tries again what is due, some of it: the MADs of each destination in turn, as many as fit a message. `send` is called without a
     /// lock. MADs whose destination is gone are handed to `gone`. When to call this again.
-    pub(super) fn try_again(
+    pub(crate) fn try_again(
         &self,
         now: Instant,
         mut send: impl FnMut(&D, &[&M]) -> Attempt,
