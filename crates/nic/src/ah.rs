@@ -1,8 +1,8 @@
 //! Address handles (ibv_create_ah(3)) and the paths that addresses lead to.
 
 use crate::adapter::Adapter;
+use crate::device::OfContext as _;
 use crate::fabric::PeerSocket;
-use crate::owner::OfContext as _;
 use crate::qp::{AddressVector, check_av, limit_of};
 use ferroce_hostlink::Link;
 use ferroce_mem::Pd;

@@ -30,7 +30,6 @@ mod listed_regions;
 mod mads;
 mod numbers;
 mod opening;
-mod owner;
 pub mod path_mtu;
 mod poll;
 mod poller;
@@ -52,7 +51,7 @@ use ferroce_tests::inside as namespace;
 pub use adapter::{Adapter, prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
-pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, fail_devices, limits};
+pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, OfContext, fail_devices, limits};
 pub use ending::{come_back_to_network, has_network, leave_network};
 pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
@@ -68,7 +67,6 @@ pub use ferroce_queues::{
 pub use frames::{FrameQps, drive_frames};
 pub use gids::gid_table;
 pub use opening::{devices, start};
-pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
 pub use qp::{Poster, Qp, wait_for_work};
 pub use xrc::{XrcTarget, Xrcd};

@@ -6,7 +6,7 @@
 
 use crate::adapter::{self, Adapter};
 use crate::counted::PAST;
-use crate::owner::OfContext;
+use crate::device::OfContext;
 use crate::{Context, Cq, MrInit, Srq};
 use ferroce_access::SharedMemory;
 use ferroce_host::{KIND_WATCH, RequestHandler, Services, frame};

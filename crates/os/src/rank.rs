@@ -94,7 +94,7 @@ classes! {
     Attendance: "host/src/attendance.rs", "sockets that are read for other users";
     SocketGroups: "host/src/process.rs", "the groups of sockets by address";
     Registry: "nic/src/adapter/registry.rs", "all objects of the process";
-    Port: "nic/src/device.rs", "a context's GID table and port";
+    Port: "nic/src/device/mod.rs", "a context's GID table and port";
     GuestsTimer: "host/src/process.rs", "the timer of guest processes";
     LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
     LinkTx: "hostlink/src/link/mod.rs", "the writer of a link's ring";

@@ -2,7 +2,7 @@
 //! GIDs everywhere, LIDs too where ports are InfiniBand.
 
 use crate::Context;
-use crate::owner::OfContext as _;
+use crate::device::OfContext as _;
 use crate::qp::AddressVector;
 use ferroce_mem::Pd;
 use ferroce_netdev::{LinkLayer, MULTICAST_LIDS, ip_of, why_no_lid};

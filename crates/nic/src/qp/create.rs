@@ -14,7 +14,7 @@ use super::{LockedQp, Qp, ReceiveCompletions, next_connection};
 use crate::Context;
 use crate::adapter;
 use crate::counted;
-use crate::owner::OfContext as _;
+use crate::device::OfContext as _;
 use crate::xrc::Domain;
 use ferroce_engine::{Deadline, Queued};
 use ferroce_mem::{Pd, QueueKind, ring_for};

@@ -3,7 +3,7 @@
 use super::unread::UnreadRecords;
 use super::{LockedQp, Path, Qp, QpAttr, attr, mask};
 use crate::adapter::ThreadBuffers;
-use crate::owner::OfContext as _;
+use crate::device::OfContext as _;
 use ferroce_hostlink::{self, Link, ListedQp, PeerAccess};
 use ferroce_queues::QpCntrs;
 use ferroce_types::{Instant, QpState, Result, invalid};

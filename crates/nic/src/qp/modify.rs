@@ -3,7 +3,7 @@
 use super::unread::UnreadRecords;
 use super::{LockedQp, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
 use crate::adapter;
-use crate::owner::OfContext as _;
+use crate::device::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
 use ferroce_os::sync::{MutexGuard, class};
 use ferroce_os::{clock, sys};

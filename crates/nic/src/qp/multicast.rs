@@ -1,7 +1,7 @@
 //! Attaching to multicast groups (ibv_attach_mcast(3)).
 
 use super::Qp;
-use crate::owner::OfContext as _;
+use crate::device::OfContext as _;
 use ferroce_types::{Error, HostAddr, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;

@@ -1,5 +1,9 @@
 //! Devices and device contexts: what ibv_get_device_list(3) shows and ibv_open_device(3) returns.
 
+mod owner;
+
+pub use owner::OfContext;
+
 use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
 use crate::fabric;

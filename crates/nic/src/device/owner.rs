@@ -1,6 +1,6 @@
 //! A device context as the owner of what `mem` and the queues make, and the way back from an object to its context.
 
-use crate::Context;
+use super::Context;
 use crate::adapter;
 use ferroce_mem::{Dm, ListedObject, Owner, Pd, QueueKind};
 use ferroce_queues::{CompChannel, Cq, EventTimer, Srq};
