@@ -132,12 +132,9 @@ impl<A: Clone> QpProtocol<A> {
         };
         let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
         headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn() });
-        let is_sent = match reason {
-            0 => {
-                let is_gap = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
-                (!is_gap || self.send_report(&headers, env))
-                    && env.transmit(&headers, PayloadSource::None, None).is_ok()
-            }
+        let is_sent = match (reason, syndrome) {
+            (0, Syndrome::Nak(NakCode::PsnSequenceError)) => self.send_sequence_nak(&headers, env),
+            (0, _) => env.transmit(&headers, PayloadSource::None, None).is_ok(),
             _ => self.send_nak(&headers, reason, env),
         };
         if is_sent {

@@ -88,7 +88,7 @@ impl<A: Clone> QpProtocol<A> {
     pub(crate) fn owe_sequence_nak(&mut self) {
         self.resp.delegated.nak = self.is_delegating();
         if !self.resp.delegated.nak {
-            self.send_sequence_nak();
+            self.owe_nak_of_gap();
         }
     }
 
@@ -125,7 +125,7 @@ impl<A: Clone> QpProtocol<A> {
                 }
                 if self.resp.delegated.nak && !self.is_delegating() {
                     self.resp.delegated.nak = false;
-                    self.send_sequence_nak();
+                    self.owe_nak_of_gap();
                 }
             }
             Executed::NotReady => {

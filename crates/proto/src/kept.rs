@@ -4,7 +4,7 @@
 //! understands the report of what is kept, and how much memory that may take.
 
 use crate::state::{GapReport, KEPT_RANGE, PsnSet};
-use crate::{Env, Payload, PayloadSource, QpProtocol, Telling};
+use crate::{Env, PayloadSource, QpProtocol, Telling};
 use ferroce_types::QpState;
 use ferroce_wire::{Headers, Service};
 
@@ -26,7 +26,6 @@ impl<A: Clone> QpProtocol<A> {
             && number - resp.expected < KEPT_RANGE
             && (opcode.is_send() || opcode.is_write())
             && self.packet_len(opcode, payload).is_ok();
-        self.resp.kept.cause = payload.len();
         let kept = &mut self.resp.kept;
         if !may || kept.numbers.contains(number) || !env.keep(number, headers, payload) {
             return false;
@@ -38,8 +37,11 @@ impl<A: Clone> QpProtocol<A> {
         number > before + 1
     }
 
-    /// Executes the kept packets whose turn it is.
-    pub(crate) fn take_kept<E: Env<Address = A>>(&mut self, env: &mut E) {
+    /// Executes the kept packets whose turn it is, after a packet of so many bytes. `before`: what was expected before that.
+    pub(crate) fn take_kept<E: Env<Address = A>>(&mut self, before: u64, payload: usize, env: &mut E) {
+        if self.resp.expected > before {
+            self.resp.kept.note_packet(payload);
+        }
         let mut is_taken = false;
         while self.resp.kept.numbers.remove(self.resp.expected) {
             let Some(packet) = env.take_kept(self.resp.expected) else { break };
@@ -56,19 +58,28 @@ impl<A: Clone> QpProtocol<A> {
         if !self.resp.kept.numbers.is_empty() {
             // The requester learns what is missing by now, and what isn't.
             self.resp.gap = Some(self.resp.kept.top);
-            self.send_sequence_nak();
+            self.owe_nak_of_gap();
         } else if is_taken && self.state != QpState::Err {
             self.answers.owe_ack();
         }
     }
 
-    /// Sends the report that comes before a sequence NAK with these headers, if the peer understands one. False: not now.
-    pub(crate) fn send_report<E: Env<Address = A>>(&self, nak: &Headers, env: &mut E) -> bool {
-        if !self.resp.kept.reports || env.telling() != Telling::BeforeNak {
-            return true;
+    /// Sends a sequence NAK with these headers, and a report before it if the peer understands one and has sent enough for both. False: not
+    /// now.
+    pub(crate) fn send_sequence_nak<E: Env<Address = A>>(&mut self, nak: &Headers, env: &mut E) -> bool {
+        let kept = &self.resp.kept;
+        let reports = kept.reports && kept.may_report() && env.telling() == Telling::BeforeNak;
+        if reports {
+            let report = GapReport::of(kept, self.resp.expected);
+            if env.transmit(nak, PayloadSource::Bytes(report.bytes()), None).is_err() {
+                return false;
+            }
         }
-        let report = GapReport::of(&self.resp.kept, self.resp.expected);
-        env.transmit(nak, PayloadSource::Bytes(report.bytes()), None).is_ok()
+        let is_sent = env.transmit(nak, PayloadSource::None, None).is_ok();
+        if is_sent {
+            self.resp.kept.note_nak(reports);
+        }
+        is_sent
     }
 
     /// Forgets what is kept: the peer sends it again.

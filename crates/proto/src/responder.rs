@@ -16,9 +16,10 @@ impl<A: Clone> QpProtocol<A> {
         env: &mut E,
     ) {
         self.note_established(env);
+        let before = self.resp.expected;
         self.take_request(headers, payload, env);
         if !self.resp.kept.numbers.is_empty() {
-            self.take_kept(env);
+            self.take_kept(before, payload.len(), env);
         }
     }
 
@@ -83,7 +84,7 @@ impl<A: Clone> QpProtocol<A> {
     /// A packet beyond the expected one: one sequence NAK until the gap is filled (IBTA 9.7.5). When packets that
     /// were already seen beyond the gap come again and ask for an ACK, that NAK, or what it asked for, was lost: the
     /// NAK is repeated, where the specification would have the requester run into its timeout. Where packets are kept, the NAK with its
-    /// report is also repeated when a packet shows another gap or asks for an ACK.
+    /// report is also repeated when a packet shows another gap or asks for an ACK, and packets have come that are as long as both.
     fn note_gap<E: Env<Address = A>>(
         &mut self,
         number: u64,
@@ -94,7 +95,9 @@ impl<A: Clone> QpProtocol<A> {
         self.counters.out_of_order += 1;
         let ack_request = headers.bth.ack_request;
         let shows_another = self.keep(number, headers, payload, env);
-        let reports = shows_another || ack_request && !self.resp.kept.numbers.is_empty();
+        let kept = &mut self.resp.kept;
+        kept.note_packet(payload.len());
+        let reports = (shows_another || ack_request && !kept.numbers.is_empty()) && kept.may_report();
         match &mut self.resp.gap {
             Some(_) if reports => {}
             Some(highest) if number > *highest => {
@@ -108,8 +111,8 @@ impl<A: Clone> QpProtocol<A> {
         self.owe_sequence_nak();
     }
 
-    /// Everything before the expected packet is done, and it hasn't come.
-    pub(crate) fn send_sequence_nak(&mut self) {
+    /// Everything before the expected packet is done, and it hasn't come: a sequence NAK is owed.
+    pub(crate) fn owe_nak_of_gap(&mut self) {
         self.counters.seq_naks_sent += 1;
         self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), self.resp.expected, 0);
     }

@@ -1,6 +1,8 @@
 //! Packets that aren't far from each other, and what a responder knows of those that it keeps.
 
-/// PSNs from a missing one on, itself included, of which a responder keeps packets.
+use super::GapReport;
+
+/// Packets beyond a gap that a responder keeps, at most.
 pub(crate) const KEPT_RANGE: u64 = 2048;
 const WORDS: usize = KEPT_RANGE as usize / 64;
 
@@ -65,8 +67,34 @@ pub(crate) struct KeptNumbers {
     pub(crate) top: u64,
     /// Some have been kept on this connection: sequence NAKs come with a report, if only that nothing is kept now.
     pub(crate) reports: bool,
-    /// Bytes of the last packet beyond the gap: a report isn't longer, so that forged packets gain nothing.
-    pub(crate) cause: usize,
+    /// Bytes of packets beyond a gap and of those that close one, headers included, less those of the answers that they have caused: a report
+    /// isn't longer, so that forged packets gain nothing.
+    pub(crate) unanswered: usize,
+}
+
+/// Bytes of an acknowledgement's headers by UDP and IPv4. The headers of a request have an AETH less at most.
+const HEADERS: usize = 48;
+
+impl KeptNumbers {
+    /// A packet with so many bytes of payload has come, beyond a gap or into one.
+    pub(crate) const fn note_packet(&mut self, payload: usize) {
+        self.unanswered = self.unanswered.saturating_add(payload + HEADERS);
+    }
+
+    /// Bytes that a report may have, whose sequence NAK follows it.
+    pub(crate) const fn room(&self) -> usize {
+        self.unanswered.saturating_sub(2 * HEADERS)
+    }
+
+    /// A report may leave, if only with one word.
+    pub(crate) const fn may_report(&self) -> bool {
+        self.room() >= GapReport::WORD
+    }
+
+    /// A sequence NAK has left, after a report or alone. What one answer leaves over, no later one may use.
+    pub(crate) const fn note_nak(&mut self, is_reported: bool) {
+        self.unanswered = if is_reported { 0 } else { self.unanswered.saturating_sub(HEADERS) };
+    }
 }
 
 #[cfg(test)]

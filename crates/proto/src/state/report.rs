@@ -3,7 +3,7 @@
 use super::{KEPT_RANGE, KeptNumbers};
 use crate::Payload;
 
-const WORD: usize = 8;
+const WORD: usize = GapReport::WORD;
 const MOST_BYTES: usize = KEPT_RANGE as usize / 8;
 
 /// One bit for each PSN after the missing one, the next PSN first: it has come, and is kept. 64 of them are little-endian bytes.
@@ -15,10 +15,13 @@ pub(crate) struct GapReport {
 }
 
 impl GapReport {
-    /// Of the packets after `missing`, in no more bytes than the packet had for which it is made, but one word at least.
+    /// Bytes of 64 bits.
+    pub(crate) const WORD: usize = 8;
+
+    /// Of the packets after `missing`, in no more bytes than there is [room](KeptNumbers::room) for, but one word at least.
     pub(crate) fn of(kept: &KeptNumbers, missing: u64) -> Self {
         let ahead = if kept.numbers.is_empty() { 1 } else { kept.top.saturating_sub(missing) };
-        let words = (ahead as usize).div_ceil(64).min(kept.cause / WORD).clamp(1, MOST_BYTES / WORD);
+        let words = (ahead as usize).div_ceil(64).min(kept.room() / WORD).clamp(1, MOST_BYTES / WORD);
         let mut report = Self { bytes: [0; MOST_BYTES], len: words * WORD };
         for (bytes, first) in report.bytes.chunks_mut(WORD).take(words).zip((missing + 1..).step_by(64)) {
             bytes.copy_from_slice(&kept.numbers.word(first).to_le_bytes());
@@ -58,15 +61,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_contains_what_is_kept_in_no_more_bytes_than_its_cause() {
+    fn a_report_contains_what_is_kept_in_no_more_bytes_than_there_is_room_for() {
         let missing = (1 << 24) + 1000;
         let all = [1, 2, 64, 65, 127, 200, 900, 1000, KEPT_RANGE].map(|ahead| missing + ahead);
-        let mut kept = KeptNumbers { top: missing + KEPT_RANGE, cause: 4096, ..KeptNumbers::default() };
+        let mut kept = KeptNumbers { top: missing + KEPT_RANGE, ..KeptNumbers::default() };
+        kept.note_packet(4096);
         assert!(all.iter().all(|&number| kept.numbers.insert(number)));
         let report = GapReport::read(&GapReport::of(&kept, missing).bytes()).unwrap();
         assert!(report.numbers(missing).eq(all) && report.bytes().len() == MOST_BYTES);
-        for (cause, len) in [(0, 8), (15, 8), (16, 16), (100, 96), (128, 128), (4096, MOST_BYTES)] {
-            kept.cause = cause;
+        // The headers of the report and of its NAK need room too.
+        let packets = [
+            (0, false, 8),
+            (55, false, 8),
+            (56, true, 8),
+            (64, true, 16),
+            (200, true, 152),
+            (1000, true, MOST_BYTES),
+        ];
+        for (payload, may_report, len) in packets {
+            kept.note_nak(true);
+            kept.note_packet(payload);
+            assert_eq!(kept.may_report(), may_report);
             let report = GapReport::of(&kept, missing);
             assert_eq!(report.bytes().len(), len);
             assert!(report.numbers(missing).eq(all.into_iter().filter(|at| at - missing <= 8 * len as u64)));
