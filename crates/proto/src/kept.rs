@@ -42,6 +42,12 @@ impl<A: Clone> QpProtocol<A> {
         if self.resp.expected > before {
             self.resp.kept.note_packet(payload);
         }
+        // A READ has taken the PSNs of kept packets: no correct peer does that.
+        for number in before..self.resp.expected.min(self.resp.kept.top + 1) {
+            if self.resp.kept.numbers.remove(number) {
+                env.take_kept(number);
+            }
+        }
         let mut is_taken = false;
         while self.resp.kept.numbers.remove(self.resp.expected) {
             let Some(packet) = env.take_kept(self.resp.expected) else { break };
@@ -50,10 +56,6 @@ impl<A: Clone> QpProtocol<A> {
         }
         if self.resp.gap.is_some() {
             return;
-        }
-        if self.resp.kept.top < self.resp.expected {
-            // A READ has taken the PSNs of what is left: no correct peer does that.
-            self.forget_kept(env);
         }
         if !self.resp.kept.numbers.is_empty() {
             // The requester learns what is missing by now, and what isn't.
@@ -84,9 +86,7 @@ impl<A: Clone> QpProtocol<A> {
 
     /// Forgets what is kept: the peer sends it again.
     pub(crate) fn forget_kept<E: Env<Address = A>>(&mut self, env: &mut E) {
-        if !self.resp.kept.numbers.is_empty() {
-            self.resp.kept.numbers = PsnSet::default();
-            env.forget_kept();
-        }
+        self.resp.kept.numbers = PsnSet::default();
+        env.forget_kept();
     }
 }

@@ -12,14 +12,15 @@ pub struct KeptPackets {
 }
 
 impl KeptPackets {
-    /// Keeps a copy of a packet. False: its payload can't be read.
+    /// Keeps a copy of a packet, instead of another one with its number. False: its payload can't be read.
     pub fn keep(&mut self, number: u64, headers: &Headers, payload: &impl Payload) -> bool {
         let mut copy = vec![0; payload.len()].into_boxed_slice();
         if payload.copy(&mut copy) == Err(PlaceError) {
             return false;
         }
         self.bytes += copy.len();
-        self.packets.insert(number, KeptPacket { headers: *headers, payload: copy });
+        let replaced = self.packets.insert(number, KeptPacket { headers: *headers, payload: copy });
+        self.bytes -= replaced.map_or(0, |packet| packet.payload.len());
         true
     }
 

@@ -26,7 +26,9 @@ impl<A: Clone> QpProtocol<A> {
         self.counters.seq_naks += u64::from(report.is_none());
         self.req.reports = if report.is_some() { PATIENCE } else { self.req.reports.saturating_sub(1) };
         let keeps = self.req.reports > 0 && report.is_none_or(|report| !report.is_empty());
-        if keeps && self.req.reads.is_empty() {
+        // The peer keeps nothing that is farther from a gap.
+        let is_near = self.req.next - self.req.una <= KEPT_RANGE;
+        if keeps && is_near && self.req.reads.is_empty() {
             self.repeat_missing(now, report, env);
         } else if !self.went_back_within(now, 1) && self.count_nak(now, env) {
             // It was sent after the last repetition can have arrived.
@@ -53,17 +55,12 @@ impl<A: Clone> QpProtocol<A> {
 
     /// Notes what the peer misses and what it keeps. Without a report, which may have been lost, only the oldest packet is known to be missing.
     fn repeat_missing<E: Env<Address = A>>(&mut self, now: Instant, report: Option<&GapReport>, env: &mut E) {
-        let (una, end) = (self.req.una, self.req.una + KEPT_RANGE);
-        if self.req.next == una {
+        let (una, next) = (self.req.una, self.req.next);
+        if next == una {
             // It is about to leave anyway.
             return;
         }
-        if self.req.recovery.is_none() && self.req.next > end {
-            // The peer keeps nothing from there on.
-            self.go_back_to(end);
-            self.recount();
-        }
-        let (mtu, before, next) = (self.mtu(), self.req.in_flight, self.req.next);
+        let (mtu, before) = (self.mtu(), self.req.in_flight);
         let recovery = self.req.recovery.get_or_insert_with(|| Box::new(Recovery::at(una)));
         for psn in report.into_iter().flat_map(|report| report.numbers(una)).filter(|psn| *psn < next) {
             recovery.kept.insert(psn);

@@ -70,21 +70,6 @@ impl<A: Clone> QpProtocol<A> {
         req.probe_due = false;
     }
 
-    /// Sends everything from this PSN on again, when its turn comes. It was sent before.
-    pub(crate) fn go_back_to(&mut self, psn: u64) {
-        let numbers = self.sq.head()..=self.req.cursor;
-        let holds =
-            |number: &u64| self.sq.get(*number).is_some_and(|wqe| (wqe.first..wqe.end()).contains(&psn));
-        if let Some(number) = numbers.rev().find(holds)
-            && let Some(wqe) = self.sq.get(number)
-        {
-            let req = &mut self.req;
-            (req.next, req.cursor, req.packet) = (psn, number, (psn - wqe.first) as u32);
-            req.since_ack_request = 0;
-            req.sample = None;
-        }
-    }
-
     /// Runs the RNR timer, the local ACK timer and the probe timer.
     pub(crate) fn run_timers<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);

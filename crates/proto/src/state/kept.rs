@@ -2,7 +2,7 @@
 
 use super::GapReport;
 
-/// Packets beyond a gap that a responder keeps, at most.
+/// PSNs from a missing packet on of which a responder keeps packets.
 pub(crate) const KEPT_RANGE: u64 = 2048;
 const WORDS: usize = KEPT_RANGE as usize / 64;
 

@@ -6,7 +6,7 @@ use core::cell::Cell;
 use core::time::Duration;
 use ferroce_proto::{QpParams, SendOp};
 use ferroce_types::{QpState, WcStatus};
-use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
+use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Service, Syndrome};
 use std::rc::Rc;
 
 const MTU: u32 = 1024;
@@ -311,7 +311,56 @@ fn what_is_too_far_beyond_a_gap_is_sent_again() {
     p.run();
     assert!(p.a.send_ok() && p.a.host.sends.len() == 65);
     assert_eq!((dropped.get(), p.a.qp.counters().timeouts, p.a.qp.counters().probes), (1, 0, probes));
-    assert!((1..8192).contains(&sent_again(&p)), "{}", sent_again(&p));
+    assert!((1..=8192).contains(&sent_again(&p)), "{}", sent_again(&p));
+    assert!(p.b.host.kept.is_empty() && p.b.host.kept.bytes() == 0);
+}
+
+/// A SEND that comes as packet `ahead` after the expected one.
+fn beyond(p: &Pair, ahead: u32) -> Frame {
+    let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
+    let psn = (p.b.qp.rq_psn() + ahead) & 0xff_ffff;
+    Frame { headers: Headers::new(Bth::new(opcode, 0x22, psn)), payload: vec![1; 8] }
+}
+
+#[test]
+fn no_packet_is_kept_that_has_the_bit_of_another_one() {
+    let mut p = pair();
+    p.b.host.kept_room = usize::MAX;
+    for ahead in [2049, 2048, 4096, 2047, 1] {
+        p.inject(true, &beyond(&p, ahead));
+    }
+    assert_eq!(p.b.host.kept.len(), 2);
+    p.b.host.post_recv(0, THERE, 8);
+    p.b.host.post_recv(1, THERE, 8);
+    p.inject(true, &beyond(&p, 0));
+    assert_eq!((p.b.host.kept.len(), p.b.host.unpublished.len()), (1, 2));
+}
+
+#[test]
+fn what_a_read_has_taken_the_numbers_of_is_dropped() {
+    let mut p = pair();
+    p.b.host.post_recv(0, THERE, 8);
+    for ahead in [1, 2, 4, 6] {
+        p.inject(true, &beyond(&p, ahead));
+    }
+    let opcode = Opcode::new(Service::Rc, Operation::ReadRequest).unwrap();
+    let mut headers = Headers::new(Bth::new(opcode, 0x22, p.b.qp.rq_psn()));
+    headers.reth = Some(Reth { va: THERE, rkey: ALL, dma_len: 4 * MTU });
+    p.inject(true, &Frame { headers, payload: vec![] });
+    assert_eq!((p.b.host.kept.len(), p.b.host.kept.bytes(), p.b.host.unpublished.len()), (1, 8, 1));
+}
+
+#[test]
+fn a_packet_that_the_transport_knows_nothing_of_does_not_outlive_the_connection() {
+    for state in [QpState::Reset, QpState::Err] {
+        let mut p = pair();
+        let frame = beyond(&p, 5);
+        assert!(p.b.host.kept.keep(5, &frame.headers, &&frame.payload[..]));
+        assert!(p.b.host.kept.keep(5, &frame.headers, &&frame.payload[..4]));
+        assert_eq!((p.b.host.kept.len(), p.b.host.kept.bytes()), (1, 4));
+        p.b.qp.set_state(state, &mut p.b.host);
+        assert!(p.b.host.kept.is_empty());
+    }
 }
 
 #[test]
