@@ -95,6 +95,8 @@ impl<A: Clone> QpProtocol<A> {
     pub(crate) fn acknowledge<E: Env<Address = A>>(&mut self, now: Instant, end: u64, env: &mut E) {
         let before = self.req.una;
         let mtu = self.mtu();
+        // What the peer had kept counted when it was reported.
+        let counted = if self.req.recovery.is_some() { self.bytes_off_network(end) } else { 0 };
         let mut bytes = 0;
         while self.sq.head() < self.req.started
             && let Some(wqe) = self.sq.front()
@@ -111,17 +113,13 @@ impl<A: Clone> QpProtocol<A> {
             self.complete_front(WcStatus::Success, env);
         }
         if self.req.una > before {
-            self.moved(now, bytes);
+            self.moved(now, bytes.saturating_sub(counted));
         }
     }
 
-    /// `una` has moved: timers, window, and the cursor if it lags behind.
+    /// `una` has moved over so many bytes that were in flight: timers, window, and the cursor if it lags behind.
     pub(crate) fn moved(&mut self, now: Instant, bytes: u64) {
-        let recovers = self.req.recovery.is_some();
         self.req.progress(now, bytes, &self.params);
-        if recovers {
-            self.recount();
-        }
         if self.req.next < self.req.una {
             let back = self.req.went_back;
             self.go_back(now);

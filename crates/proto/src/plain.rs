@@ -147,7 +147,8 @@ impl<A: Clone> QpProtocol<A> {
         mut ended: impl FnMut(&SendWr<A>, Option<Completion>),
     ) -> bool {
         let (before, number) = (self.req.una, psn::extend(self.req.una, psn));
-        if self.state != QpState::Rts || self.req.error.is_some() || number >= self.req.max {
+        let is_unusual = self.req.error.is_some() || self.req.recovery.is_some();
+        if self.state != QpState::Rts || is_unusual || number >= self.req.max {
             return false;
         }
         let mut bytes = 0;

@@ -4,7 +4,7 @@
 //! anything new. It leaves once more when a packet has come that left after it, or when its answer is overdue. READs, atomics and timeouts
 //! go back to the oldest packet, as does every loss of a peer that has sent no report.
 
-use crate::state::{GapReport, KEPT_RANGE, LastRepeat, LostPacket, Recovery, charge};
+use crate::state::{GapReport, KEPT_RANGE, LastRepeat, Recovery, charge};
 use crate::{Cause, Env, QpProtocol, TransmitError};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState};
@@ -61,51 +61,51 @@ impl<A: Clone> QpProtocol<A> {
             return;
         }
         let (mtu, before) = (self.mtu(), self.req.in_flight);
-        let recovery = self.req.recovery.get_or_insert_with(|| Box::new(Recovery::at(una)));
-        for psn in report.into_iter().flat_map(|report| report.numbers(una)).filter(|psn| *psn < next) {
-            recovery.kept.insert(psn);
-            recovery.top = recovery.top.max(psn + 1);
+        let mut recovery = self.req.recovery.take().unwrap_or_else(|| Box::new(Recovery::at(una)));
+        let (mut arrived, mut dropped, mut near) = (0, Vec::new(), self.sq.head());
+        let mut top = None;
+        for (first, word) in report.into_iter().flat_map(|report| report.words(una).rev()) {
+            let (word, known) = (word & low_bits(next.saturating_sub(first)), recovery.kept.word(first));
+            for psn in numbers(first, word & !known) {
+                let cost = self.cost_of(psn, &mut near);
+                arrived += if recovery.keeps(psn) { cost } else { 0 };
+            }
+            // The report shows all that is kept below the highest packet that it shows.
+            let below = match top {
+                Some(_) => u64::MAX,
+                None => word.checked_ilog2().map_or(0, |highest| low_bits(highest.into())),
+            };
+            dropped.extend(numbers(first, known & !word & below));
+            top = top.or(word.checked_ilog2().map(|highest| first + u64::from(highest)));
         }
-        self.take_sample_of_report(now);
-        self.recount();
-        let unkept = self.req.in_flight;
-        self.req.grow_window(before.saturating_sub(unkept), before, mtu);
-        self.note_lost(now);
-        self.recount();
-        let lost = unkept.saturating_sub(self.req.in_flight);
+        let end = recovery.top.max(top.map_or(0, |top| top + 1));
+        self.req.in_flight = before.saturating_sub(arrived);
+        self.take_sample_of_report(now, &recovery, end);
+        self.req.grow_window(arrived, before, mtu);
+        let (mut lost, req) = (0, &self.req);
+        let is_overdue = |it: &LastRepeat| req.window.is_overdue(now.since(it.at), end > it.next);
+        let again = |psn| req.again_since(psn).filter(|it| !is_overdue(it));
+        recovery.note_lost(end, again, is_overdue, |psn| lost += self.cost_of(psn, &mut near));
+        // It may also be an older report that has come late: what is missing by it counts as on its way.
+        recovery.forget(&dropped, LastRepeat { at: now, next });
+        let back: u64 = dropped.iter().map(|psn| self.cost_of(*psn, &mut near)).sum();
+        self.req.in_flight = self.req.in_flight.saturating_sub(lost) + back;
+        let is_oldest_due = recovery.due().is_some_and(|(psn, _)| psn == una);
+        self.req.recovery = Some(recovery);
         if lost > 0 {
             self.req.window.lost_bytes(now, lost, mtu);
             // The peer answers.
             self.req.probe_backoff = 0;
         }
-        let is_oldest_due = self.req.recovery.as_ref().is_some_and(|recovery| recovery.due() == Some(0));
         if is_oldest_due {
             self.count_nak(now, env);
         }
     }
 
-    /// What is missing below a kept packet was lost, unless it has left again and is still on its way.
-    fn note_lost(&mut self, now: Instant) {
-        let Some(mut recovery) = self.req.recovery.take() else { return };
-        let (una, top) = (self.req.una, recovery.top.max(self.req.una + 1));
-        let mut known = std::mem::take(&mut recovery.lost).into_iter().peekable();
-        for psn in (una..top).filter(|psn| *psn == una || !recovery.kept.contains(*psn)) {
-            while known.next_if(|packet| packet.psn < psn).is_some() {}
-            let again = match known.next_if(|packet| packet.psn == psn) {
-                Some(packet) => packet.again,
-                None => self.req.again_since(psn),
-            };
-            let window = &self.req.window;
-            let is_on_its_way = |it: &LastRepeat| !window.is_overdue(now.since(it.at), top > it.next);
-            recovery.lost.push_back(LostPacket { psn, again: again.filter(is_on_its_way) });
-        }
-        self.req.recovery = Some(recovery);
-    }
-
     /// The round trip that is being measured ends when the peer has the packet, though others before it are missing.
-    fn take_sample_of_report(&mut self, now: Instant) {
-        let (Some(sample), Some(recovery)) = (self.req.sample, &self.req.recovery) else { return };
-        if sample.psn < recovery.top {
+    fn take_sample_of_report(&mut self, now: Instant, recovery: &Recovery, end: u64) {
+        let Some(sample) = self.req.sample else { return };
+        if sample.psn < end {
             self.req.sample = None;
             if recovery.kept.contains(sample.psn) {
                 self.req.measured(now, sample);
@@ -113,26 +113,36 @@ impl<A: Clone> QpProtocol<A> {
         }
     }
 
-    /// Counts again what is in flight, while the peer keeps and misses packets.
-    pub(crate) fn recount(&mut self) {
-        let (req, mtu) = (&self.req, self.mtu());
-        let mut bytes = 0;
-        for wqe in (self.sq.head()..=req.cursor).filter_map(|number| self.sq.get(number)) {
-            let (from, to) = (wqe.first.max(req.una), wqe.end().min(req.next));
-            if from >= to {
-                continue;
-            }
-            let cost = |from, to| charge(wqe, (from - wqe.first) as u32, (to - wqe.first) as u32, mtu);
-            bytes += cost(from, to);
-            if let Some(recovery) = &req.recovery {
-                let is_gone = |psn: &u64| recovery.has_left_network(*psn);
-                bytes -= (from..to.min(recovery.top.max(req.una + 1)))
-                    .filter(is_gone)
-                    .map(|psn| cost(psn, psn + 1))
-                    .sum::<u64>();
+    /// The number of the request that has this PSN, which has left. `near`: perhaps its number.
+    fn request_of(&self, psn: u64, near: u64) -> u64 {
+        if self.sq.get(near).is_some_and(|wqe| (wqe.first..wqe.end()).contains(&psn)) {
+            return near;
+        }
+        let (mut from, mut to) = (self.sq.head(), self.req.started);
+        while from < to {
+            let middle = from.midpoint(to);
+            match self.sq.get(middle) {
+                Some(wqe) if wqe.end() <= psn => from = middle + 1,
+                _ => to = middle,
             }
         }
-        self.req.in_flight = bytes;
+        from
+    }
+
+    /// What a packet that has left costs of the window. `near`: perhaps the number of its request, which it then contains.
+    fn cost_of(&self, psn: u64, near: &mut u64) -> u64 {
+        *near = self.request_of(psn, *near);
+        self.sq.get(*near).map_or(0, |wqe| {
+            let packet = psn.saturating_sub(wqe.first) as u32;
+            charge(wqe, packet, packet + 1, self.mtu())
+        })
+    }
+
+    /// What packets before `end` cost of the window that aren't in the network and aren't acknowledged yet.
+    pub(crate) fn bytes_off_network(&self, end: u64) -> u64 {
+        let mut near = self.sq.head();
+        let packets = self.req.recovery.iter().flat_map(|recovery| recovery.left_network(end));
+        packets.map(|psn| self.cost_of(psn, &mut near)).sum()
     }
 
     /// Sends what the peer misses again, the oldest first. `Some`: nothing else may leave now; `Some(true)` for the budget.
@@ -145,9 +155,7 @@ impl<A: Clone> QpProtocol<A> {
     ) -> Option<bool> {
         let mtu = self.mtu();
         let mut number = self.sq.head();
-        while let Some(recovery) = &self.req.recovery
-            && let Some(at) = recovery.due()
-        {
+        while let Some((psn, others)) = self.req.recovery.as_ref().and_then(|recovery| recovery.due()) {
             if !matches!(self.state, QpState::Rts | QpState::Sqd) {
                 return Some(false);
             }
@@ -157,12 +165,7 @@ impl<A: Clone> QpProtocol<A> {
             if self.req.is_throttled(now, &self.params) {
                 return Some(false);
             }
-            let Some(recovery) = &self.req.recovery else { return None };
-            let psn = recovery.lost[at].psn;
-            let is_last = recovery.lost.iter().skip(at + 1).all(|lost| lost.again.is_some());
-            while self.sq.get(number)?.end() <= psn {
-                number += 1;
-            }
+            number = self.request_of(psn, number);
             if self.req.error.is_some_and(|(failed, _)| failed <= number) {
                 return Some(false);
             }
@@ -175,7 +178,7 @@ impl<A: Clone> QpProtocol<A> {
                 return Some(false);
             }
             let mut request = self.request(wqe, packet, 1);
-            request.headers.bth.ack_request = is_last || packet + 1 == wqe.packets;
+            request.headers.bth.ack_request = !others || packet + 1 == wqe.packets;
             let bytes = request.bytes;
             match env.transmit(&request.headers, request.source, None) {
                 Ok(()) => {}
@@ -191,12 +194,26 @@ impl<A: Clone> QpProtocol<A> {
             let req = &mut self.req;
             req.note_sent(now, bytes, &self.params);
             req.in_flight += cost;
-            let again = Some(LastRepeat { at: now, next: req.next });
-            if let Some(lost) = req.recovery.as_mut().and_then(|recovery| recovery.lost.get_mut(at)) {
-                lost.again = again;
+            let again = LastRepeat { at: now, next: req.next };
+            if let Some(recovery) = &mut req.recovery {
+                recovery.sent_again(psn, again);
             }
             req.arm(now, &self.params);
         }
         None
     }
+}
+
+/// The lowest `count` bits.
+const fn low_bits(count: u64) -> u64 {
+    if count < 64 { (1 << count) - 1 } else { u64::MAX }
+}
+
+/// The PSNs whose bits a word has, of 64 from `first` on.
+fn numbers(first: u64, mut word: u64) -> impl Iterator<Item = u64> {
+    core::iter::from_fn(move || {
+        let bit = (word != 0).then_some(word.trailing_zeros())?;
+        word &= word - 1;
+        Some(first + u64::from(bit))
+    })
 }

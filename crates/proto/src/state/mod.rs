@@ -15,7 +15,7 @@ pub(crate) use answers::{Answer, Answers, Owed, Range, Read};
 pub(crate) use delegated::{Delegated, DelegatedRequest};
 pub(crate) use kept::{KEPT_RANGE, KeptNumbers, PsnSet};
 pub(crate) use message::{MessageProgress, begins, ends};
-pub(crate) use recovery::{LastRepeat, LostPacket, Recovery};
+pub(crate) use recovery::{LastRepeat, Recovery};
 pub(crate) use refusal::NakReason;
 pub(crate) use report::GapReport;
 pub(crate) use requester::{Requester, SMALLEST_CHARGE, Sample, charge};

@@ -44,10 +44,11 @@ impl GapReport {
         &self.bytes[..self.len]
     }
 
-    /// The packets after `missing` that are kept, in order.
-    pub(crate) fn numbers(&self, missing: u64) -> impl Iterator<Item = u64> {
-        let has = |&bit: &u64| self.bytes[bit as usize / 8] >> (bit % 8) & 1 == 1;
-        (0..8 * self.len as u64).filter(has).map(move |bit| missing + 1 + bit)
+    /// Of each 64 packets after `missing`, the first PSN, and what is kept of them.
+    pub(crate) fn words(&self, missing: u64) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+        let (words, _) = self.bytes[..self.len].as_chunks();
+        let first = move |at| missing + 1 + 64 * at as u64;
+        words.iter().enumerate().map(move |(at, word)| (first(at), u64::from_le_bytes(*word)))
     }
 
     /// Nothing is kept.
@@ -60,6 +61,14 @@ impl GapReport {
 mod tests {
     use super::*;
 
+    fn numbers(report: &GapReport, missing: u64) -> impl Iterator<Item = u64> {
+        let has = |word: u64, bit: &u64| word >> bit & 1 == 1;
+        let words = report.words(missing);
+        words.flat_map(move |(first, word)| {
+            (0..64).filter(move |bit| has(word, bit)).map(move |bit| first + bit)
+        })
+    }
+
     #[test]
     fn a_report_contains_what_is_kept_in_no_more_bytes_than_there_is_room_for() {
         let missing = (1 << 24) + 1000;
@@ -68,7 +77,7 @@ mod tests {
         kept.note_packet(4096);
         assert!(all.iter().all(|&number| kept.numbers.insert(number)));
         let report = GapReport::read(&GapReport::of(&kept, missing).bytes()).unwrap();
-        assert!(report.numbers(missing).eq(all) && report.bytes().len() == MOST_BYTES);
+        assert!(numbers(&report, missing).eq(all) && report.bytes().len() == MOST_BYTES);
         // The headers of the report and of its NAK need room too.
         let packets = [
             (0, false, 8),
@@ -84,7 +93,9 @@ mod tests {
             assert_eq!(kept.may_report(), may_report);
             let report = GapReport::of(&kept, missing);
             assert_eq!(report.bytes().len(), len);
-            assert!(report.numbers(missing).eq(all.into_iter().filter(|at| at - missing <= 8 * len as u64)));
+            assert!(
+                numbers(&report, missing).eq(all.into_iter().filter(|at| at - missing <= 8 * len as u64))
+            );
         }
         let nothing = GapReport::of(&KeptNumbers::default(), missing);
         assert!(nothing.is_empty() && nothing.bytes().len() == 8);

@@ -234,7 +234,7 @@ impl Requester {
 
     /// The peer misses packets that haven't left again.
     pub(crate) fn has_missing(&self) -> bool {
-        self.recovery.as_ref().is_some_and(|recovery| recovery.due().is_some())
+        self.recovery.as_ref().is_some_and(|recovery| recovery.is_due())
     }
 
     /// Work requests before `head` are gone.
@@ -324,7 +324,7 @@ impl Requester {
         self.window.acknowledged(bytes, in_flight, mtu);
     }
 
-    /// The acknowledged part of the queue has grown: `una` has been moved by the caller.
+    /// The acknowledged part of the queue has grown by so many bytes that were in flight: `una` has been moved by the caller.
     pub(crate) fn progress(&mut self, now: Instant, bytes: u64, params: &QpParams) {
         self.answered = true;
         self.retries = params.retry_cnt;
@@ -342,12 +342,12 @@ impl Requester {
                 self.measured(now, sample);
             }
         }
-        // What the peer had kept counted when it was reported.
-        let kept = self.recovery.as_mut().map_or(0, |recovery| recovery.acknowledge(una));
-        self.recovery.take_if(|recovery| recovery.is_over());
+        self.recovery.take_if(|recovery| {
+            recovery.acknowledge(una);
+            recovery.is_over()
+        });
         if !params.lossless {
-            let new = bytes.saturating_sub(u64::from(kept) * u64::from(params.path_mtu));
-            self.grow_window(new, self.in_flight, params.path_mtu);
+            self.grow_window(bytes, self.in_flight, params.path_mtu);
         }
         self.in_flight = self.in_flight.saturating_sub(bytes);
         if self.next <= self.una {

@@ -495,6 +495,32 @@ fn nak(psn: u32, payload: Vec<u8>) -> Frame {
     Frame { headers, payload }
 }
 
+#[test]
+fn what_a_peer_has_kept_and_dropped_is_sent_again() {
+    let mut p = wide_and_patient();
+    p.a.post(wr(1, WRITE, BASE, 10 * MTU));
+    let first = p.a.qp.sq_psn();
+    p.transmit_a_into(|frames, _| assert_eq!(frames.len(), 10));
+    let leaves = |p: &mut Pair, report: u64| {
+        p.inject(false, &nak(first, report.to_le_bytes().to_vec()));
+        let mut psns = Vec::new();
+        p.transmit_a_into(|frames, _| psns.extend(frames.iter().map(|frame| frame.headers.bth.psn - first)));
+        psns
+    };
+    assert_eq!(leaves(&mut p, 0b1_1111_1111), [0]);
+    // A report that is older, and one after it.
+    assert_eq!(leaves(&mut p, 0b0_1000_0101), []);
+    assert_eq!(leaves(&mut p, 0b1_1111_1111), []);
+    p.now = p.now.after(Duration::from_millis(1));
+    assert_eq!(leaves(&mut p, 0b1_1111_1111), [0]);
+    // What comes beyond the packets that a report shows isn't known to be dropped.
+    assert_eq!(leaves(&mut p, 0b0_1100_0001), []);
+    p.now = p.now.after(Duration::from_millis(1));
+    assert_eq!(leaves(&mut p, 0b0_1100_0001), [0, 2, 3, 4, 5, 6]);
+    p.run();
+    assert!(p.a.send_ok() && p.a.host.sends.len() == 1);
+}
+
 /// The peer lies to its own harm only: every request ends once and in order, with success or, when all retries are used up, with an error.
 #[test]
 fn false_reports_break_no_order_and_cause_no_flood() {
