@@ -5,7 +5,7 @@
 //! go back to the oldest packet, as does every loss of a peer that has sent no report.
 
 use crate::state::{GapReport, KEPT_RANGE, LastRepeat, Recovery, charge};
-use crate::{Cause, Env, QpProtocol, TransmitError};
+use crate::{Cause, Env, QpProtocol};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState};
 
@@ -26,11 +26,13 @@ impl<A: Clone> QpProtocol<A> {
         self.counters.seq_naks += u64::from(report.is_none());
         self.req.reports = if report.is_some() { PATIENCE } else { self.req.reports.saturating_sub(1) };
         let keeps = self.req.reports > 0 && report.is_none_or(|report| !report.is_empty());
+        // A peer that keeps packets repeats the NAK for each packet beyond the gap that asks for an ACK.
+        let halves = if self.req.reports > 0 { 2 } else { 1 };
         // The peer keeps nothing that is farther from a gap.
         let is_near = self.req.next - self.req.una <= KEPT_RANGE;
         if keeps && is_near && self.req.reads.is_empty() {
             self.repeat_missing(now, report, env);
-        } else if !self.went_back_within(now, 1) && self.count_nak(now, env) {
+        } else if !self.went_back_within(now, halves) && self.count_nak(now, env) {
             // It was sent after the last repetition can have arrived.
             self.req.window.lost(now, self.mtu());
             self.go_back(now);
@@ -177,22 +179,12 @@ impl<A: Clone> QpProtocol<A> {
             if psn > self.req.una && self.req.in_flight + cost > window && self.req.in_flight > 0 {
                 return Some(false);
             }
-            let mut request = self.request(wqe, packet, 1);
-            request.headers.bth.ack_request = !others || packet + 1 == wqe.packets;
-            let bytes = request.bytes;
-            match env.transmit(&request.headers, request.source, None) {
-                Ok(()) => {}
-                Err(TransmitError::Blocked | TransmitError::Later(_)) => return Some(false),
-                Err(TransmitError::Local | TransmitError::Remote(_)) => {
-                    self.req.error = Some((number, Cause::LocalMemory));
-                    return Some(false);
-                }
+            let ack_request = !others || packet + 1 == wqe.packets;
+            if !self.offer(now, env, budget, (number, packet, 1), ack_request) {
+                return Some(false);
             }
-            *budget = budget.saturating_sub(bytes.max(64));
-            self.counters.requests_sent += 1;
             self.counters.retransmissions += 1;
             let req = &mut self.req;
-            req.note_sent(now, bytes, &self.params);
             req.in_flight += cost;
             let again = LastRepeat { at: now, next: req.next };
             if let Some(recovery) = &mut req.recovery {

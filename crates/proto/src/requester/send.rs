@@ -58,22 +58,13 @@ impl<A: Clone> QpProtocol<A> {
             {
                 return false;
             }
-            let mut request = self.request(wqe, packet, psns);
             let ends = packet + psns == wqe.packets;
             let due = self.req.since_ack_request + cost > window / 4;
             // A READ is answered anyway: its AckReq bit marks the last request of its work request.
-            request.headers.bth.ack_request = ends || due && !wqe.wants_data();
-            let bytes = request.bytes;
-            match env.transmit(&request.headers, request.source, None) {
-                Ok(()) => {}
-                Err(TransmitError::Blocked | TransmitError::Later(_)) => return false,
-                Err(TransmitError::Local | TransmitError::Remote(_)) => {
-                    self.req.fail_at_cursor(Cause::LocalMemory);
-                    continue;
-                }
+            let ack_request = ends || due && !wqe.wants_data();
+            if !self.offer(now, env, budget, (self.req.cursor, packet, psns), ack_request) {
+                return false;
             }
-            *budget = budget.saturating_sub(bytes.max(64));
-            self.req.note_sent(now, bytes, &self.params);
             self.req.since_ack_request = if ends || due { 0 } else { self.req.since_ack_request + cost };
             // The first packets after a loss show too little of what the path carries.
             let is_filled = self.req.in_flight + cost >= window / 2;
@@ -83,6 +74,36 @@ impl<A: Clone> QpProtocol<A> {
             self.advance(now, psns, cost, (ends || due && is_filled).then_some(in_flight));
         }
         false
+    }
+
+    /// Offers a packet to the fabric: of the work request with this number, from this packet on so many PSNs. Returns whether it has left.
+    /// If its memory is wrong, the work request fails in its turn.
+    #[inline]
+    pub(crate) fn offer<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+        budget: &mut u32,
+        (number, packet, psns): (u64, u32, u32),
+        ack_request: bool,
+    ) -> bool {
+        let Some(wqe) = self.sq.get(number) else { return false };
+        let mut request = self.request(wqe, packet, psns);
+        request.headers.bth.ack_request = ack_request;
+        let bytes = request.bytes;
+        match env.transmit(&request.headers, request.source, None) {
+            Ok(()) => {}
+            Err(TransmitError::Blocked | TransmitError::Later(_)) => return false,
+            Err(TransmitError::Local | TransmitError::Remote(_)) => {
+                self.req.error = Some((number, Cause::LocalMemory));
+                self.settle(env);
+                return false;
+            }
+        }
+        *budget = budget.saturating_sub(bytes.max(64));
+        self.req.note_sent(now, bytes, &self.params);
+        self.counters.requests_sent += 1;
+        true
     }
 
     /// May the request at the cursor be sent? Ends or stops what needs no packet.
@@ -210,7 +231,6 @@ impl<A: Clone> QpProtocol<A> {
         let Some(wqe) = self.sq.get(self.req.cursor) else { return };
         let (reads, packets, one_sided) = (wqe.wants_data(), wqe.packets, wqe.may_be_executed());
         let req = &mut self.req;
-        self.counters.requests_sent += 1;
         if req.next < req.max {
             self.counters.retransmissions += 1;
         } else if let Some(in_flight) = sample

@@ -521,6 +521,37 @@ fn what_a_peer_has_kept_and_dropped_is_sent_again() {
     assert!(p.a.send_ok() && p.a.host.sends.len() == 1);
 }
 
+#[test]
+fn a_loss_with_a_read_under_way_goes_back_once_in_a_round_trip() {
+    let mut p = pair();
+    p.a.post(wr(0, READ, BASE, 8));
+    (1..10).for_each(|i| p.a.post(wr(i, WRITE, BASE, 8)));
+    let first = p.a.qp.sq_psn();
+    p.transmit_a_into(|frames, _| assert_eq!(frames.len(), 10));
+    // The round trip is 20 us. Packets that left before the first NAK came cause the others.
+    for (micros, leave) in [(0, 10), (4, 0), (12, 0), (3, 0), (2, 10), (19, 0)] {
+        p.now = p.now.after(Duration::from_micros(micros));
+        p.inject(false, &nak(first, 2_u64.to_le_bytes().to_vec()));
+        p.transmit_a_into(|frames, _| assert_eq!(frames.len(), leave, "{micros}"));
+    }
+    p.run();
+    assert!(p.a.send_ok() && p.a.host.sends.len() == 10);
+}
+
+#[test]
+fn the_oldest_request_whose_memory_is_gone_when_a_packet_is_to_leave_again_fails_at_once() {
+    let mut p = wide_and_patient();
+    p.a.host.regions.insert(5, crate::host::Region::new(BASE, 1 << 20));
+    let sges = [ferroce_types::Sge { addr: BASE, length: 10_000, lkey: 5 }];
+    let data = ferroce_proto::Data::Sges(sges.into_iter().collect());
+    p.a.post(ferroce_proto::SendWr { data, ..wr(1, WRITE, BASE, 0) });
+    lose(&mut p, vec![1025]);
+    p.transmit();
+    p.a.host.regions.remove(&5);
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::LocProtErr)]);
+}
+
 /// The peer lies to its own harm only: every request ends once and in order, with success or, when all retries are used up, with an error.
 #[test]
 fn false_reports_break_no_order_and_cause_no_flood() {
