@@ -2,10 +2,10 @@
 //!
 //! Slow start to the first cut, then a sixteenth, or one MTU, more per window acknowledged. A congestion notification halves the window. A
 //! loss cuts it to what the path has carried in a round trip without queues, and to its half at most: where no queue has grown the
-//! loss wasn't congestion, and cuts nothing. Either cuts once per round trip. Of a peer that reports what it misses, a thirty-second of the window
-//! may be lost in a round trip without a cut. `cargo xtask bench fabric` shows what these
-//! rules do in a data center (decision 104). Only the sender has to know. A lossless fabric has no window. Services that
-//! acknowledge nothing have a [pace](crate::Pace) instead.
+//! loss wasn't congestion, and cuts nothing. Either cuts once per round trip. Where the peer reports what it misses, a thirty-second of what
+//! the path carries in a round trip may be lost in one without a cut. `cargo xtask bench fabric` shows what these rules do in a data center
+//! (decision 104). Only the sender has to know. A lossless fabric has no window. Services that acknowledge nothing have a
+//! [pace](crate::Pace) instead.
 
 use core::time::Duration;
 use ferroce_types::Instant;
@@ -47,7 +47,7 @@ pub(crate) struct Window {
     is_clear: bool,
     /// When it was last cut.
     cut: Option<Instant>,
-    /// Bytes that were reported lost since then, for a round trip.
+    /// Bytes that were reported lost since then; they count for a round trip.
     lost: u64,
     lost_since: Instant,
 }
@@ -140,7 +140,8 @@ impl Window {
     /// Something was lost. Queues that overflow have delayed packets before: then the path has carried less than what was in flight.
     pub(crate) fn lost(&mut self, now: Instant, mtu: u32) {
         let [latest, before] = self.carried;
-        let carried = u64::from(latest.max(before)).saturating_sub(self.lost) as u32;
+        let lost = if now.since(self.lost_since) < self.rtt() { self.lost } else { 0 };
+        let carried = u64::from(latest.max(before)).saturating_sub(lost) as u32;
         if self.cut_to(carried.clamp(self.size / 2, self.size), now, mtu) {
             // What was carried before counts after one more loss only: a burst may have been too much for a queue.
             (self.samples, self.carried) = (0, [0, latest]);
@@ -242,6 +243,12 @@ mod tests {
         assert_eq!(w.size(), size - 20_000);
         w.lost_bytes(Instant(1_260_000), 100_000, 1024);
         assert_eq!(w.size(), 320_000 - 110_000);
+        // They count for a round trip.
+        let mut w = Window::new();
+        w.sample(Duration::from_micros(100), 32_000);
+        w.lost_bytes(Instant(1), 900, 1024);
+        w.lost(Instant(101_000), 1024);
+        assert_eq!(w.size(), INITIAL - 900);
         // A queue delays packets.
         let mut w = Window::new();
         w.sample(Duration::from_micros(100), 20_000);
