@@ -202,12 +202,10 @@ impl Env for QpEnv<'_> {
     }
 
     fn keep(&mut self, number: u64, headers: &Headers, payload: &RxPayload<'_>) -> bool {
-        // An adapter doesn't understand what is kept, and sends all of it again.
-        let is_told = self.meta.is_some_and(|meta| meta.of_no_adapter);
-        if is_told {
-            self.note_whom_to_tell();
-        }
-        is_told && self.kept.keep(number, headers, payload)
+        // An adapter doesn't understand what is kept, and sends all of it again. It gets no report either, though the packet before came
+        // from a Ferroce host.
+        self.note_whom_to_tell();
+        self.meta.is_some_and(|meta| meta.of_no_adapter) && self.kept.keep(number, headers, payload)
     }
 
     fn take_kept(&mut self, number: u64) -> Option<KeptPacket> {
