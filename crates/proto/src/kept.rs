@@ -5,8 +5,12 @@
 
 use crate::state::{GapReport, KEPT_RANGE, PsnSet};
 use crate::{Env, PayloadSource, QpProtocol, Telling};
-use ferroce_types::QpState;
+use core::time::Duration;
+use ferroce_types::{Instant, QpState};
 use ferroce_wire::{Headers, Service};
+
+/// So long packets are kept while the gap doesn't move: the peer, which probes twice in a second, is dead or stopped.
+const MOST_WAIT: Duration = Duration::from_secs(5);
 
 impl<A: Clone> QpProtocol<A> {
     /// Keeps a packet beyond the expected one, if it can be. Returns whether it shows that something else is missing too.
@@ -38,7 +42,22 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// Executes the kept packets whose turn it is, after a packet of so many bytes. `before`: what was expected before that.
-    pub(crate) fn take_kept<E: Env<Address = A>>(&mut self, before: u64, payload: usize, env: &mut E) {
+    pub(crate) fn take_kept<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        (before, payload): (u64, usize),
+        env: &mut E,
+    ) {
+        self.execute_kept((before, payload), env);
+        let kept = &mut self.resp.kept;
+        if kept.numbers.is_empty() {
+            kept.expires = None;
+        } else if self.resp.expected > before || kept.expires.is_none() {
+            kept.expires = Some(now.after(MOST_WAIT));
+        }
+    }
+
+    fn execute_kept<E: Env<Address = A>>(&mut self, (before, payload): (u64, usize), env: &mut E) {
         if self.resp.expected > before {
             self.resp.kept.note_packet(payload);
         }
@@ -87,6 +106,7 @@ impl<A: Clone> QpProtocol<A> {
     /// Forgets what is kept: the peer sends it again.
     pub(crate) fn forget_kept<E: Env<Address = A>>(&mut self, env: &mut E) {
         self.resp.kept.numbers = PsnSet::default();
+        self.resp.kept.expires = None;
         env.forget_kept();
     }
 }

@@ -4,13 +4,14 @@
 use crate::SrqPlace;
 use crate::state::{MessageProgress, NakReason, Range};
 use crate::{Cause, Env, Payload, PlaceError, QpEvent, QpProtocol, RequestedAccess, psn};
-use ferroce_types::{Access, AtomicOp, Placement, RemoteAccess, WcStatus};
+use ferroce_types::{Access, AtomicOp, Instant, Placement, RemoteAccess, WcStatus};
 use ferroce_wire::{Feth, Headers, NakCode, Opcode, Operation, Reth, Syndrome};
 
 impl<A: Clone> QpProtocol<A> {
     /// Takes a request packet of an RC QP or an XRC target.
     pub(crate) fn handle_request<E: Env<Address = A>>(
         &mut self,
+        now: Instant,
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
@@ -19,7 +20,7 @@ impl<A: Clone> QpProtocol<A> {
         let before = self.resp.expected;
         self.take_request(headers, payload, env);
         if !self.resp.kept.numbers.is_empty() {
-            self.take_kept(before, payload.len(), env);
+            self.take_kept(now, (before, payload.len()), env);
         }
     }
 

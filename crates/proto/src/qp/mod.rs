@@ -319,7 +319,7 @@ impl<A: Clone> QpProtocol<A> {
                 }
             }
             Service::Xrc if !self.params.srq => self.counters.malformed += 1,
-            Service::Rc | Service::Xrc => self.handle_request(headers, &payload, env),
+            Service::Rc | Service::Xrc => self.handle_request(now, headers, &payload, env),
             Service::Uc => self.handle_unacknowledged(headers, &payload, env),
             _ => self.handle_datagram(headers, &payload, env),
         }
@@ -343,6 +343,9 @@ impl<A: Clone> QpProtocol<A> {
         if self.req.paced_until.is_some_and(|at| at <= now) {
             self.req.paced_until = None;
         }
+        if self.resp.kept.expires.is_some_and(|at| at <= now) {
+            self.forget_kept(env);
+        }
         if self.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.run_timers(now, env);
         }
@@ -351,7 +354,8 @@ impl<A: Clone> QpProtocol<A> {
     /// When [`QpProtocol::handle_timeout`] wants to be called; earlier calls do no harm.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.req.next_timeout()
+        let next = self.req.next_timeout();
+        self.resp.kept.expires.map_or(next, |at| Some(next.map_or(at, |next| next.min(at))))
     }
 
     /// Requests are acknowledged.

@@ -1,6 +1,7 @@
 //! Packets that aren't far from each other, and what a responder knows of those that it keeps.
 
 use super::GapReport;
+use ferroce_types::Instant;
 
 /// PSNs from a missing packet on of which a responder keeps packets.
 pub(crate) const KEPT_RANGE: u64 = 2048;
@@ -65,6 +66,8 @@ pub(crate) struct KeptNumbers {
     pub(crate) numbers: PsnSet,
     /// The highest of them.
     pub(crate) top: u64,
+    /// They are dropped then, unless the gap moves before.
+    pub(crate) expires: Option<Instant>,
     /// Some have been kept on this connection: sequence NAKs come with a report, if only that nothing is kept now.
     pub(crate) reports: bool,
     /// Bytes of packets beyond a gap and of those that close one, headers included, less those of the answers that they have caused: a report

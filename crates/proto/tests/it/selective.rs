@@ -209,6 +209,29 @@ fn kept_packets_are_forgotten_with_the_connection() {
 }
 
 #[test]
+fn what_waits_for_seconds_is_dropped_and_sent_again() {
+    let mut p = pair();
+    p.a.host.fill(BASE, 10 << 10, 8);
+    p.a.post(wr(1, WRITE, BASE, 10 << 10));
+    let mut frames = Vec::new();
+    p.transmit_a_into(|sent, _| frames = sent);
+    for frame in &frames[2..] {
+        p.inject(true, frame);
+    }
+    assert_eq!((p.b.host.kept.len(), p.b.qp.next_timeout()), (8, Some(p.now.after(Duration::from_secs(5)))));
+    // The first packet closes no gap that packets wait behind, but the time begins anew.
+    p.now = p.now.after(Duration::from_secs(4));
+    p.inject(true, &frames[0]);
+    let at = p.now.after(Duration::from_secs(5));
+    assert_eq!((p.b.host.kept.len(), p.b.qp.next_timeout()), (8, Some(at)));
+    p.b.qp.handle_timeout(at, &mut p.b.host);
+    assert_eq!((p.b.host.kept.len(), p.b.qp.next_timeout()), (0, None));
+    p.run();
+    assert!(p.a.host.bytes(BASE, 10 << 10) == p.b.host.bytes(THERE, 10 << 10));
+    assert!(p.a.send_ok() && p.a.host.sends.len() == 1 && p.b.host.kept.is_empty());
+}
+
+#[test]
 fn requests_that_miss_packets_are_flushed_when_the_qp_fails() {
     let mut p = pair();
     for i in 0..3 {
