@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-use ferroce_nic::net::LinkLayer;
+use ferroce_netdev::LinkLayer;
 
 use crate::check;
 use crate::help::examples;

@@ -10,7 +10,9 @@ use std::process::Command;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use ferroce_explain::{Check, ReportFormat};
-use ferroce_nic::{LimitsOf, own_file, settings};
+use ferroce_nic::settings;
+use ferroce_os::own_file;
+use ferroce_queues::LimitsOf;
 
 use crate::output;
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use ferroce_nic::net::{DeviceInfo, GidEntry, LinkLayer, PortAttributes, PortState, discover};
+use ferroce_netdev::{DeviceInfo, GidEntry, LinkLayer, PortAttributes, PortState, discover};
 use serde_json::{Value, json};
 
 use crate::table::aligned;

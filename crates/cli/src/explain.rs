@@ -4,7 +4,7 @@ use ferroce_explain::{
     ASYNC_EVENTS, ATTRIBUTES, Attribute, CATALOGUE, CM_EVENTS, ERRNOS, FINDINGS, REJECTIONS, STATUSES, Word,
     all, entry, id, nearest, number_of, page,
 };
-use ferroce_nic::watch::harmless;
+use ferroce_watch::harmless;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 

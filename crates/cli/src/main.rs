@@ -32,7 +32,7 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Command, DeviceList};
 use clap::FromArgMatches as _;
-use ferroce_nic::net::DEVICES_VARIABLE;
+use ferroce_netdev::DEVICES_VARIABLE;
 
 impl Command {
     /// Which devices this very process is to see.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-use ferroce_nic::net::{DeviceInfo, PortState, discover};
+use ferroce_netdev::{DeviceInfo, PortState, discover};
 use serde_json::{Value, json};
 
 use crate::devices::guid_text;

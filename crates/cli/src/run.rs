@@ -9,9 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ferroce_nic::net::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, NetError, discover};
+use ferroce_netdev::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, NetError, discover};
 use ferroce_nic::settings;
-use ferroce_nic::tap::{capture, fault};
+use ferroce_udp::tap::{capture, fault};
 
 use crate::arguments::Surroundings;
 use crate::check::Checking;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::{fs, io};
 
 use crate::output;
-use ferroce_nic::net::discover;
+use ferroce_netdev::discover;
 use ferroce_preload::counted;
 use ferroce_preload::tree::{Last, Node, PathTarget, Tree, TreeSource};
 

@@ -3,10 +3,11 @@
 use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
 use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status};
 use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
-use ferroce_nic::watch::{self, ConnectionManager, TOLD};
-use ferroce_nic::{start, sys};
+use ferroce_nic::start;
 use ferroce_os::sync::{Mutex, class};
+use ferroce_os::sys;
 use ferroce_types::{Error, HostAddr, Result};
+use ferroce_watch::{ConnectionAccount, ConnectionManager, ListenerAccount, TOLD};
 use ferroce_wire::cm::PortSpace;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -153,7 +154,7 @@ impl ManagerState {
 }
 
 /// A listener as it is shown.
-fn listener((listen, waiting): (Listen, u32)) -> watch::ListenerAccount {
+fn listener((listen, waiting): (Listen, u32)) -> ListenerAccount {
     let Listen { space, port, address, backlog, .. } = listen;
     let port_space = match space {
         PortSpace::Tcp => "TCP",
@@ -161,19 +162,14 @@ fn listener((listen, waiting): (Listen, u32)) -> watch::ListenerAccount {
         PortSpace::Ib => "IB",
     };
     let address = SocketAddr::new(address, port).to_string();
-    watch::ListenerAccount {
-        port_space: port_space.into(),
-        address: address.as_str().into(),
-        waiting,
-        backlog,
-    }
+    ListenerAccount { port_space: port_space.into(), address: address.as_str().into(), waiting, backlog }
 }
 
 /// A connection as it is shown.
-fn connection(status: Status, now: Duration) -> watch::ConnectionAccount {
+fn connection(status: Status, now: Duration) -> ConnectionAccount {
     let Status { id, state, local, peer, qpn, since } = status;
     let waited = since.map(|since| now.saturating_sub(since).as_millis());
-    watch::ConnectionAccount {
+    ConnectionAccount {
         id,
         state: state.into(),
         local: local.to_string().as_str().into(),

@@ -1,8 +1,8 @@
 //! The state of the communication manager of a process, the connections that refer to it, and the receivers of their events.
 
 use ferroce_cm::{AddressedMad, Cm, ConnectionEvent, ConnectionRoute, Handle, ListenerId};
-use ferroce_nic::clock;
 use ferroce_nic::gsi::{Gsi, SentMad};
+use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_types::{Error, Instant, Result};
 use ferroce_wire::cm::{IpHeader, Request, SidrRequest};

@@ -3,15 +3,18 @@
 use crate::device::NativeDomain;
 use crate::{failures, library};
 use ferroce_buffers::{Ended, Error, Stamp, Stamped};
-use ferroce_nic::{self as nic, CqInit, Poll as _, WcStatus, sys};
+use ferroce_nic::{self as nic, Poll as _};
+use ferroce_os::sys;
+use ferroce_queues::CqInit;
+use ferroce_types::WcStatus;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 struct Inner {
-    cq: Arc<nic::Cq>,
-    channel: Arc<nic::CompChannel>,
+    cq: Arc<ferroce_queues::Cq>,
+    channel: Arc<ferroce_queues::CompChannel>,
     domain: NativeDomain,
 }
 
@@ -33,8 +36,8 @@ impl NativeDomain {
     /// A limit is reached, or no descriptor is left.
     pub fn cq(&self, entries: u32, stamped: Stamped) -> Result<NativeCq, Error> {
         let _inside = library::enter("cq")?;
-        let refused = |error: nic::Error| library::error("cq", &error);
-        let channel = nic::CompChannel::new(self.context()).map_err(refused)?;
+        let refused = |error: ferroce_types::Error| library::error("cq", &error);
+        let channel = ferroce_queues::CompChannel::new(self.context()).map_err(refused)?;
         let stamped = stamped != Stamped::default();
         let (channel_of, user_handle) = (Some(&channel), 0);
         let init = CqInit {
@@ -45,13 +48,13 @@ impl NativeDomain {
             ignore_overrun: false,
             pd: None,
         };
-        let cq = nic::Cq::create_as(self.context(), init).map_err(refused)?;
+        let cq = ferroce_queues::Cq::create_as(self.context(), init).map_err(refused)?;
         Ok(NativeCq(Arc::new(Inner { cq, channel, domain: self.clone() })))
     }
 }
 
 impl NativeCq {
-    pub(crate) fn inner(&self) -> &Arc<nic::Cq> {
+    pub(crate) fn inner(&self) -> &Arc<ferroce_queues::Cq> {
         &self.0.cq
     }
 
@@ -70,7 +73,12 @@ impl NativeCq {
     }
 
     #[inline]
-    fn take(&self, _inside: &nic::InLibrary, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
+    fn take(
+        &self,
+        _inside: &ferroce_os::fork::InLibrary,
+        into: &mut Vec<Ended>,
+        most: usize,
+    ) -> Result<(), Error> {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
         let first = into.len();
@@ -138,7 +146,7 @@ impl NativeCq {
     }
 
     /// What to sleep on, unless an event comes before.
-    fn plan(&self) -> Option<nic::WaitPlan> {
+    fn plan(&self) -> Option<ferroce_engine::WaitPlan> {
         let events = self.0.channel.events();
         let _attending = events.attend();
         nic::prepare_wait(events.fd(), true, || events.has_events())
@@ -158,7 +166,7 @@ impl NativeCq {
 }
 
 /// Sleeps as the adapter has planned it. Whether the adapter's sockets have something.
-fn sleep(plan: &nic::WaitPlan) -> bool {
+fn sleep(plan: &ferroce_engine::WaitPlan) -> bool {
     let mut fds = plan.fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     sys::poll(&mut fds, plan.timeout).is_ok() && fds[1].revents != 0
 }

@@ -2,7 +2,8 @@
 
 use crate::library;
 use ferroce_buffers::{Error, Kind};
-use ferroce_nic::{self as nic, net};
+use ferroce_netdev as net;
+use ferroce_nic as nic;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +24,7 @@ impl NativeDevice {
     /// # Errors
     /// The system's interfaces can't be read, or FERROCE_DEVICES is wrong.
     pub fn all() -> Result<Vec<Self>, Error> {
-        nic::prepare_for_forks();
+        ferroce_os::fork::install();
         let _inside = library::enter("devices")?;
         let devices = nic::devices().map_err(|error| library::error("devices", &error))?;
         Ok(devices
@@ -50,13 +51,13 @@ impl NativeDevice {
     /// UDP port 4791 belongs to another program, or a limit is reached.
     pub fn open(&self) -> Result<NativeDomain, Error> {
         let _inside = library::enter("open")?;
-        let refused = |error: nic::Error| library::error("open", &error);
+        let refused = |error: ferroce_types::Error| library::error("open", &error);
         let mut context = self.0.context.lock().unwrap_or_else(PoisonError::into_inner);
         let context = match &*context {
             Some(context) => context.clone(),
             None => context.insert(self.0.device.open().map_err(refused)?).clone(),
         };
-        let pd = nic::Pd::alloc(&context).map_err(refused)?;
+        let pd = ferroce_mem::Pd::alloc(&context).map_err(refused)?;
         Ok(NativeDomain(Arc::new(DomainInner { device: self.clone(), context, pd })))
     }
 }
@@ -79,7 +80,7 @@ impl fmt::Debug for NativeDevice {
 struct DomainInner {
     device: NativeDevice,
     context: Arc<nic::Context>,
-    pd: Arc<nic::Pd>,
+    pd: Arc<ferroce_mem::Pd>,
 }
 
 /// A protection domain. Clones are handles of the same domain.
@@ -87,7 +88,7 @@ struct DomainInner {
 pub struct NativeDomain(Arc<DomainInner>);
 
 impl NativeDomain {
-    pub(crate) fn pd(&self) -> &Arc<nic::Pd> {
+    pub(crate) fn pd(&self) -> &Arc<ferroce_mem::Pd> {
         &self.0.pd
     }
 

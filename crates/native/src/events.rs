@@ -3,7 +3,9 @@
 use crate::device::NativeDomain;
 use crate::library;
 use ferroce_buffers::{Error, Event};
-use ferroce_nic::{AsyncEvent, EventQueue, sys};
+use ferroce_os::sys;
+use ferroce_queues::EventQueue;
+use ferroce_types::AsyncEvent;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,6 @@
 //! What surrounds each call of the adapter: forks wait for it, and its errors become those of the API.
 
 use ferroce_buffers::{Error, Kind};
-use ferroce_nic as nic;
 use std::time::Duration;
 
 /// Until this is dropped, a fork of the process waits.
@@ -9,24 +8,25 @@ use std::time::Duration;
 /// # Errors
 /// The process was made in a way in which the adapter doesn't work (a raw `clone`).
 #[inline]
-pub(crate) fn enter(verb: &'static str) -> Result<nic::InLibrary, Error> {
-    nic::enter_library().map_err(|nic::Unusable(why)| Error::new(Kind::Dead, verb, why))
+pub(crate) fn enter(verb: &'static str) -> Result<ferroce_os::fork::InLibrary, Error> {
+    ferroce_os::fork::enter_library()
+        .map_err(|ferroce_os::fork::Unusable(why)| Error::new(Kind::Dead, verb, why))
 }
 
 /// An error of the adapter.
 #[cold]
-pub(crate) fn error(verb: &'static str, error: &nic::Error) -> Error {
+pub(crate) fn error(verb: &'static str, error: &ferroce_types::Error) -> Error {
     let kind = match error {
-        nic::Error::Invalid(_) | nic::Error::Fault(_) => Kind::Invalid,
-        nic::Error::NoMemory(_) => Kind::NoMemory,
-        nic::Error::Busy(_) => Kind::Busy,
-        nic::Error::NotSupported(_) => Kind::Unsupported,
-        nic::Error::NotFound(_) => Kind::NotFound,
-        nic::Error::Permission(_) => Kind::Denied,
-        nic::Error::Dead(_) => Kind::Dead,
-        nic::Error::Host { .. } | nic::Error::Refused { .. } | nic::Error::Os { .. } => {
-            of_errno(error.errno())
-        }
+        ferroce_types::Error::Invalid(_) | ferroce_types::Error::Fault(_) => Kind::Invalid,
+        ferroce_types::Error::NoMemory(_) => Kind::NoMemory,
+        ferroce_types::Error::Busy(_) => Kind::Busy,
+        ferroce_types::Error::NotSupported(_) => Kind::Unsupported,
+        ferroce_types::Error::NotFound(_) => Kind::NotFound,
+        ferroce_types::Error::Permission(_) => Kind::Denied,
+        ferroce_types::Error::Dead(_) => Kind::Dead,
+        ferroce_types::Error::Host { .. }
+        | ferroce_types::Error::Refused { .. }
+        | ferroce_types::Error::Os { .. } => of_errno(error.errno()),
     };
     Error::new(kind, verb, error.to_string())
 }
@@ -47,14 +47,16 @@ const fn of_errno(errno: i32) -> Kind {
 
 /// Repeats what a thread or a process in the middle of an access holds up, until it isn't held up any more: memory is the program's
 /// again only after that.
-pub(crate) fn until_done(verb: &'static str, mut end: impl FnMut() -> nic::Result<()>) {
+pub(crate) fn until_done(verb: &'static str, mut end: impl FnMut() -> ferroce_types::Result<()>) {
     /// Between two attempts that fail at once. An attempt waits for a second by itself.
     const PAUSE: Duration = Duration::from_millis(10);
     loop {
         // Past a raw `clone`, the process uses no memory of the adapter's, and nothing of it uses the process's.
         let Ok(_inside) = enter(verb) else { return };
         match end() {
-            Err(nic::Error::Busy(_)) => nic::outside_library(|| std::thread::sleep(PAUSE)),
+            Err(ferroce_types::Error::Busy(_)) => {
+                ferroce_os::fork::outside_library(|| std::thread::sleep(PAUSE))
+            }
             Ok(()) | Err(_) => return,
         }
     }

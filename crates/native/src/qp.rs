@@ -6,7 +6,10 @@ use crate::srq::NativeSrq;
 use crate::{failures, library};
 use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
-use ferroce_nic::{Access, Ah, Qp, QpState, RecvWqe, SendRequest, Service, SgeList, UdTarget};
+use ferroce_nic::{Ah, Qp};
+use ferroce_proto::{SendRequest, UdTarget};
+use ferroce_types::{Access, QpState, RecvWqe, SgeList};
+use ferroce_wire::Service;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -244,7 +247,7 @@ impl NativeQp {
 
     /// Whether the adapter has taken a request.
     #[inline(always)]
-    fn taken(&self, posted: ferroce_nic::Result<()>) -> bool {
+    fn taken(&self, posted: ferroce_types::Result<()>) -> bool {
         match posted {
             Ok(()) => true,
             Err(error) => {

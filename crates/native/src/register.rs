@@ -3,7 +3,8 @@
 use crate::device::NativeDomain;
 use crate::library;
 use ferroce_buffers::{Error, Exposure, Registration, Rights, Tap};
-use ferroce_nic::{Mr, MrAccess, MrInit, Placement};
+use ferroce_mem::{Mr, MrAccess, MrInit};
+use ferroce_types::Placement;
 use std::sync::Arc;
 
 /// A region of the adapter, which ends with this.

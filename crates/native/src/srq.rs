@@ -3,7 +3,8 @@
 use crate::device::NativeDomain;
 use crate::library;
 use ferroce_buffers::Error;
-use ferroce_nic::{RecvWqe, SgeList, Srq, SrqAttr};
+use ferroce_queues::{Srq, SrqAttr};
+use ferroce_types::{RecvWqe, SgeList};
 use std::fmt;
 use std::sync::Arc;
 

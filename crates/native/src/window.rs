@@ -3,7 +3,8 @@
 use crate::device::NativeDomain;
 use crate::library;
 use ferroce_buffers::Error;
-use ferroce_nic::{Access, Mw, MwKind};
+use ferroce_mem::{Mw, MwKind};
+use ferroce_types::Access;
 use std::sync::Arc;
 
 /// A memory window of type 2B. Nothing is reached through it once it is dropped.
@@ -21,7 +22,7 @@ impl NativeDomain {
     /// A limit is reached.
     pub fn window(&self) -> Result<NativeWindow, Error> {
         let _inside = library::enter("post")?;
-        let refused = |error: ferroce_nic::Error| library::error("post", &error);
+        let refused = |error: ferroce_types::Error| library::error("post", &error);
         let mw = Mw::alloc(self.pd(), MwKind::Two).map_err(refused)?;
         let (key, number) = match mw.bind_request(0, None, (0, 0), Access::default(), false) {
             Ok(request) => (mw.rkey(), request.window),

@@ -191,9 +191,9 @@ impl Ah {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Service;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
+    use ferroce_wire::Service;
 
     #[test]
     fn datagrams_to_several_processes_take_turns_without_a_search() {

@@ -85,9 +85,10 @@ impl Handler for Adapter {
 mod tests {
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
-    use crate::{QpState, Service};
     use ferroce_engine::Handler as _;
     use ferroce_tests::wait::eventually;
+    use ferroce_types::QpState;
+    use ferroce_wire::Service;
     use std::sync::mpsc::channel;
     use std::time::{Duration, Instant};
 

@@ -53,41 +53,9 @@ pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, OfContext, fail_devices, limits};
 pub use ending::{come_back_to_network, has_network, leave_network};
-pub use ferroce_engine::WaitPlan;
-pub use ferroce_mem::{
-    AllocatorAnswer, Dm, InFlight, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch,
-    QueueKind, QueueMemory,
-};
-pub use ferroce_queues::late;
-pub use ferroce_queues::{
-    CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, LimitsOf,
-    MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr,
-    Stamp, TagEntry, TagOp, TagRequest, Unacked, WcTags,
-};
 pub use frames::{FrameQps, drive_frames};
 pub use gids::gid_table;
 pub use opening::{devices, start};
 pub use poll::{Poll, read_comp_cntr};
 pub use qp::{Poster, Qp, wait_for_work};
 pub use xrc::{XrcTarget, Xrcd};
-
-pub use ferroce_host as host;
-pub use ferroce_netdev as net;
-pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
-pub use ferroce_os::fork::{
-    InLibrary, Unusable, enter_library, install as prepare_for_forks, outside_library,
-};
-pub use ferroce_os::{clock, own_file, sys};
-pub use ferroce_types::{
-    Access, AsyncEvent, BindMw, Completion, Error, Placement, QpState, RecvWqe, Result, Sge, SgeList,
-    TagFlags, WcOpcode, WcStatus, one_sge, vendor_err,
-};
-pub use ferroce_udp as udp;
-pub use ferroce_udp::tap;
-pub use ferroce_watch as watch;
-
-/// The transport's vocabulary, as far as callers need it.
-pub use ferroce_proto::{
-    Counters, Data, DataRef, MAX_RENDEZVOUS_REQUEST, SendOp, SendRequest, SendWr, TagInfo, UdTarget,
-};
-pub use ferroce_wire::Service;

@@ -4,15 +4,17 @@
 //! object after the other. It doesn't wait for locks: it tries again while an object is busy, for [`PATIENCE`] for all objects
 //! together, and then reports the object as busy.
 
+use crate::Context;
 use crate::adapter::{self, Adapter};
 use crate::counted::PAST;
 use crate::device::OfContext;
-use crate::{Context, Cq, MrInit, Srq};
 use ferroce_access::SharedMemory;
 use ferroce_host::{KIND_WATCH, RequestHandler, Services, frame};
 use ferroce_mem::KeyTable;
+use ferroce_mem::MrInit;
 use ferroce_netdev::PortState;
 use ferroce_os::sys::{self, EngineFd};
+use ferroce_queues::{Cq, Srq};
 use ferroce_watch::{
     CompletionQueue, ConnectionManager, Counters, DeviceSnapshot, Process, QueuePair, Region,
     SharedReceiveQueue, TOLD, Wish, WorkQueue,
@@ -224,7 +226,8 @@ mod tests {
     use super::*;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
-    use crate::{SendOp, Service};
+    use ferroce_proto::SendOp;
+    use ferroce_wire::Service;
 
     #[test]
     fn the_counters_of_a_device_stay_while_a_queue_pair_is_busy() {

@@ -2,8 +2,6 @@
 
 use std::ffi::c_int;
 
-use ferroce_nic as nic;
-
 use crate::abi::*;
 use crate::call::{self, Refusal};
 use crate::object::{Headed, PdBlock};
@@ -21,9 +19,9 @@ pub(crate) unsafe extern "C" fn advise_mr(
         // SAFETY: by the man page a domain.
         let domain = unsafe { PdBlock::checked(pd) }?;
         let prefetch = match advice {
-            IBV_ADVISE_MR_ADVICE_PREFETCH => nic::Prefetch::Read,
-            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => nic::Prefetch::Write,
-            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => nic::Prefetch::NoFault,
+            IBV_ADVISE_MR_ADVICE_PREFETCH => ferroce_mem::Prefetch::Read,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => ferroce_mem::Prefetch::Write,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => ferroce_mem::Prefetch::NoFault,
             other => return Err(Refusal::new(libc::ENOTSUP, format!("there is no advice {other}"))),
         };
         if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 {

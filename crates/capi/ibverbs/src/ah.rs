@@ -3,10 +3,10 @@
 use std::mem::zeroed;
 use std::net::Ipv4Addr;
 
+use ferroce_netdev::ip_of;
 use ferroce_nic as nic;
 use ferroce_types::HostAddr;
 use nic::OfContext as _;
-use nic::net::ip_of;
 use nic::qp::AddressVector;
 
 use crate::abi::*;

@@ -3,7 +3,6 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use ferroce_nic as nic;
 use libc::size_t;
 
 use crate::abi::*;
@@ -21,7 +20,7 @@ block! {
     /// Plain memory of the process: an adapter in the process reaches all of it.
     BufBlock: ibv_buf, "buf", |_c| (ptr::null_mut(), 0);
     pd: *mut ibv_pd,
-    hold: nic::PdHold,
+    hold: ferroce_mem::PdHold,
     addr: *mut c_void,
     size: size_t,
 }
@@ -72,7 +71,7 @@ entry! {
         if addr == libc::MAP_FAILED {
             return Err(Refusal::new(libc::ENOMEM, format!("there is no memory for a buffer of {size} bytes")));
         }
-        let hold = nic::PdHold::new(domain.nic());
+        let hold = ferroce_mem::PdHold::new(domain.nic());
         let block = BufBlock { c: ibv_buf { opaque: [] }, pd, hold, addr, size };
         let made = BufBlock::allocate(|_| Ok(block))?;
         // SAFETY: by the man page the caller's variable.

@@ -35,12 +35,12 @@ impl Refusal {
     }
 
     /// The refusal as an error of the adapter.
-    pub fn to_nic(&self) -> ferroce_nic::Error {
+    pub fn to_nic(&self) -> ferroce_types::Error {
         let why = self.why.clone().into_owned();
         match self.errno {
-            libc::EOPNOTSUPP => ferroce_nic::Error::NotSupported(why),
-            libc::EPERM => ferroce_nic::Error::Permission(why),
-            _ => ferroce_nic::Error::Invalid(why),
+            libc::EOPNOTSUPP => ferroce_types::Error::NotSupported(why),
+            libc::EPERM => ferroce_types::Error::Permission(why),
+            _ => ferroce_types::Error::Invalid(why),
         }
     }
 
@@ -50,8 +50,8 @@ impl Refusal {
     }
 }
 
-impl From<ferroce_nic::Error> for Refusal {
-    fn from(error: ferroce_nic::Error) -> Self {
+impl From<ferroce_types::Error> for Refusal {
+    fn from(error: ferroce_types::Error) -> Self {
         Self::new(error.errno(), error.to_string())
     }
 }
@@ -99,9 +99,9 @@ impl Drop for Uncancellable {
 /// for the data path, where the adapter makes raw system calls only.
 pub fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     // A fork waits until no thread is inside.
-    let _inside = match ferroce_nic::enter_library() {
+    let _inside = match ferroce_os::fork::enter_library() {
         Ok(inside) => inside,
-        Err(ferroce_nic::Unusable(why)) => {
+        Err(ferroce_os::fork::Unusable(why)) => {
             log::unusable(why);
             return Err(Refusal::new(libc::EIO, why));
         }
@@ -280,7 +280,10 @@ mod tests {
             let result = errno_value("a_call_of_this_test", || panic!("injected"));
             assert_eq!((result, last_errno()), (libc::EIO, libc::EIO));
             let raised = std::iter::from_fn(|| context.async_events().take());
-            assert_eq!(raised.filter(|e| matches!(e, ferroce_nic::AsyncEvent::DeviceFatal)).count(), events);
+            assert_eq!(
+                raised.filter(|e| matches!(e, ferroce_types::AsyncEvent::DeviceFatal)).count(),
+                events
+            );
         }
         // Nothing is locked.
         drop(context);

@@ -134,20 +134,22 @@ unsafe fn buffers(qp: *mut ibv_qp, filled: bool, elements: *const ibv_sge, count
 ///
 /// # Safety
 /// As [`buffers`].
-unsafe fn sges(elements: *const ibv_sge, count: c_int) -> nic::SgeList {
+unsafe fn sges(elements: *const ibv_sge, count: c_int) -> ferroce_types::SgeList {
     // SAFETY: the caller's promise.
-    unsafe { post::elements(elements, count, nic::MAX_SGE) }.map(post::sges).unwrap_or_default()
+    unsafe { post::elements(elements, count, ferroce_queues::MAX_SGE) }.map(post::sges).unwrap_or_default()
 }
 
 /// As [`sent`], of a request that the program has put together by the extended interface.
 fn gathered_sent(qp: &nic::Qp, wr: &post::SendWr) -> CheckedSend {
     let filled = matches!(
         wr.op,
-        nic::SendOp::Read { .. } | nic::SendOp::CompareSwap { .. } | nic::SendOp::FetchAdd { .. }
+        ferroce_proto::SendOp::Read { .. }
+            | ferroce_proto::SendOp::CompareSwap { .. }
+            | ferroce_proto::SendOp::FetchAdd { .. }
     );
     let list = || match &wr.data {
-        nic::Data::Sges(sges) => sges.clone(),
-        nic::Data::Inline(_) => nic::SgeList::default(),
+        ferroce_proto::Data::Sges(sges) => sges.clone(),
+        ferroce_proto::Data::Inline(_) => ferroce_types::SgeList::default(),
     };
     CheckedSend { wr_id: wr.wr_id, signaled: wr.signaled, buffers: Buffers::begin(qp.pd(), filled, list) }
 }
@@ -166,7 +168,7 @@ unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let _inside = nic::enter_library();
+    let _inside = ferroce_os::fork::enter_library();
     // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_send(qp, wr, bad_wr) };
@@ -186,7 +188,7 @@ unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let _inside = nic::enter_library();
+    let _inside = ferroce_os::fork::enter_library();
     // SAFETY: as above.
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_recv(qp, wr, bad_wr) };
@@ -207,7 +209,7 @@ unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let _inside = nic::enter_library();
+    let _inside = ferroce_os::fork::enter_library();
     // SAFETY: by the man page a queue, a list that stays valid during the call, and the caller's variable.
     unsafe {
         let block = SrqBlock::of(srq).ok();
@@ -235,7 +237,7 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
                 let count = requests.len();
                 watch.posts(requests.into_iter(), |room| {
                     if count > room {
-                        return (Err(nic::Error::NoMemory(FULL.into())), 0);
+                        return (Err(ferroce_types::Error::NoMemory(FULL.into())), 0);
                     }
                     let posted = nic.post_gathered(gathered);
                     let taken = if posted.is_ok() { count } else { 0 };
@@ -248,7 +250,7 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    let _inside = nic::enter_library();
+    let _inside = ferroce_os::fork::enter_library();
     // SAFETY: by the man page a completion queue, and an array of which so many have been filled in.
     unsafe {
         let Some(watch) = watch_of_cq(cq) else { return poll::poll_cq(cq, num_entries, wc) };
@@ -322,7 +324,7 @@ unsafe fn stands_on(cq: *mut ibv_cq_ex) {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    let _inside = nic::enter_library();
+    let _inside = ferroce_os::fork::enter_library();
     // SAFETY: by the man page an extended queue, and attributes or NULL. After success this thread has locked it.
     unsafe {
         let result = poll::start_poll(cq, attr);
@@ -336,7 +338,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    let _inside = nic::enter_library();
+    let _inside = ferroce_os::fork::enter_library();
     // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
     unsafe {
         let result = poll::next_poll(cq);

@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use std::ptr;
 
 use ferroce_nic as nic;
+use ferroce_queues::CntrValue::{Completed, Failed};
 use libc::size_t;
-use nic::CntrValue::{Completed, Failed};
 
 use crate::abi::{ibv_context, ibv_qp};
 use crate::call::{Refusal, at, entry, put};
@@ -50,7 +50,7 @@ const IBV_COMP_CNTR_TYPE_BYTES: c_int = 1;
 
 block! {
     CntrBlock: ibv_comp_cntr, "comp_cntr", |c| (c.context, c.handle);
-    => nic::CompCntr;
+    => ferroce_queues::CompCntr;
 }
 
 entry! {
@@ -67,8 +67,8 @@ entry! {
         }
         let full = ibv_comp_cntr_caps {
             max_value: u64::MAX,
-            max_counters: nic::MAX_COMP_CNTR,
-            supported_qp_attach_ops: nic::CountedOp::ALL.iter().map(|op| op.bit()).sum(),
+            max_counters: ferroce_queues::MAX_COMP_CNTR,
+            supported_qp_attach_ops: ferroce_queues::CountedOp::ALL.iter().map(|op| op.bit()).sum(),
         };
         let known = size_of::<ibv_comp_cntr_caps>();
         // SAFETY: the caller's structure has `caps_size` bytes.
@@ -92,11 +92,11 @@ entry! {
             return Err(Refusal::invalid("comp_mask and flags of ibv_comp_cntr_init_attr are 0"));
         }
         let counts = match attr.r#type {
-            IBV_COMP_CNTR_TYPE_WRS => nic::CompCntrType::Requests,
-            IBV_COMP_CNTR_TYPE_BYTES => nic::CompCntrType::Bytes,
+            IBV_COMP_CNTR_TYPE_WRS => ferroce_queues::CompCntrType::Requests,
+            IBV_COMP_CNTR_TYPE_BYTES => ferroce_queues::CompCntrType::Bytes,
             other => return Err(Refusal::unsupported(format!("counters of type {other}"))),
         };
-        let nic = nic::CompCntr::create(counts)?;
+        let nic = ferroce_queues::CompCntr::create(counts)?;
         CntrBlock::allocate(|_| Ok(CntrBlock { c: ibv_comp_cntr { context, handle: next_handle() }, nic }))
     }
 }

@@ -84,7 +84,7 @@ entry! {
 
 /// The C structure of an open device.
 pub(crate) fn present(device: *mut ibv_device, nic: Arc<nic::Context>) -> *mut ibv_context {
-    nic::late::listen(events::late);
+    ferroce_queues::late::listen(events::late);
     // SAFETY: numbers, nullable pointers and a pthread mutex, for all of which zeros are valid.
     let mut c: verbs_context = unsafe { zeroed() };
     fill(&mut c);

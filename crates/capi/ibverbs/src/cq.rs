@@ -55,8 +55,8 @@ pub(crate) unsafe fn create(
         u32::try_from(cqe).map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
     CqBlock::allocate(|user_handle| {
         let &Extension { stamped, ignore_overrun, single_threaded, .. } = extension;
-        let init = nic::CqInit { cqe, channel: events, user_handle, stamped, ignore_overrun, pd };
-        let nic = nic::Cq::create_as(block.nic(), init)?;
+        let init = ferroce_queues::CqInit { cqe, channel: events, user_handle, stamped, ignore_overrun, pd };
+        let nic = ferroce_queues::Cq::create_as(block.nic(), init)?;
         // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
         let (mut c, current): (ibv_cq_ex, ibv_wc) = unsafe { (zeroed(), zeroed()) };
         c.context = context;

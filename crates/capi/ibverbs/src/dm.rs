@@ -5,7 +5,6 @@ use std::os::fd::IntoRawFd;
 use std::ptr;
 use std::sync::Arc;
 
-use ferroce_nic as nic;
 use libc::size_t;
 
 use crate::abi::*;
@@ -24,13 +23,13 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         if attr.comp_mask != 0 {
             return Err(Refusal::invalid("the comp_mask of ibv_alloc_dm_attr isn't 0"));
         }
-        let nic = nic::Dm::alloc(block.nic(), attr.length as u64, attr.log_align_req)?;
+        let nic = ferroce_mem::Dm::alloc(block.nic(), attr.length as u64, attr.log_align_req)?;
         describe(context, nic)
     })
 }
 
 /// The C structure of device memory.
-pub(crate) fn describe(context: *mut ibv_context, nic: Arc<nic::Dm>) -> Outcome<*mut ibv_dm> {
+pub(crate) fn describe(context: *mut ibv_context, nic: Arc<ferroce_mem::Dm>) -> Outcome<*mut ibv_dm> {
     DmBlock::allocate(|_| {
         let c = ibv_dm {
             context,
@@ -97,7 +96,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             )));
         }
         let (access, _) = memory::rights(access)?;
-        let nic = nic::Mr::register_dm(domain.nic(), dm.nic(), dm_offset, length as u64, access)?;
+        let nic = ferroce_mem::Mr::register_dm(domain.nic(), dm.nic(), dm_offset, length as u64, access)?;
         memory::describe(pd, domain, ptr::null_mut(), nic)
     })
 }

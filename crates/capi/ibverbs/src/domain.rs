@@ -5,8 +5,6 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ferroce_nic as nic;
-
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::object::{ContextBlock, Headed, PdBlock, TdBlock, TdHold};
@@ -63,23 +61,23 @@ unsafe impl Send for Allocator {}
 // SAFETY: as above.
 unsafe impl Sync for Allocator {}
 
-impl nic::QueueMemory for Allocator {
-    fn alloc(&self, size: usize, align: usize, kind: nic::QueueKind) -> nic::AllocatorAnswer {
+impl ferroce_mem::QueueMemory for Allocator {
+    fn alloc(&self, size: usize, align: usize, kind: ferroce_mem::QueueKind) -> ferroce_mem::AllocatorAnswer {
         // The upper half, the kernel's number of a driver, is 0: none.
         // SAFETY: by the man page a function of this kind.
-        let memory = nic::outside_library(|| unsafe {
+        let memory = ferroce_os::fork::outside_library(|| unsafe {
             (self.alloc)(self.pd, self.pd_context, size, align, kind as u64)
         });
         match NonNull::new(memory.cast()) {
-            _ if memory.addr() == USE_DEFAULT => nic::AllocatorAnswer::Default,
-            Some(memory) => nic::AllocatorAnswer::Memory(memory),
-            None => nic::AllocatorAnswer::None,
+            _ if memory.addr() == USE_DEFAULT => ferroce_mem::AllocatorAnswer::Default,
+            Some(memory) => ferroce_mem::AllocatorAnswer::Memory(memory),
+            None => ferroce_mem::AllocatorAnswer::None,
         }
     }
 
-    fn free(&self, memory: NonNull<u8>, kind: nic::QueueKind) {
+    fn free(&self, memory: NonNull<u8>, kind: ferroce_mem::QueueKind) {
         // SAFETY: by the man page a function of this kind; the memory is what `alloc` gave.
-        nic::outside_library(|| unsafe {
+        ferroce_os::fork::outside_library(|| unsafe {
             (self.free)(self.pd, self.pd_context, memory.as_ptr().cast(), kind as u64);
         });
     }
@@ -88,7 +86,7 @@ impl nic::QueueMemory for Allocator {
 fn allocator(
     attr: &ibv_parent_domain_init_attr,
     pd: *mut ibv_pd,
-) -> Outcome<Option<Arc<dyn nic::QueueMemory>>> {
+) -> Outcome<Option<Arc<dyn ferroce_mem::QueueMemory>>> {
     if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS == 0 {
         return Ok(None);
     }
@@ -126,7 +124,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             }
             PdBlock::allocate(|block| {
                 let queues = allocator(attr, ptr::with_exposed_provenance_mut(block))?;
-                let nic = nic::Pd::parent(base.nic(), queues)?;
+                let nic = ferroce_mem::Pd::parent(base.nic(), queues)?;
                 Ok(PdBlock::new(context, nic, TdHold::new(attr.td)))
             })
         }

@@ -1,7 +1,7 @@
 //! Multicast groups: ibv_attach_mcast(3), ibv_detach_mcast(3). The MGID alone identifies the group: on Ethernet the MLID
 //! means nothing, on InfiniBand it has to be valid.
 
-use ferroce_nic::net::{LinkLayer, MULTICAST_LIDS};
+use ferroce_netdev::{LinkLayer, MULTICAST_LIDS};
 
 use crate::abi::{ibv_gid, ibv_qp};
 use crate::call::{Outcome, Refusal, at, entry};

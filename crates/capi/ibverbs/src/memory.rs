@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, OnceLock};
 
-use ferroce_nic as nic;
 use libc::size_t;
 
 use crate::abi::*;
@@ -14,7 +13,7 @@ use crate::object::{ContextBlock, Headed, MrBlock, PdBlock};
 entry! {
     pub fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
         // SAFETY: by the man page an open context.
-        let nic = nic::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic())?;
+        let nic = ferroce_mem::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic())?;
         PdBlock::allocate(|_| Ok(PdBlock::new(context, nic, None)))
     }
 }
@@ -44,19 +43,19 @@ pub(crate) const KNOWN_ACCESS: c_uint = PLAIN_ACCESS
     | IBV_ACCESS_FLUSH_PERSISTENT;
 
 /// Rights as the adapter takes them, and whether addresses count from zero.
-pub(crate) fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
+pub(crate) fn rights(access: c_uint) -> Outcome<(ferroce_mem::MrAccess, bool)> {
     // The optional bits are hints by definition, and that pages are huge is a promise of the program's.
     let unknown = access & !(KNOWN_ACCESS | IBV_ACCESS_OPTIONAL_RANGE);
     if unknown != 0 {
         return Err(Refusal::invalid(format!("unknown access bits {unknown:#x}")));
     }
     let has = |bit: c_uint| access & bit != 0;
-    let rights = nic::MrAccess {
+    let rights = ferroce_mem::MrAccess {
         local_write: has(IBV_ACCESS_LOCAL_WRITE),
         remote_write: has(IBV_ACCESS_REMOTE_WRITE),
         remote_read: has(IBV_ACCESS_REMOTE_READ),
         remote_atomic: has(IBV_ACCESS_REMOTE_ATOMIC),
-        flush: nic::Placement {
+        flush: ferroce_types::Placement {
             global: has(IBV_ACCESS_FLUSH_GLOBAL),
             persistent: has(IBV_ACCESS_FLUSH_PERSISTENT),
         },
@@ -81,14 +80,14 @@ pub(crate) unsafe fn register(
         return Err(Refusal::invalid("the pages of a whole address space aren't all huge"));
     }
     let (access, zero_based) = rights(access)?;
-    let init = nic::MrInit {
+    let init = ferroce_mem::MrInit {
         addr: addr as u64,
         length: length as u64,
         iova: if zero_based { 0 } else { iova },
         access,
     };
     // SAFETY: what the adapter does with the memory, the program answers for, as the man page has it.
-    let nic = unsafe { nic::Mr::register(domain.nic(), init) }?;
+    let nic = unsafe { ferroce_mem::Mr::register(domain.nic(), init) }?;
     let mr = describe(pd, domain, addr, nic)?;
     if !access.on_demand {
         check::pinned(mr as usize, init.addr, init.length);
@@ -101,7 +100,7 @@ pub(crate) fn describe(
     pd: *mut ibv_pd,
     domain: &PdBlock,
     addr: *mut c_void,
-    nic: Arc<nic::Mr>,
+    nic: Arc<ferroce_mem::Mr>,
 ) -> Outcome<*mut ibv_mr> {
     let init = nic.init()?;
     MrBlock::allocate(|_| {
@@ -157,7 +156,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     call::pointer("ibv_alloc_null_mr", || {
         // SAFETY: by the man page a domain.
         let domain = unsafe { PdBlock::checked(pd) }?;
-        let mr = describe(pd, domain, std::ptr::null_mut(), nic::Mr::null(domain.nic())?)?;
+        let mr = describe(pd, domain, std::ptr::null_mut(), ferroce_mem::Mr::null(domain.nic())?)?;
         // SAFETY: just made. By the man page it isn't exposed to peers.
         unsafe { (*mr).rkey = 0 };
         Ok(mr)
@@ -211,12 +210,12 @@ fn check_input(flags: c_int, addr: *mut c_void, length: size_t, access: c_uint) 
 
 /// What a region becomes: what the flags name is replaced, the rest stays.
 fn changed(
-    old: nic::MrInit,
+    old: ferroce_mem::MrInit,
     flags: c_int,
     addr: *mut c_void,
     length: size_t,
     access: c_uint,
-) -> Outcome<nic::MrInit> {
+) -> Outcome<ferroce_mem::MrInit> {
     let mut new = old;
     if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
         new.addr = addr as u64;
@@ -291,7 +290,12 @@ mod tests {
 
     #[test]
     fn rereg_replaces_what_the_flags_name() {
-        let old = nic::MrInit { addr: 0x1000, length: 16, iova: 0, access: nic::MrAccess::default() };
+        let old = ferroce_mem::MrInit {
+            addr: 0x1000,
+            length: 16,
+            iova: 0,
+            access: ferroce_mem::MrAccess::default(),
+        };
         let new = changed(old, IBV_REREG_MR_CHANGE_ACCESS, 8 as *mut c_void, 99, IBV_ACCESS_LOCAL_WRITE)
             .expect("valid");
         assert!(new.access.local_write);

@@ -2,15 +2,13 @@
 
 use std::ffi::{c_int, c_uint};
 
-use ferroce_nic as nic;
-
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::object::{Headed, MrBlock, PdBlock, QpBlock, block, next_handle};
 
 block! {
     MwBlock: ibv_mw, "mw", |c| (c.context, c.handle);
-    => nic::Mw;
+    => ferroce_mem::Mw;
 }
 
 /// The slot behind ibv_alloc_mw(3).
@@ -19,11 +17,11 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
         // SAFETY: by the man page a domain.
         let domain = unsafe { PdBlock::checked(pd) }?;
         let known = match kind {
-            IBV_MW_TYPE_1 => nic::MwKind::One,
-            IBV_MW_TYPE_2 => nic::MwKind::Two,
+            IBV_MW_TYPE_1 => ferroce_mem::MwKind::One,
+            IBV_MW_TYPE_2 => ferroce_mem::MwKind::Two,
             other => return Err(Refusal::invalid(format!("memory windows are of type 1 or 2, not {other}"))),
         };
-        let nic = nic::Mw::alloc(domain.nic(), known)?;
+        let nic = ferroce_mem::Mw::alloc(domain.nic(), known)?;
         MwBlock::allocate(|_| {
             let (context, rkey, handle) = (domain.context(), nic.rkey(), next_handle());
             Ok(MwBlock { c: ibv_mw { context, pd, rkey, handle, r#type: kind }, nic })
@@ -44,7 +42,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 }
 
 /// Rights of the peer, and whether addresses count from the window's first byte.
-fn rights(access: c_uint) -> Outcome<(nic::Access, bool)> {
+fn rights(access: c_uint) -> Outcome<(ferroce_types::Access, bool)> {
     let known = IBV_ACCESS_REMOTE_WRITE
         | IBV_ACCESS_REMOTE_READ
         | IBV_ACCESS_REMOTE_ATOMIC
@@ -59,11 +57,11 @@ fn rights(access: c_uint) -> Outcome<(nic::Access, bool)> {
         )));
     }
     let has = |bit: c_uint| access & bit != 0;
-    let rights = nic::Access {
+    let rights = ferroce_types::Access {
         remote_write: has(IBV_ACCESS_REMOTE_WRITE),
         remote_read: has(IBV_ACCESS_REMOTE_READ),
         remote_atomic: has(IBV_ACCESS_REMOTE_ATOMIC),
-        ..nic::Access::default()
+        ..ferroce_types::Access::default()
     };
     Ok((rights, has(IBV_ACCESS_ZERO_BASED)))
 }
@@ -72,7 +70,7 @@ fn rights(access: c_uint) -> Outcome<(nic::Access, bool)> {
 ///
 /// # Safety
 /// `mw` is null or a window, `info.mr` null or a region.
-unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outcome<nic::BindMw> {
+unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outcome<ferroce_types::BindMw> {
     // SAFETY: the caller's promise.
     let (window, region) = unsafe {
         let region = if info.mr.is_null() { None } else { Some(MrBlock::of(info.mr)?.nic()) };
@@ -88,12 +86,16 @@ unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outc
 ///
 /// # Safety
 /// As [`operation`].
-pub(crate) unsafe fn posted(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outcome<nic::SendOp> {
+pub(crate) unsafe fn posted(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Outcome<ferroce_proto::SendOp> {
     // SAFETY: the caller's promise; the field is the window's own, which the program doesn't change meanwhile.
     unsafe {
         let bind = operation(mw, rkey, info)?;
         (*mw).rkey = bind.rkey;
-        Ok(nic::SendOp::BindMw(bind))
+        Ok(ferroce_proto::SendOp::BindMw(bind))
     }
 }
 
@@ -103,10 +105,10 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         // SAFETY: by the man page a queue pair, a window, and the caller's structure.
         let (qp, window, bind) =
             unsafe { (QpBlock::of(qp)?.nic()?, MwBlock::of(mw)?, at(bind.cast_const(), "mw_bind")?) };
-        if window.nic().kind() != nic::MwKind::One {
+        if window.nic().kind() != ferroce_mem::MwKind::One {
             return Err(Refusal::invalid("a window of type 2 is bound by ibv_post_send"));
         }
-        if qp.service() == nic::Service::Ud {
+        if qp.service() == ferroce_wire::Service::Ud {
             return Err(Refusal::invalid("UD queue pairs bind no windows"));
         }
         let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED;
@@ -116,11 +118,11 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         // SAFETY: the window's own field, which the program doesn't change meanwhile.
         let rkey = next_rkey(unsafe { (*mw).rkey });
         // SAFETY: by the man page a window, and a region or none.
-        let op = nic::SendOp::BindMw(unsafe { operation(mw, rkey, &bind.bind_info) }?);
-        let request = nic::SendRequest {
+        let op = ferroce_proto::SendOp::BindMw(unsafe { operation(mw, rkey, &bind.bind_info) }?);
+        let request = ferroce_proto::SendRequest {
             wr_id: bind.wr_id,
             op,
-            data: nic::DataRef::Sges(&[]),
+            data: ferroce_proto::DataRef::Sges(&[]),
             signaled: bind.send_flags & IBV_SEND_SIGNALED != 0,
             solicited: false,
             fence: bind.send_flags & IBV_SEND_FENCE != 0,

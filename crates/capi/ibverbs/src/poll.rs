@@ -14,9 +14,9 @@ use crate::object::{CqBlock, Headed};
 macro_rules! assert_layout {
     ($($field:ident)*) => {
         const _: () = {
-            assert!(size_of::<nic::Completion>() == size_of::<ibv_wc>());
-            assert!(align_of::<nic::Completion>() == align_of::<ibv_wc>());
-            $(assert!(offset_of!(nic::Completion, $field) == offset_of!(ibv_wc, $field));)*
+            assert!(size_of::<ferroce_types::Completion>() == size_of::<ibv_wc>());
+            assert!(align_of::<ferroce_types::Completion>() == align_of::<ibv_wc>());
+            $(assert!(offset_of!(ferroce_types::Completion, $field) == offset_of!(ibv_wc, $field));)*
         };
     };
 }
@@ -79,7 +79,7 @@ unsafe fn poll_into(cq: *mut ibv_cq, room: c_int, mut place: *mut ibv_wc, goes_o
         // SAFETY: the caller's promise; the adapter gives at most so many.
         let polled = unsafe {
             CqBlock::of(cq)?.nic().poll(max, |completion| {
-                place.cast::<nic::Completion>().write(*completion);
+                place.cast::<ferroce_types::Completion>().write(*completion);
                 place = place.add(1);
             })
         };
@@ -100,10 +100,10 @@ unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
     // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
     unsafe {
         let block = CqBlock::of(cq.cast())?;
-        let stand_on = |completion: &nic::Completion, stamp| {
+        let stand_on = |completion: &ferroce_types::Completion, stamp| {
             (*cq).status = completion.status as c_int;
             (*cq).wr_id = completion.wr_id;
-            block.current.get().cast::<nic::Completion>().write(*completion);
+            block.current.get().cast::<ferroce_types::Completion>().write(*completion);
             *block.stamp.get() = stamp;
         };
         let queue = block.nic();
@@ -167,18 +167,20 @@ mod tests {
 
     #[test]
     fn flags_of_a_completion_are_those_of_programs() {
-        let flags = |set: fn(nic::Completion) -> nic::Completion| set(nic::Completion::default()).wc_flags;
-        let tags = nic::TagFlags::default();
+        let flags = |set: fn(ferroce_types::Completion) -> ferroce_types::Completion| {
+            set(ferroce_types::Completion::default()).wc_flags
+        };
+        let tags = ferroce_types::TagFlags::default();
         assert_eq!(flags(|completion| completion.with_value(Some([0; 4]), None)), IBV_WC_WITH_IMM);
         assert_eq!(flags(|completion| completion.with_value(None, Some(0))), IBV_WC_WITH_INV);
         assert_eq!(flags(|completion| completion.with_grh(true)), IBV_WC_GRH);
         assert_eq!(flags(|completion| completion.with_checksums_ok(true)), IBV_WC_IP_CSUM_OK);
         for (tags, flag) in [
-            (nic::TagFlags { sync_required: true, ..tags }, IBV_WC_TM_SYNC_REQ),
-            (nic::TagFlags { matched: true, ..tags }, IBV_WC_TM_MATCH),
-            (nic::TagFlags { data_valid: true, ..tags }, IBV_WC_TM_DATA_VALID),
+            (ferroce_types::TagFlags { sync_required: true, ..tags }, IBV_WC_TM_SYNC_REQ),
+            (ferroce_types::TagFlags { matched: true, ..tags }, IBV_WC_TM_MATCH),
+            (ferroce_types::TagFlags { data_valid: true, ..tags }, IBV_WC_TM_DATA_VALID),
         ] {
-            assert_eq!(nic::Completion::default().with_tags(tags).wc_flags, flag);
+            assert_eq!(ferroce_types::Completion::default().with_tags(tags).wc_flags, flag);
         }
     }
 }

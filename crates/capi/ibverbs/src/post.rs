@@ -16,7 +16,7 @@ use crate::mw;
 use crate::object::{AhBlock, Headed, QpBlock, QpWork, SrqBlock, WqBlock};
 
 /// The adapter's send request.
-pub(crate) type SendWr = nic::SendWr<Arc<nic::Ah>>;
+pub(crate) type SendWr = ferroce_proto::SendWr<Arc<nic::Ah>>;
 
 /// The elements of a list, at most `max`.
 ///
@@ -43,10 +43,10 @@ fn no_elements(list: *const ibv_sge, count: c_int, max: u32) -> Refusal {
     }
 }
 
-pub(crate) fn sges(elements: &[ibv_sge]) -> nic::SgeList {
-    let sge = |e: &ibv_sge| nic::Sge { addr: e.addr, length: e.length, lkey: e.lkey };
+pub(crate) fn sges(elements: &[ibv_sge]) -> ferroce_types::SgeList {
+    let sge = |e: &ibv_sge| ferroce_types::Sge { addr: e.addr, length: e.length, lkey: e.lkey };
     match elements {
-        [element] => nic::one_sge(sge(element)),
+        [element] => ferroce_types::one_sge(sge(element)),
         _ => elements.iter().map(sge).collect(),
     }
 }
@@ -96,7 +96,7 @@ pub(crate) unsafe fn buffers<'a>(list: *const ibv_data_buf, count: usize) -> Out
 ///
 /// # Safety
 /// The buffers are readable memory of the program, if they aren't more than `max` bytes.
-pub(crate) unsafe fn inline_data(buffers: &[ibv_data_buf], max: u32) -> Outcome<nic::Data> {
+pub(crate) unsafe fn inline_data(buffers: &[ibv_data_buf], max: u32) -> Outcome<ferroce_proto::Data> {
     let length = buffers.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.length));
     if length > max as usize {
         return Err(Refusal::invalid(format!("{length} bytes inline, the queue takes {max}")));
@@ -109,7 +109,7 @@ pub(crate) unsafe fn inline_data(buffers: &[ibv_data_buf], max: u32) -> Outcome<
         // SAFETY: the caller's promise; the lengths add up to no more than `max`.
         bytes.extend_from_slice(unsafe { slice::from_raw_parts(buffer.addr.cast::<u8>(), buffer.length) });
     }
-    Ok(nic::Data::Inline(bytes))
+    Ok(ferroce_proto::Data::Inline(bytes))
 }
 
 /// What a send request asks for.
@@ -117,8 +117,8 @@ pub(crate) unsafe fn inline_data(buffers: &[ibv_data_buf], max: u32) -> Outcome<
 /// # Safety
 /// The members of its unions that the opcode selects are valid.
 #[inline(always)]
-unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
-    use nic::SendOp;
+unsafe fn operation(wr: &ibv_send_wr) -> Outcome<ferroce_proto::SendOp> {
+    use ferroce_proto::SendOp;
     let immediate = wr.imm_data.to_ne_bytes();
     // SAFETY: the caller's promise; all members are plain numbers.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
@@ -152,16 +152,16 @@ unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
 /// The data of a send request, copied: no memory of the program is read while its queue pair is locked, but for that of lists.
 struct Copied {
     /// The only element, if there is one.
-    element: nic::Sge,
-    sges: nic::SgeList,
+    element: ferroce_types::Sge,
+    sges: ferroce_types::SgeList,
     bytes: SmallVec<[u8; 256]>,
 }
 
 impl Copied {
     #[inline(always)]
     fn new() -> Self {
-        let element = nic::Sge { addr: 0, length: 0, lkey: 0 };
-        Self { element, sges: nic::SgeList::new(), bytes: SmallVec::new() }
+        let element = ferroce_types::Sge { addr: 0, length: 0, lkey: 0 };
+        Self { element, sges: ferroce_types::SgeList::new(), bytes: SmallVec::new() }
     }
 
     /// Copies the data of a request, and returns where they lie.
@@ -169,18 +169,18 @@ impl Copied {
     /// # Safety
     /// `wr` is as ibv_post_send(3) asks for a queue of these sizes.
     #[inline(always)]
-    unsafe fn copy(&mut self, wr: &ibv_send_wr, cap: nic::qp::QpCap) -> Outcome<nic::DataRef<'_>> {
+    unsafe fn copy(&mut self, wr: &ibv_send_wr, cap: nic::qp::QpCap) -> Outcome<ferroce_proto::DataRef<'_>> {
         // SAFETY: the caller's promise.
         unsafe {
             let elements = elements(wr.sg_list, wr.num_sge, cap.max_send_sge)?;
             if wr.send_flags & IBV_SEND_INLINE != 0 {
                 self.bytes.clear();
                 inline(elements, cap.max_inline_data, &mut self.bytes)?;
-                return Ok(nic::DataRef::Inline(&self.bytes));
+                return Ok(ferroce_proto::DataRef::Inline(&self.bytes));
             }
-            Ok(nic::DataRef::Sges(match elements {
+            Ok(ferroce_proto::DataRef::Sges(match elements {
                 &[ibv_sge { addr, length, lkey }] => {
-                    self.element = nic::Sge { addr, length, lkey };
+                    self.element = ferroce_types::Sge { addr, length, lkey };
                     slice::from_ref(&self.element)
                 }
                 _ => {
@@ -197,7 +197,7 @@ impl Copied {
 /// # Safety
 /// `wr` is as ibv_post_send(3) asks for a UD queue pair.
 #[inline(never)]
-unsafe fn target(wr: &ibv_send_wr) -> Outcome<nic::UdTarget<Arc<nic::Ah>>> {
+unsafe fn target(wr: &ibv_send_wr) -> Outcome<ferroce_proto::UdTarget<Arc<nic::Ah>>> {
     // The union holds no address otherwise.
     if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
         return Err(Refusal::invalid("UD can send, with immediate data or without"));
@@ -206,7 +206,7 @@ unsafe fn target(wr: &ibv_send_wr) -> Outcome<nic::UdTarget<Arc<nic::Ah>>> {
     unsafe {
         let to = wr.wr.ud;
         let address = AhBlock::of(to.ah)?.nic().clone();
-        Ok(nic::UdTarget { address, qpn: to.remote_qpn, qkey: to.remote_qkey })
+        Ok(ferroce_proto::UdTarget { address, qpn: to.remote_qpn, qkey: to.remote_qkey })
     }
 }
 
@@ -229,9 +229,13 @@ macro_rules! request {
         check_flags(wr.send_flags, KNOWN)?;
         let op = operation(wr)?;
         let data = $copied.copy(wr, qp.cap())?;
-        let ud = if qp.service() == nic::Service::Ud { Some(&*$target.insert(target(wr)?)) } else { None };
+        let ud = if qp.service() == ferroce_wire::Service::Ud {
+            Some(&*$target.insert(target(wr)?))
+        } else {
+            None
+        };
         let has = |flag| wr.send_flags & flag != 0;
-        nic::SendRequest {
+        ferroce_proto::SendRequest {
             wr_id: wr.wr_id,
             op,
             data,
@@ -348,9 +352,9 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
         if wr.send_flags & IBV_SEND_INLINE != 0 {
             let mut bytes = SmallVec::new();
             inline(elements, cap.max_inline_data, &mut bytes)?;
-            nic::Data::Inline(bytes)
+            ferroce_proto::Data::Inline(bytes)
         } else {
-            nic::Data::Sges(sges(elements))
+            ferroce_proto::Data::Sges(sges(elements))
         }
     };
     let has = |flag| wr.send_flags & flag != 0;
@@ -377,7 +381,7 @@ unsafe fn post_frames(qp: &Arc<RawQp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut i
         };
         Some(frame.map_err(|why| {
             refusal = Some(why);
-            nic::Error::Invalid(String::new())
+            ferroce_types::Error::Invalid(String::new())
         }))
     });
     let outcome = refusal.map_or_else(|| posted.map_err(Refusal::from), Err);
@@ -410,13 +414,13 @@ unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
     max_sge: u32,
-    mut post: impl FnMut(nic::RecvWqe) -> nic::Result<()>,
+    mut post: impl FnMut(ferroce_types::RecvWqe) -> ferroce_types::Result<()>,
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
         while let Some(element) = wr.as_ref() {
             elements(element.sg_list, element.num_sge, max_sge)
-                .and_then(|list| Ok(post(nic::RecvWqe { wr_id: element.wr_id, sges: sges(list) })?))
+                .and_then(|list| Ok(post(ferroce_types::RecvWqe { wr_id: element.wr_id, sges: sges(list) })?))
                 .inspect_err(|_| report_bad(bad_wr, wr))?;
             wr = element.next;
         }
@@ -440,7 +444,7 @@ pub(crate) unsafe extern "C" fn post_recv(
                 }
             };
             // A queue pair with an SRQ has no receive queue that limits the elements; `post_recv` refuses the request.
-            let max_sge = if qp.srq().is_some() { nic::MAX_SGE } else { qp.cap().max_recv_sge };
+            let max_sge = if qp.srq().is_some() { ferroce_queues::MAX_SGE } else { qp.cap().max_recv_sge };
             post_receives(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))
         }
     }))
@@ -456,7 +460,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: by the man page a queue, a list, and the caller's variable.
         unsafe {
             let srq = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
-            post_receives(wr, bad_wr, nic::MAX_SGE, |wqe| srq.post(wqe))
+            post_receives(wr, bad_wr, ferroce_queues::MAX_SGE, |wqe| srq.post(wqe))
         }
     }))
 }

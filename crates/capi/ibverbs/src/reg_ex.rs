@@ -4,7 +4,6 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use ferroce_nic as nic;
 use libc::size_t;
 
 use crate::abi::*;
@@ -31,7 +30,7 @@ unsafe fn register_dmabuf(
         )));
     }
     let (rights, _) = memory::rights(access)?;
-    let nic = nic::Mr::register_dmabuf(domain.nic(), fd, offset, length as u64, iova, rights)?;
+    let nic = ferroce_mem::Mr::register_dmabuf(domain.nic(), fd, offset, length as u64, iova, rights)?;
     memory::describe(pd, domain, ptr::without_provenance_mut(offset as usize), nic)
 }
 

@@ -2,8 +2,6 @@
 
 use std::ffi::c_int;
 
-use ferroce_nic as nic;
-
 use crate::abi::*;
 use crate::call::{self, Refusal, at, at_mut, entry, put};
 use crate::object::{Headed, SrqBlock};
@@ -14,7 +12,7 @@ entry! {
         // SAFETY: by the man page a domain and the caller's attributes.
         unsafe {
             let init = at_mut(init, "srq_init_attr")?;
-            SrqBlock::make(pd, None, init.srq_context, &mut init.attr, nic::Srq::create)
+            SrqBlock::make(pd, None, init.srq_context, &mut init.attr, ferroce_queues::Srq::create)
         }
     }
 }
@@ -54,7 +52,9 @@ pub unsafe extern "C" fn create_srq_ex(
             return Err(Refusal::invalid("no protection domain (IBV_SRQ_INIT_ATTR_PD)"));
         }
         // SAFETY: by the man page a domain.
-        unsafe { SrqBlock::make(init.pd, None, init.srq_context, &mut init.attr, nic::Srq::create) }
+        unsafe {
+            SrqBlock::make(init.pd, None, init.srq_context, &mut init.attr, ferroce_queues::Srq::create)
+        }
     })
 }
 
@@ -65,7 +65,7 @@ entry! {
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Refusal::invalid(format!("srq_attr_mask {mask:#x}: IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT or both")));
         }
-        let size = nic::NewSize { max_wr: attr.max_wr, max_sge: attr.max_sge };
+        let size = ferroce_queues::NewSize { max_wr: attr.max_wr, max_sge: attr.max_sge };
         block.nic().modify(
             (mask & IBV_SRQ_MAX_WR != 0).then_some(size),
             (mask & IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit),

@@ -2,8 +2,6 @@
 
 use std::ffi::c_int;
 
-use ferroce_nic as nic;
-
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
 use crate::check::Buffers;
@@ -12,11 +10,11 @@ use crate::post::{elements, report_bad, sges};
 
 /// The capabilities that `ibv_query_device_ex` returns.
 pub(crate) const CAPS: ibv_tm_caps = ibv_tm_caps {
-    max_rndv_hdr_size: nic::MAX_RENDEZVOUS_REQUEST as u32,
-    max_num_tags: nic::MAX_TAGS,
+    max_rndv_hdr_size: ferroce_proto::MAX_RENDEZVOUS_REQUEST as u32,
+    max_num_tags: ferroce_queues::MAX_TAGS,
     flags: IBV_TM_CAP_RC,
-    max_ops: nic::MAX_TAG_OPS,
-    max_sge: nic::MAX_SGE,
+    max_ops: ferroce_queues::MAX_TAG_OPS,
+    max_sge: ferroce_queues::MAX_SGE,
 };
 
 /// A tag-matching queue.
@@ -35,7 +33,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     unsafe {
         let cq = CqBlock::checked(init.cq)?;
         SrqBlock::make(init.pd, Some(cq), init.srq_context, &mut init.attr, |pd, attr, user_handle| {
-            nic::Srq::create_tagged(pd, cq.nic(), limits, attr, user_handle)
+            ferroce_queues::Srq::create_tagged(pd, cq.nic(), limits, attr, user_handle)
         })
     }
 }
@@ -44,7 +42,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
 ///
 /// # Safety
 /// Its list of elements is valid.
-unsafe fn request(wr: &ibv_ops_wr) -> Outcome<nic::TagRequest> {
+unsafe fn request(wr: &ibv_ops_wr) -> Outcome<ferroce_queues::TagRequest> {
     if wr.flags & !(IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC) != 0 {
         return Err(Refusal::invalid(format!("flags {:#x}: IBV_OPS_SIGNALED and IBV_OPS_TM_SYNC", wr.flags)));
     }
@@ -52,30 +50,30 @@ unsafe fn request(wr: &ibv_ops_wr) -> Outcome<nic::TagRequest> {
         IBV_WR_TAG_ADD => {
             let ibv_ops_wr_tm_add { recv_wr_id, sg_list, num_sge, tag, mask } = wr.tm.add;
             // SAFETY: the caller's promise.
-            let buffer = unsafe { elements(sg_list, num_sge, nic::MAX_SGE) }?;
-            let receive = nic::RecvWqe { wr_id: recv_wr_id, sges: sges(buffer) };
-            nic::TagOp::Add(nic::TagEntry { tag, mask, receive })
+            let buffer = unsafe { elements(sg_list, num_sge, ferroce_queues::MAX_SGE) }?;
+            let receive = ferroce_types::RecvWqe { wr_id: recv_wr_id, sges: sges(buffer) };
+            ferroce_queues::TagOp::Add(ferroce_queues::TagEntry { tag, mask, receive })
         }
-        IBV_WR_TAG_DEL => nic::TagOp::Remove(wr.tm.handle),
-        IBV_WR_TAG_SYNC => nic::TagOp::Sync,
+        IBV_WR_TAG_DEL => ferroce_queues::TagOp::Remove(wr.tm.handle),
+        IBV_WR_TAG_SYNC => ferroce_queues::TagOp::Sync,
         other => return Err(Refusal::invalid(format!("opcode {other} of a tag-matching queue"))),
     };
     let has = |flag| wr.flags & flag != 0;
     let handled = has(IBV_OPS_TM_SYNC).then_some(wr.tm.unexpected_cnt);
-    Ok(nic::TagRequest { wr_id: wr.wr_id, op, signaled: has(IBV_OPS_SIGNALED), handled })
+    Ok(ferroce_queues::TagRequest { wr_id: wr.wr_id, op, signaled: has(IBV_OPS_SIGNALED), handled })
 }
 
 /// Posts an operation, of which the checker may want to know.
-fn post(block: &SrqBlock, request: nic::TagRequest) -> nic::Result<Option<u32>> {
+fn post(block: &SrqBlock, request: ferroce_queues::TagRequest) -> ferroce_types::Result<Option<u32>> {
     let srq = block.nic();
     let Some(watch) = block.watch() else { return srq.post_tag(request) };
     let (receive, removed) = match &request.op {
-        nic::TagOp::Add(nic::TagEntry { receive, .. }) => {
+        ferroce_queues::TagOp::Add(ferroce_queues::TagEntry { receive, .. }) => {
             let buffers = Buffers::begin(srq.pd(), true, || receive.sges.clone());
             (Some((receive.wr_id, buffers)), None)
         }
-        nic::TagOp::Remove(handle) => (None, Some(*handle)),
-        nic::TagOp::Sync => (None, None),
+        ferroce_queues::TagOp::Remove(handle) => (None, Some(*handle)),
+        ferroce_queues::TagOp::Sync => (None, None),
     };
     watch.changes_tag(receive, removed, || srq.post_tag(request))
 }

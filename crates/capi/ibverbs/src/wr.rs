@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use ferroce_nic as nic;
-use nic::{Data, SendOp, Service};
+use ferroce_proto::{Data, SendOp};
+use ferroce_wire::Service;
 use smallvec::SmallVec;
 
 use crate::abi::*;
@@ -214,7 +215,7 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, byt
 
 unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, va: u64, len: usize, kind: u8, level: u8) {
     let make = || {
-        let placement = nic::Placement::from_bits(kind)
+        let placement = ferroce_types::Placement::from_bits(kind)
             .ok_or_else(|| Refusal::invalid(format!("placement type {kind:#x} of a flush")))?;
         let whole_region = match level {
             IBV_FLUSH_RANGE => false,
@@ -265,7 +266,8 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
                 return Err(Refusal::invalid("an address handle for a connected queue pair"));
             }
             let address = AhBlock::of(ah)?.nic().clone();
-            gathered.last()?.ud = Some(nic::UdTarget { address, qpn: remote_qpn, qkey: remote_qkey });
+            gathered.last()?.ud =
+                Some(ferroce_proto::UdTarget { address, qpn: remote_qpn, qkey: remote_qkey });
             Ok(())
         });
     }

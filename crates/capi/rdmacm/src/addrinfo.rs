@@ -7,7 +7,6 @@ use std::ptr::{self, null, null_mut};
 use ferroce_ibverbs::abi::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use ferroce_ibverbs::call::{Outcome, Refusal, at_mut};
 use ferroce_ibverbs::entry;
-use ferroce_nic as nic;
 use libc::{addrinfo, sockaddr, socklen_t};
 
 use crate::abi::*;
@@ -196,7 +195,7 @@ unsafe fn resolve(
     let mut found: *mut addrinfo = null_mut();
     // It may ask a server: a fork doesn't wait for that.
     // SAFETY: strings, a question and a place for the answer.
-    let code = nic::outside_library(|| unsafe {
+    let code = ferroce_os::fork::outside_library(|| unsafe {
         libc::getaddrinfo(pointer(node), pointer(service), &raw const asked, &raw mut found)
     });
     if code != 0 {

@@ -242,7 +242,7 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u
     let options = unsafe { offered(id)? };
     let ece = match request_ece.vendor_id {
         0 => Ece::default(),
-        nic::VENDOR_ID => Ece { vendor_id: nic::VENDOR_ID, options: options.options },
+        ferroce_netdev::VENDOR_ID => Ece { vendor_id: ferroce_netdev::VENDOR_ID, options: options.options },
         other if has_qp => Ece { vendor_id: other, options: 0 },
         other => Ece { vendor_id: other, options: options.options },
     };

@@ -11,9 +11,9 @@ use ferroce_ibverbs::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
 use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr, verbs_context};
 use ferroce_ibverbs::call::{Outcome, Refusal, last_errno};
 use ferroce_ibverbs::{calls, check, entry};
+use ferroce_netdev::GidEntry;
 use ferroce_nic::{self as nic, DeviceNews};
 use ferroce_os::sync::{Mutex, class};
-use nic::net::GidEntry;
 
 /// A device that was opened for ids.
 struct OpenedDevice {

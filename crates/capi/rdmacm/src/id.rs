@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use ferroce_connect::{BoundPort, Connection, Ece, PortSpace};
 use ferroce_ibverbs::call::Outcome;
-use ferroce_nic::{DeviceNews, EventQueue};
+use ferroce_nic::DeviceNews;
 use ferroce_os::sync::{Mutex, class};
+use ferroce_queues::EventQueue;
 use ferroce_types::HostAddr;
 
 use crate::abi::rdma_cm_id;

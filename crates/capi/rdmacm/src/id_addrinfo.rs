@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use ferroce_ibverbs::call::{Outcome, Refusal, last_errno, put};
 use ferroce_ibverbs::entry;
-use ferroce_nic as nic;
 
 use crate::abi::*;
 use crate::addrinfo::{AddrInfoLookup, Failed, find, string};
@@ -85,7 +84,7 @@ entry! {
             }
             let for_thread = shared.clone();
             let run = move || {
-                let Ok(_inside) = nic::enter_library() else { return };
+                let Ok(_inside) = ferroce_os::fork::enter_library() else { return };
                 let hints = hints;
                 answer(&for_thread, node.as_deref(), service.as_deref(), hints.as_ref().map(|hints| &hints.0));
             };

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 
 /// Something to be tried until it is done.
@@ -55,9 +54,9 @@ pub(crate) fn set_leaving(is_leaving: bool) {
 }
 
 fn run() {
-    let Ok(_inside) = nic::enter_library() else { return };
+    let Ok(_inside) = ferroce_os::fork::enter_library() else { return };
     loop {
-        nic::outside_library(|| std::thread::sleep(PAUSE));
+        ferroce_os::fork::outside_library(|| std::thread::sleep(PAUSE));
         let (mut tasks, is_leaving) = {
             let mut waiting = WAITING.lock();
             if waiting.tasks.is_empty() {

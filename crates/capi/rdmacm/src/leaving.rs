@@ -31,7 +31,7 @@ extern "C" fn leaving() {
     let done = Arc::new(AtomicU32::new(0));
     let told = done.clone();
     let started = sys::start_thread("ferroce-bye", STACK, move || {
-        if let Ok(_inside) = nic::enter_library() {
+        if let Ok(_inside) = ferroce_os::fork::enter_library() {
             later::set_leaving(true);
             ferroce_connect::end_all();
             nic::leave_network();
@@ -40,7 +40,7 @@ extern "C" fn leaving() {
         ferroce_os::sync::wake(&raw const *told, i32::MAX);
         sys::pause(AWAY);
         // Something keeps the process from ending.
-        if let Ok(_inside) = nic::enter_library() {
+        if let Ok(_inside) = ferroce_os::fork::enter_library() {
             nic::come_back_to_network();
             later::set_leaving(false);
         }

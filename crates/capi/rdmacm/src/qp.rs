@@ -61,7 +61,7 @@ pub(crate) unsafe fn connect(id: *mut rdma_cm_id, peer: Ece) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
         go_to(id, IBV_QPS_INIT)?;
-        if peer.vendor_id == nic::VENDOR_ID {
+        if peer.vendor_id == ferroce_netdev::VENDOR_ID {
             let mut ece = ibv_ece { vendor_id: peer.vendor_id, options: peer.options, comp_mask: 0 };
             done(calls::ibv_set_ece((*id).qp, &raw mut ece), "taking over the peer's options")?;
         }
@@ -73,7 +73,7 @@ pub(crate) unsafe fn connect(id: *mut rdma_cm_id, peer: Ece) -> Outcome<()> {
 /// Refuses a peer that answers an offer of Ferroce's options with options of another vendor.
 pub(crate) fn check_options(peer: Ece) -> Outcome<()> {
     match peer.vendor_id {
-        0 | nic::VENDOR_ID => Ok(()),
+        0 | ferroce_netdev::VENDOR_ID => Ok(()),
         other => Err(Refusal::invalid(format!("the peer answers with options of vendor {other:#x}"))),
     }
 }

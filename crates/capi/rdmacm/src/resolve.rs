@@ -13,7 +13,6 @@ use ferroce_connect::ConnectionRoute;
 use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
 use ferroce_netdev::{Netdev, RouteKind, is_neighbour_known, look_for_neighbour, route_to, way};
-use ferroce_nic as nic;
 use ferroce_types::HostAddr;
 use libc::sockaddr;
 
@@ -214,7 +213,7 @@ impl Search {
         }
         look_for_neighbour(self.neighbour.0, self.neighbour.1);
         while since.elapsed() < first_look {
-            nic::outside_library(|| std::thread::sleep(BETWEEN_LOOKS));
+            ferroce_os::fork::outside_library(|| std::thread::sleep(BETWEEN_LOOKS));
             if self.is_neighbour_known() {
                 return found(&self.id, Ok(self.reached));
             }

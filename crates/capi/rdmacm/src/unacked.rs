@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 
 use ferroce_ibverbs::check::{self, CallTrace};
-use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 
 use crate::names;
@@ -12,7 +11,7 @@ use crate::names;
 /// How many there are.
 #[derive(Default)]
 pub(crate) struct UnackedEvents {
-    all: nic::Unacked,
+    all: ferroce_queues::Unacked,
     /// Those that the program has, by their numbers.
     delivered: Mutex<class::CmUnacked, BTreeMap<c_int, Delivered>>,
 }

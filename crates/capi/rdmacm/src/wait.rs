@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use ferroce_ibverbs::call::{self, Outcome, Refusal, put};
 use ferroce_ibverbs::calls::{EventSleep, Woken};
 use ferroce_ibverbs::entry;
-use ferroce_nic as nic;
 
 use crate::abi::*;
 use crate::block::IdBlock;
@@ -64,7 +63,7 @@ pub(crate) unsafe fn wait(
             return Ok(None);
         }
         // SAFETY: this thread can't be cancelled here.
-        match nic::outside_library(|| unsafe { sleep.wait() }) {
+        match ferroce_os::fork::outside_library(|| unsafe { sleep.wait() }) {
             Woken::ByEvent => announced = true,
             Woken::ByAnother => announced = false,
             Woken::InVain => {

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ferroce_nic::host::{self, ForeignHolders, ListedSlots};
-use ferroce_nic::sys;
+use ferroce_host::{ForeignHolders, ListedSlots};
+use ferroce_os::sys;
 
 use crate::install;
 
@@ -25,8 +25,8 @@ pub fn check(findings: &mut Vec<Diagnosis>) {
         kernel_devices(&rdma_devices(Path::new("/sys/class/infiniband")), &modules, findings);
     }
     findings.extend(packet_filter(&modules));
-    others(&host::listings(), sys::user_id(), findings);
-    findings.extend(squatted(&host::foreign_holders()));
+    others(&ferroce_host::listings(), sys::user_id(), findings);
+    findings.extend(squatted(&ferroce_host::foreign_holders()));
 }
 
 /// More slots than a program of another user needs, and fewer than a host needs to be left.

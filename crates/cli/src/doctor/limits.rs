@@ -1,6 +1,6 @@
 //! Limits of the system: open files, socket buffers.
 
-use ferroce_nic::net::DeviceInfo;
+use ferroce_netdev::DeviceInfo;
 
 use super::Diagnosis;
 

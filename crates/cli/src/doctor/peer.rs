@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use ferroce_nic::net::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, is_neighbour_known, route_to};
-use ferroce_nic::sys;
+use ferroce_netdev::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, is_neighbour_known, route_to};
+use ferroce_os::sys;
 
 use super::Diagnosis;
 use super::port::{ROCE_PORT, address};

@@ -5,9 +5,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
-use ferroce_nic::host::listings;
-use ferroce_nic::net::{DeviceInfo, interfaces};
-use ferroce_nic::sys;
+use ferroce_host::listings;
+use ferroce_netdev::{DeviceInfo, interfaces};
+use ferroce_os::sys;
 
 use super::{Diagnosis, user_name};
 

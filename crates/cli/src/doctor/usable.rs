@@ -1,6 +1,6 @@
 //! Are there libraries and devices, and what are the devices worth?
 
-use ferroce_nic::net::{DeviceInfo, NetError, PortState, discover};
+use ferroce_netdev::{DeviceInfo, NetError, PortState, discover};
 
 use super::Diagnosis;
 use crate::{devices, install};
@@ -110,7 +110,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Diagnosis>) {
         );
     }
     if port.link_layer.is_infiniband() {
-        findings.extend(ferroce_nic::net::why_no_lid(netdev).map(|why| {
+        findings.extend(ferroce_netdev::why_no_lid(netdev).map(|why| {
             Diagnosis::warning("no-lid", format!("{why}."))
                 .with_fix("have programs use a GRH, or give the interface another address")
         }));
@@ -129,7 +129,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Diagnosis>) {
 mod tests {
     use super::super::Severity;
     use super::*;
-    use ferroce_nic::net::{Address, Netdev};
+    use ferroce_netdev::{Address, Netdev};
 
     fn device(mtu: u32, addresses: &[&str]) -> DeviceInfo {
         let address =

@@ -1,6 +1,6 @@
 //! The listeners and connections of librdmacm, in words.
 
-use ferroce_nic::watch::{ConnectionAccount, ConnectionManager, ListenerAccount};
+use ferroce_watch::{ConnectionAccount, ConnectionManager, ListenerAccount};
 use std::fmt::Write as _;
 
 /// Established connections that are shown one by one.

@@ -2,7 +2,7 @@
 //! they like.
 
 use super::ProcessAnswer;
-use ferroce_nic::watch::{CompletionQueue, DeviceSnapshot, Process, QueuePair, Region, SharedReceiveQueue};
+use ferroce_watch::{CompletionQueue, DeviceSnapshot, Process, QueuePair, Region, SharedReceiveQueue};
 use std::collections::BTreeMap;
 use std::mem::size_of;
 
@@ -52,7 +52,7 @@ fn size_of_entries(account: &Process) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_nic::watch::MOST;
+    use ferroce_watch::MOST;
 
     /// The accounts that are kept of so many that a user's processes report.
     fn kept(uid: u32, account: &Process) -> usize {

@@ -12,9 +12,9 @@ pub mod top;
 mod waits;
 
 use crate::doctor::process_with;
-use ferroce_nic::host::{QueryResult, ask_all, is_stopped};
-use ferroce_nic::sys;
-use ferroce_nic::watch::{LONGEST, Process, Wish, harmless};
+use ferroce_host::{QueryResult, ask_all, is_stopped};
+use ferroce_os::sys;
+use ferroce_watch::{LONGEST, Process, Wish, harmless};
 use kept::KeptAccounts;
 use std::fs;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use super::waits::Pairs;
 use super::{ProcessAnswer, WatchedProcess, processes};
 use crate::output;
 use crate::table::aligned;
-use ferroce_nic::watch::{CompletionQueue, Process, QueuePair, Wish, WorkQueue};
+use ferroce_watch::{CompletionQueue, Process, QueuePair, Wish, WorkQueue};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;

@@ -2,7 +2,7 @@
 
 use super::WatchedProcess;
 use super::waits::Pairs;
-use ferroce_nic::watch::{Counters, Process, QueuePair};
+use ferroce_watch::{Counters, Process, QueuePair};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -248,7 +248,7 @@ pub fn short(number: f64) -> String {
 mod tests {
     use super::super::ProcessAnswer;
     use super::*;
-    use ferroce_nic::watch::CompletionQueue;
+    use ferroce_watch::CompletionQueue;
     use std::time::Duration;
 
     fn pair(number: u32, sends: u64) -> QueuePair {

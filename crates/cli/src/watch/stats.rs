@@ -3,7 +3,7 @@
 use super::{WatchedProcess, processes};
 use crate::output;
 use crate::table::aligned;
-use ferroce_nic::watch::{Counters, QueuePair, Wish};
+use ferroce_watch::{Counters, QueuePair, Wish};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -2,8 +2,8 @@
 
 use super::{ProcessAnswer, WatchedProcess};
 use ferroce_explain::{entry, id};
-use ferroce_nic::watch::{Peer, PostedRequest, Process, QueuePair};
 use ferroce_types::slot_of;
+use ferroce_watch::{Peer, PostedRequest, Process, QueuePair};
 use std::collections::HashMap;
 
 /// All queue pairs of the host by number, each with its process. Those of two users may have the same number.
@@ -143,7 +143,7 @@ fn receiving(pair: &QueuePair, peer: Option<&QueuePair>, stopped: bool) -> Strin
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use ferroce_nic::watch::{CompletionQueue, SharedReceiveQueue, WorkQueue};
+    use ferroce_watch::{CompletionQueue, SharedReceiveQueue, WorkQueue};
 
     pub fn pair(number: u32, peer: u32, sends: u32, receives: u32) -> QueuePair {
         let oldest = PostedRequest {

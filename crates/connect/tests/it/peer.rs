@@ -136,7 +136,7 @@ struct Process {
     connections: HashMap<String, Connection>,
 }
 
-fn outcome(result: ferroce_nic::Result<()>) -> String {
+fn outcome(result: ferroce_types::Result<()>) -> String {
     match result {
         Ok(()) => "ok".to_owned(),
         Err(error) => format!("errno {}", error.errno()),
@@ -270,7 +270,7 @@ impl Process {
     fn begun(
         &mut self,
         name: &str,
-        begin: impl FnOnce(Arc<dyn Sink>) -> ferroce_nic::Result<Connection>,
+        begin: impl FnOnce(Arc<dyn Sink>) -> ferroce_types::Result<Connection>,
     ) -> String {
         match begin(self.ear(name)) {
             Ok(connection) => {

@@ -392,10 +392,10 @@ pub(crate) fn is_of_this_host(address: HostAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Service;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
     use ferroce_host::Host;
+    use ferroce_wire::Service;
 
     #[test]
     fn a_full_queue_of_connections_is_not_a_refusal() {

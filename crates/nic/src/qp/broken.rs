@@ -82,8 +82,12 @@ mod tests {
     use crate::namespace::in_namespace;
     use crate::qp::{QpAttr, mask};
     use crate::side::{QKEY, Side, cap, open};
-    use crate::{AsyncEvent, Context, Cq, Data, Poll as _, SendOp, SendWr, Service, UdTarget, WcStatus};
+    use crate::{Context, Poll as _};
     use ferroce_os::clock;
+    use ferroce_proto::{Data, SendOp, SendWr, UdTarget};
+    use ferroce_queues::Cq;
+    use ferroce_types::{AsyncEvent, WcStatus};
+    use ferroce_wire::Service;
 
     /// Two queue pairs, connected with one another.
     fn pair(context: &Arc<Context>, service: Service, bytes: usize) -> [Side; 2] {

@@ -306,10 +306,11 @@ mod tests {
     use crate::adapter::qps_of;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
-    use crate::{QpState, Service};
     use ferroce_os::fork;
     use ferroce_os::sync::ForkReader;
     use ferroce_tests::wait::eventually;
+    use ferroce_types::QpState;
+    use ferroce_wire::Service;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 

@@ -19,7 +19,7 @@ impl Qp {
     /// Puts those of `options` in force that the QP offers, and returns them. Going back to RESET undoes it.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) once the QP sends.
+    /// [`Error::Invalid`](ferroce_types::Error::Invalid) once the QP sends.
     pub fn set_ece_options(&self, options: u32) -> Result<u32> {
         let mut inner = self.inner.lock();
         let state = inner.proto.state();

@@ -254,11 +254,11 @@ impl Qp {
         }
     }
 
-    /// Attaches a completion counter to the operations of `mask` (bits of [`crate::CountedOp`]; ibv_qp_attach_comp_cntr(3)).
+    /// Attaches a completion counter to the operations of `mask` (bits of [`ferroce_queues::CountedOp`]; ibv_qp_attach_comp_cntr(3)).
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for no operation or a QP that has left INIT; [`crate::Error::NotSupported`] for operations that
-    /// aren't counted; [`crate::Error::Busy`] for one that has a counter.
+    /// [`ferroce_types::Error::Invalid`] for no operation or a QP that has left INIT; [`ferroce_types::Error::NotSupported`] for operations that
+    /// aren't counted; [`ferroce_types::Error::Busy`] for one that has a counter.
     pub fn attach_comp_cntr(&self, counter: &Arc<CompCntr>, mask: u32) -> Result<()> {
         self.before_use(|| self.observers.attach(counter, mask))
     }

@@ -284,9 +284,9 @@ fn merge(to: &mut QpAttr, from: &QpAttr, bits: u32) {
 
 #[cfg(test)]
 mod tests {
-    use crate::Service;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
+    use ferroce_wire::Service;
     use std::sync::mpsc::{RecvTimeoutError, channel};
     use std::time::Duration;
 

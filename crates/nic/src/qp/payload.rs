@@ -233,7 +233,8 @@ mod tests {
     use super::*;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open, register};
-    use crate::{MrAccess, MrInit, Service};
+    use ferroce_mem::{MrAccess, MrInit};
+    use ferroce_wire::Service;
 
     #[test]
     fn a_payload_is_copied_from_any_byte_on_and_not_beyond_its_end() {

@@ -345,7 +345,10 @@ impl Qp {
 mod tests {
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
-    use crate::{Ah, Data, Poll as _, SendOp, SendWr, Service, WcStatus};
+    use crate::{Ah, Poll as _};
+    use ferroce_proto::{Data, SendOp, SendWr};
+    use ferroce_types::WcStatus;
+    use ferroce_wire::Service;
     use std::sync::Arc;
 
     fn send(side: &Side, wr_id: u64, elements: usize) -> SendWr<Arc<Ah>> {

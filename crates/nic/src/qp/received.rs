@@ -62,14 +62,16 @@ impl ReceiveCompletions {
 #[cfg(test)]
 mod tests {
     use super::{Completion, OfSrq, ReceiveCompletions, WcTags};
+    use crate::Poll as _;
     use crate::namespace::in_namespace;
     use crate::qp::{Path, QpAttr, RxPayload, mask};
     use crate::side::{Side, open};
-    use crate::{Poll as _, QpState, Service, WcOpcode, WcStatus};
     use ferroce_hostlink::{
         CompactHeaders, CompactRun, Link, Receive, ReceivedRecord, SendOutcome, SentPacket,
     };
     use ferroce_os::clock;
+    use ferroce_types::{QpState, WcOpcode, WcStatus};
+    use ferroce_wire::Service;
     use ferroce_wire::{Bth, Headers, Opcode, Operation};
 
     fn completion(wr_id: u64) -> Completion {

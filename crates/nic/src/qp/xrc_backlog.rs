@@ -257,12 +257,12 @@ impl Qp {
     }
 
     /// The SRQ of this process with a number, if it is of the target's domain.
-    pub(crate) fn srq_of_domain(&self, srqn: u32) -> Option<Arc<crate::Srq>> {
+    pub(crate) fn srq_of_domain(&self, srqn: u32) -> Option<Arc<ferroce_queues::Srq>> {
         self.domain.as_ref().and_then(|domain| self.adapter.srq(srqn, domain))
     }
 
     /// The user of keys for requests to an SRQ: the domain of the SRQ, and this QP.
-    pub(crate) fn user_of(&self, srq: &crate::Srq) -> KeyUser {
+    pub(crate) fn user_of(&self, srq: &ferroce_queues::Srq) -> KeyUser {
         KeyUser { pd: srq.pd().id(), qp: self.serial }
     }
 

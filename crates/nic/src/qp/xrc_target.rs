@@ -126,7 +126,11 @@ impl XrcTargetPart {
 
 impl Qp {
     /// A new target QP of an XRC domain, without openers.
-    pub(crate) fn create_target(pd: &Arc<Pd>, init: QpInit, domain: Arc<Domain>) -> crate::Result<Arc<Self>> {
+    pub(crate) fn create_target(
+        pd: &Arc<Pd>,
+        init: QpInit,
+        domain: Arc<Domain>,
+    ) -> ferroce_types::Result<Arc<Self>> {
         Self::create_as(pd, init, Some((domain, None)))
     }
 
@@ -136,7 +140,7 @@ impl Qp {
         init: QpInit,
         domain: Arc<Domain>,
         qpn: u32,
-    ) -> crate::Result<Arc<Self>> {
+    ) -> ferroce_types::Result<Arc<Self>> {
         Self::create_as(pd, init, Some((domain, Some(qpn))))
     }
 
@@ -166,8 +170,8 @@ impl Qp {
     /// Adds an opener, which gets the QP's events.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] when the QP is on its way out.
-    pub(crate) fn add_opener(&self, opener: &Arc<Opener>) -> crate::Result<()> {
+    /// [`ferroce_types::Error::Invalid`] when the QP is on its way out.
+    pub(crate) fn add_opener(&self, opener: &Arc<Opener>) -> ferroce_types::Result<()> {
         let mut inner = self.inner.lock();
         if inner.xrc_target.closed {
             return invalid!("the queue pair is being destroyed");
@@ -215,7 +219,7 @@ impl Qp {
     ///
     /// # Errors
     /// As [`Qp::destroy`].
-    pub(crate) fn destroy_target(self: &Arc<Self>) -> crate::Result<()> {
+    pub(crate) fn destroy_target(self: &Arc<Self>) -> ferroce_types::Result<()> {
         self.destroy()?;
         self.send_cq.destroy()
     }

@@ -27,8 +27,8 @@ impl Xrcd {
     /// A new SRQ in `pd` for the targets of the domain. Completions of its receives go to `cq`.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for sizes out of bounds or objects of another device context;
-    /// [`crate::Error::NoMemory`] when this process's numbers are used up.
+    /// [`ferroce_types::Error::Invalid`] for sizes out of bounds or objects of another device context;
+    /// [`ferroce_types::Error::NoMemory`] when this process's numbers are used up.
     pub fn create_srq(
         self: &Arc<Self>,
         pd: &Arc<Pd>,

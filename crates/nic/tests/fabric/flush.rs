@@ -5,8 +5,11 @@ use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
 use super::side::{QKEY, Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{Ah, Poll as _, QpState, SendOp, Service, UdTarget, WcStatus};
+use ferroce_nic::{Ah, Poll as _};
+use ferroce_proto::{SendOp, UdTarget};
 use ferroce_tests::helper::Helper;
+use ferroce_types::{QpState, WcStatus};
+use ferroce_wire::Service;
 
 const ROUNDS: usize = 30;
 /// Messages of a round.

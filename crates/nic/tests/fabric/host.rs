@@ -3,11 +3,11 @@
 use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
-use ferroce_nic::host::{Host, HostError, QueryResult, ask_all};
-use ferroce_nic::sys::{self, AbstractName};
-use ferroce_nic::udp::{RecvOutcome, TxBatch, receiving_socket};
+use ferroce_host::{Host, HostError, QueryResult, ask_all};
+use ferroce_os::sys::{self, AbstractName};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, slot_of};
+use ferroce_udp::{RecvOutcome, TxBatch, receiving_socket};
 use ferroce_wire::{MIN_PACKET_LEN, Operation};
 use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader};

@@ -3,8 +3,10 @@
 use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
 use super::side::{Side, open};
-use ferroce_nic::{SendOp, Service, WcStatus};
+use ferroce_proto::SendOp;
 use ferroce_tests::wait::eventually;
+use ferroce_types::WcStatus;
+use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;

@@ -3,10 +3,10 @@
 use super::member::address;
 use super::namespace::in_namespace;
 use ferroce_cm::AddressedMad;
+use ferroce_host::frame;
 use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi};
-use ferroce_nic::host::frame;
-use ferroce_nic::sys::{self, AbstractName, EngineFd};
-use ferroce_nic::watch::ConnectionManager;
+use ferroce_os::sys::{self, AbstractName, EngineFd};
+use ferroce_watch::ConnectionManager;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;

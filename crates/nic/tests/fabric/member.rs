@@ -1,12 +1,12 @@
 //! A process that takes part in its host. It reads a command from each line.
 
 use super::packets;
-use ferroce_nic::host::{Host, HostError};
-use ferroce_nic::sys;
-use ferroce_nic::udp::{Endpoint, TxBatch, receiving_socket};
+use ferroce_host::{Host, HostError};
+use ferroce_os::sys;
 use ferroce_tests::helper::{self, Helper};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr};
+use ferroce_udp::{Endpoint, TxBatch, receiving_socket};
 use ferroce_wire::Operation;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};

@@ -4,10 +4,11 @@
 use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
 use super::side::{Side, open, register};
-use ferroce_nic::{
-    Completion, Data, Mr, MrAccess, MrInit, Poll as _, RecvWqe, SendOp, SendWr, Service, Sge, WcOpcode,
-    WcStatus,
-};
+use ferroce_mem::{Mr, MrAccess, MrInit};
+use ferroce_nic::Poll as _;
+use ferroce_proto::{Data, SendOp, SendWr};
+use ferroce_types::{Completion, RecvWqe, Sge, WcOpcode, WcStatus};
+use ferroce_wire::Service;
 use std::sync::Arc;
 
 /// Where in the memory of a side its peer's data come to.
@@ -31,7 +32,7 @@ pub fn takes_at_once(side: &Side, wr: &SendWr<Arc<ferroce_nic::Ah>>) -> bool {
     let mut taken = false;
     let post = |poster: &mut ferroce_nic::Poster<'_>| {
         taken = poster.send_at_once(&mut wr.request());
-        ferroce_nic::Result::Ok(())
+        ferroce_types::Result::Ok(())
     };
     side.qp.post_list(post).unwrap();
     taken

@@ -1,7 +1,7 @@
 //! Packets for tests.
 
-use ferroce_nic::udp::{Dest, TxBatch};
 use ferroce_types::Datagram;
+use ferroce_udp::{Dest, TxBatch};
 use ferroce_wire::crc::extend;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Packet, ROCE_V2_PORT, Reth, Service};

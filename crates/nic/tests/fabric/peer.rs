@@ -5,8 +5,11 @@ use super::member::answer_commands;
 use super::messages::{self, INCOMING};
 use super::scribble;
 use super::side::{Side, open};
-use ferroce_nic::{Completion, Poll as _, SendOp, Service, Sge, WcOpcode, WcStatus};
+use ferroce_nic::Poll as _;
+use ferroce_proto::SendOp;
 use ferroce_tests::helper::Helper;
+use ferroce_types::{Completion, Sge, WcOpcode, WcStatus};
+use ferroce_wire::Service;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

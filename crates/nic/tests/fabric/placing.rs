@@ -2,10 +2,13 @@
 
 use super::namespace::in_namespace;
 use super::side::{Side, open};
-use ferroce_nic::udp::{Dest, Endpoint, TxBatch};
-use ferroce_nic::{Poll as _, QpState, SendOp, Service, WcStatus};
+use ferroce_nic::Poll as _;
+use ferroce_proto::SendOp;
 use ferroce_tests::wait::eventually;
 use ferroce_types::HostAddr;
+use ferroce_types::{QpState, WcStatus};
+use ferroce_udp::{Dest, Endpoint, TxBatch};
+use ferroce_wire::Service;
 use ferroce_wire::crc::extend;
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Syndrome};
 use std::net::Ipv6Addr;

@@ -1,8 +1,8 @@
 //! Ports of the communication manager.
 
 use super::namespace::in_namespace;
-use ferroce_nic::host::{Host, PortAddress, PortError};
-use ferroce_nic::sys;
+use ferroce_host::{Host, PortAddress, PortError};
+use ferroce_os::sys;
 use ferroce_types::HostAddr;
 use std::fs::File;
 use std::net::Ipv4Addr;

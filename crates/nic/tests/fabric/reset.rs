@@ -3,7 +3,9 @@
 use super::namespace::in_namespace;
 use super::peer::Remote;
 use super::side::{Side, open};
-use ferroce_nic::{Poll as _, Service, WcStatus};
+use ferroce_nic::Poll as _;
+use ferroce_types::WcStatus;
+use ferroce_wire::Service;
 
 /// Messages of a connection.
 const MESSAGES: usize = 20;

@@ -1,7 +1,7 @@
 //! What a hostile process can do to others of its user: write into the memory that it shares with them, and send messages that aren't
 //! requests to their sockets.
 
-use ferroce_nic::sys::{self, EngineFd};
+use ferroce_os::sys::{self, EngineFd};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Reth};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;

@@ -7,12 +7,14 @@ use super::messages::{
 use super::namespace::in_namespace;
 use super::peer::MEMORY;
 use super::side::{Side, open, register};
+use ferroce_mem::{MrAccess, MrInit, Pd};
+use ferroce_nic::Ah;
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{
-    Access, Ah, CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Data, MrAccess, MrInit, Pd, QpState,
-    RecvWqe, SendOp, SendWr, Service, Sge, Srq, SrqAttr, WcStatus,
-};
+use ferroce_proto::{Data, SendOp, SendWr};
+use ferroce_queues::{CntrValue, CompCntr, CompCntrType, CountedOp, Cq, Srq, SrqAttr};
 use ferroce_tests::wait::eventually;
+use ferroce_types::{Access, QpState, RecvWqe, Sge, WcStatus};
+use ferroce_wire::Service;
 use std::sync::Arc;
 
 /// Where in its memory a side receives.
@@ -287,7 +289,7 @@ fn lists() {
             for (op, n) in ops.into_iter().zip(0..) {
                 assert!(poster.send_at_once(&mut of(n, op).request()));
             }
-            ferroce_nic::Result::Ok(())
+            ferroce_types::Result::Ok(())
         });
         posted.unwrap();
         for n in 0..3 {
@@ -304,7 +306,7 @@ fn lists() {
             while reached < 100 && poster.send_at_once(&mut write.request()) {
                 reached += 1;
             }
-            ferroce_nic::Result::Ok(())
+            ferroce_types::Result::Ok(())
         };
         side.qp.post_list(reach).unwrap();
         (0..reached).for_each(|_| assert_eq!(side.wait().status, WcStatus::Success));

@@ -6,10 +6,13 @@ use super::receiver::{Receiver, connect, send};
 use super::scribble;
 use super::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::sys;
-use ferroce_nic::{AsyncEvent, QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
+use ferroce_nic::{XrcTarget, Xrcd};
+use ferroce_os::sys;
+use ferroce_proto::SendOp;
 use ferroce_tests::helper::Helper;
 use ferroce_tests::wait::eventually;
+use ferroce_types::{AsyncEvent, QpState, WcStatus};
+use ferroce_wire::Service;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -88,7 +91,7 @@ impl There {
     }
 }
 
-fn errno_of<T>(result: ferroce_nic::Result<T>) -> i32 {
+fn errno_of<T>(result: ferroce_types::Result<T>) -> i32 {
     result.map(drop).expect_err("refused").errno()
 }
 

@@ -3,11 +3,11 @@
 use super::member::{Member, endpoint};
 use super::namespace::in_namespace;
 use super::packets::{identification, push};
-use ferroce_nic::host::Host;
-use ferroce_nic::sys;
-use ferroce_nic::udp::{Endpoint, RecvOutcome, TxBatch};
+use ferroce_host::Host;
+use ferroce_os::sys;
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, steering_of};
+use ferroce_udp::{Endpoint, RecvOutcome, TxBatch};
 use ferroce_wire::Operation::{SendFirst, SendLast, SendMiddle, WriteFirst, WriteMiddle};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Operation, Packet};

@@ -3,11 +3,13 @@
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{QKEY, Side, register};
+use ferroce_mem::{Mr, MrAccess, MrInit};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{
-    Ah, AsyncEvent, Cq, Data, Mr, MrAccess, MrInit, Poll as _, QpState, RecvWqe, SendOp, SendWr, Service,
-    Sge, Srq, SrqAttr, UdTarget, WcStatus,
-};
+use ferroce_nic::{Ah, Poll as _};
+use ferroce_proto::{Data, SendOp, SendWr, UdTarget};
+use ferroce_queues::{Cq, Srq, SrqAttr};
+use ferroce_types::{AsyncEvent, QpState, RecvWqe, Sge, WcStatus};
+use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

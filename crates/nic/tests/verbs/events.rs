@@ -3,12 +3,14 @@
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{Side, open};
-use ferroce_nic::net::PortState;
+use ferroce_mem::Pd;
+use ferroce_netdev::PortState;
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{
-    AsyncEvent, Context, Cq, Error, Pd, QpState, RecvWqe, SendOp, Service, Srq, SrqAttr, WcStatus,
-    fail_devices,
-};
+use ferroce_nic::{Context, fail_devices};
+use ferroce_proto::SendOp;
+use ferroce_queues::{Cq, Srq, SrqAttr};
+use ferroce_types::{AsyncEvent, Error, QpState, RecvWqe, WcStatus};
+use ferroce_wire::Service;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -240,7 +242,7 @@ fn a_gid_keeps_its_index_for_all() {
         addr add 10.1.0.3/24 dev d0");
     let first = open();
     let index = |context: &Context, last: u8| {
-        let gid = ferroce_nic::net::gid_of(std::net::IpAddr::from([10, 1, 0, last]));
+        let gid = ferroce_netdev::gid_of(std::net::IpAddr::from([10, 1, 0, last]));
         context.gids().iter().find(|(_, entry)| entry.gid == gid).map(|(index, _)| *index)
     };
     assert_eq!([1, 2, 3].map(|last| index(&first, last)), [Some(1), Some(2), Some(3)]);

@@ -2,7 +2,9 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::pair;
-use ferroce_nic::{Poll as _, SendOp, Service};
+use ferroce_nic::Poll as _;
+use ferroce_proto::SendOp;
+use ferroce_wire::Service;
 use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;

@@ -3,7 +3,10 @@
 use crate::namespace::in_namespace;
 use crate::side::{QKEY, Side, open};
 use ferroce_nic::qp::AddressVector;
-use ferroce_nic::{Ah, Poll as _, SendOp, Service, UdTarget, WcStatus};
+use ferroce_nic::{Ah, Poll as _};
+use ferroce_proto::{SendOp, UdTarget};
+use ferroce_types::WcStatus;
+use ferroce_wire::Service;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,7 +140,7 @@ fn each_attached_qp_gets_one_copy() {
 }
 
 fn refusals() {
-    let errno = |result: ferroce_nic::Result<()>| result.unwrap_err().errno();
+    let errno = |result: ferroce_types::Result<()>| result.unwrap_err().errno();
     let context = open();
     let side = Side::new(&context, Service::Ud, 4096);
     for wrong in [[0; 16], context.gid(1).unwrap().gid, Ipv4Addr::new(240, 0, 0, 1).to_ipv6_mapped().octets()]

@@ -3,16 +3,17 @@
 use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets, pair};
 use crate::side::{Side, register};
-use ferroce_nic::{
-    Access, Completion, Mr, MrAccess, MrInit, Mw, MwKind, Pd, SendOp, Service, Sge, WcOpcode, WcStatus,
-};
+use ferroce_mem::{Mr, MrAccess, MrInit, Mw, MwKind, Pd};
+use ferroce_proto::SendOp;
+use ferroce_types::{Access, Completion, Sge, WcOpcode, WcStatus};
+use ferroce_wire::Service;
 use std::sync::Arc;
 
 const ALL: Access = Access {
     remote_write: true,
     remote_read: true,
     remote_atomic: true,
-    flush: ferroce_nic::Placement { global: false, persistent: false },
+    flush: ferroce_types::Placement { global: false, persistent: false },
 };
 const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
 

@@ -1,7 +1,8 @@
 //! Two connected QPs of one process.
 
 use crate::side::{Side, open};
-use ferroce_nic::{Context, Service};
+use ferroce_nic::Context;
+use ferroce_wire::Service;
 use std::sync::Arc;
 
 pub fn over_sockets() {

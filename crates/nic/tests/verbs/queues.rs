@@ -3,10 +3,12 @@
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{Side, open};
-use ferroce_nic::{
-    AsyncEvent, CompChannel, Completion, Cq, CqInit, NewSize, Pd, Poll as _, QpState, RecvWqe, SendOp,
-    Service, Srq, SrqAttr, Stamp, WcStatus,
-};
+use ferroce_mem::Pd;
+use ferroce_nic::Poll as _;
+use ferroce_proto::SendOp;
+use ferroce_queues::{CompChannel, Cq, CqInit, NewSize, Srq, SrqAttr, Stamp};
+use ferroce_types::{AsyncEvent, Completion, QpState, RecvWqe, WcStatus};
+use ferroce_wire::Service;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,7 +50,7 @@ fn clocks_are_recorded() {
             CqInit { cqe: 64, channel: None, user_handle: 0, pd: None, stamped: true, ignore_overrun: false };
         Cq::create_as(context, init).unwrap()
     });
-    let read = || (ferroce_nic::clock::now().0, ferroce_nic::clock::wall_clock());
+    let read = || (ferroce_os::clock::now().0, ferroce_os::clock::wall_clock());
     let before = read();
     complete(&a, 0..8);
     std::thread::sleep(Duration::from_millis(20));
@@ -287,7 +289,7 @@ fn a_queue_is_resized_with_entries_in_it() {
     complete(&a, 0..6);
     assert_eq!(a.cq.resize(5).unwrap_err().errno(), libc::EINVAL);
     assert_eq!(a.cq.resize(0).unwrap_err().errno(), libc::EINVAL);
-    assert_eq!(a.cq.resize(ferroce_nic::MAX_CQE + 1).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(a.cq.resize(ferroce_queues::MAX_CQE + 1).unwrap_err().errno(), libc::EINVAL);
     assert_eq!(a.cq.capacity(), 8);
     a.cq.resize(20).unwrap();
     complete(&a, 6..20);
@@ -308,7 +310,7 @@ fn a_queue_of_four_million_takes_no_memory_before_it_needs_it() {
     let context = open();
     let before = resident();
     let queues: Vec<_> =
-        (0..16).map(|_| Cq::create(&context, ferroce_nic::MAX_CQE, None, 0).unwrap()).collect();
+        (0..16).map(|_| Cq::create(&context, ferroce_queues::MAX_CQE, None, 0).unwrap()).collect();
     assert!(resident() - before < 4 << 20, "{} bytes for empty queues", resident() - before);
     let side = Side::with_cq(&context, Service::Uc, 4096, queues[0].clone());
     side.connect(side.qp.qpn());
@@ -344,7 +346,7 @@ fn a_shared_receive_queue_changes_while_requests_wait_in_it() {
     let size = |max_wr| Some(NewSize { max_wr, max_sge: 2 });
     assert_eq!(srq.modify(size(3), Some(1)).unwrap_err().errno(), libc::EINVAL);
     assert_eq!(srq.modify(size(8), Some(9)).unwrap_err().errno(), libc::EINVAL);
-    assert_eq!(srq.modify(size(ferroce_nic::MAX_WR + 1), None).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(srq.modify(size(ferroce_queues::MAX_WR + 1), None).unwrap_err().errno(), libc::EINVAL);
     assert_eq!(srq.query(), SrqAttr { max_wr: 4, max_sge: 1, limit: 0 }, "a refused change changes nothing");
     srq.modify(size(8), Some(6)).unwrap();
     assert_eq!(srq.query(), SrqAttr { max_wr: 8, max_sge: 2, limit: 6 });

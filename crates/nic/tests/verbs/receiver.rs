@@ -1,11 +1,12 @@
 //! What tests of XRC share: an SRQ with what belongs to it, and a target connected with an initiator.
 
 use crate::side::{Side, register};
+use ferroce_mem::{Mr, MrAccess, MrInit, Pd};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{
-    Access, Completion, Cq, Data, Mr, MrAccess, MrInit, Pd, Poll as _, QpState, RecvWqe, SendOp, SendWr, Srq,
-    SrqAttr, XrcTarget, Xrcd,
-};
+use ferroce_nic::{Poll as _, XrcTarget, Xrcd};
+use ferroce_proto::{Data, SendOp, SendWr};
+use ferroce_queues::{Cq, Srq, SrqAttr};
+use ferroce_types::{Access, Completion, QpState, RecvWqe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ impl Receiver {
 
     pub fn recv(&self, wr_id: u64) {
         let (addr, length) = (self.memory.as_ptr() as u64, self.memory.len() as u32);
-        let sge = ferroce_nic::Sge { addr, length, lkey: self.mr.key() };
+        let sge = ferroce_types::Sge { addr, length, lkey: self.mr.key() };
         self.srq.post(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();
     }
 

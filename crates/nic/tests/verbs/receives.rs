@@ -3,11 +3,13 @@
 use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
 use crate::side::{QKEY, Side, cap, open, register};
+use ferroce_mem::{MrAccess, MrInit, Pd};
 use ferroce_nic::qp::{QpCap, QpInit};
-use ferroce_nic::{
-    Ah, Context, Cq, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
-    UdTarget, WcStatus,
-};
+use ferroce_nic::{Ah, Context, Qp};
+use ferroce_proto::{SendOp, UdTarget};
+use ferroce_queues::{Cq, Srq, SrqAttr};
+use ferroce_types::{QpState, RecvWqe, Sge, WcStatus};
+use ferroce_wire::Service;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

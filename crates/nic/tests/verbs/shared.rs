@@ -3,10 +3,12 @@
 use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
 use crate::side::{Side, open};
-use ferroce_nic::{
-    Ah, AsyncEvent, Completion, Context, Cq, CqInit, NewSize, Pd, Poll as _, RecvWqe, SendOp, Service, Sge,
-    Srq, SrqAttr, WcOpcode, WcStatus,
-};
+use ferroce_mem::Pd;
+use ferroce_nic::{Ah, Context, Poll as _};
+use ferroce_proto::SendOp;
+use ferroce_queues::{Cq, CqInit, NewSize, Srq, SrqAttr};
+use ferroce_types::{AsyncEvent, Completion, RecvWqe, Sge, WcOpcode, WcStatus};
+use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -1,10 +1,12 @@
 //! One side of a connection: a QP with its memory and completion queue.
 
+use ferroce_mem::{Mr, MrAccess, MrInit, Pd};
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
-use ferroce_nic::{
-    Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, OfContext as _, Pd, Poll as _, Qp,
-    QpState, RecvWqe, SendOp, SendWr, Service, Sge, Srq, UdTarget, devices,
-};
+use ferroce_nic::{Ah, Context, OfContext as _, Poll as _, Qp, devices};
+use ferroce_proto::{Data, SendOp, SendWr, UdTarget};
+use ferroce_queues::{Cq, Srq};
+use ferroce_types::{Access, Completion, QpState, RecvWqe, Sge};
+use ferroce_wire::Service;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,7 +31,7 @@ pub struct Side {
 }
 
 /// Registers memory of the test, which outlives the region, and which the test and the region access in turns.
-pub fn register(pd: &Arc<Pd>, init: MrInit) -> ferroce_nic::Result<Arc<Mr>> {
+pub fn register(pd: &Arc<Pd>, init: MrInit) -> ferroce_types::Result<Arc<Mr>> {
     // SAFETY: see above.
     unsafe { Mr::register(pd, init) }
 }
@@ -132,7 +134,7 @@ impl Side {
                 remote_write: true,
                 remote_read: rc,
                 remote_atomic: rc,
-                flush: ferroce_nic::Placement { global: rc, persistent: false },
+                flush: ferroce_types::Placement { global: rc, persistent: false },
             },
             ..QpAttr::default()
         };
@@ -190,7 +192,7 @@ impl Side {
         op: SendOp,
         sge: Sge,
         ud: Option<UdTarget<Arc<Ah>>>,
-    ) -> ferroce_nic::Result<()> {
+    ) -> ferroce_types::Result<()> {
         let data = Data::Sges([sge].into_iter().collect());
         let wr =
             SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud, remote_srqn: 0 };

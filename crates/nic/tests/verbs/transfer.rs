@@ -3,8 +3,12 @@
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{QKEY, Side, open, register};
+use ferroce_mem::{MrAccess, MrInit};
+use ferroce_nic::Ah;
 use ferroce_nic::qp::AddressVector;
-use ferroce_nic::{Ah, MrAccess, MrInit, SendOp, Service, UdTarget, WcOpcode, WcStatus};
+use ferroce_proto::{SendOp, UdTarget};
+use ferroce_types::{WcOpcode, WcStatus};
+use ferroce_wire::Service;
 
 const SIZES: [usize; 6] = [0, 1, 1000, 4096, 70_001, 1 << 20];
 

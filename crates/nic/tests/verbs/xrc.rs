@@ -5,9 +5,10 @@ use crate::pair::over_sockets;
 use crate::receiver::{Receiver, connect, send};
 use crate::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{
-    AsyncEvent, Context, Error, QpState, SendOp, Service, WcOpcode, WcStatus, XrcTarget, Xrcd,
-};
+use ferroce_nic::{Context, XrcTarget, Xrcd};
+use ferroce_proto::SendOp;
+use ferroce_types::{AsyncEvent, Error, QpState, WcOpcode, WcStatus};
+use ferroce_wire::Service;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::found;
 use ferroce_explain::Finding;
-use ferroce_nic::{self as nic, settings};
+use ferroce_nic::settings;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory that a request names; empty where memory isn't checked.
@@ -10,17 +10,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Buffers {
     /// The adapter writes there: a receive, an RDMA READ, an atomic.
     filled: bool,
-    parts: Vec<nic::InFlight>,
+    parts: Vec<ferroce_mem::InFlight>,
 }
 
 impl Buffers {
     /// Those of a request that is about to be posted to a queue of `pd`. `list` gives its elements; they are asked for only if memory is
     /// looked at.
-    pub(crate) fn begin(pd: &nic::Pd, filled: bool, list: impl FnOnce() -> nic::SgeList) -> Self {
+    pub(crate) fn begin(
+        pd: &ferroce_mem::Pd,
+        filled: bool,
+        list: impl FnOnce() -> ferroce_types::SgeList,
+    ) -> Self {
         if !settings::checks_memory() {
             return Self::default();
         }
-        Self { filled, parts: nic::InFlight::begin(pd.id(), &list(), filled) }
+        Self { filled, parts: ferroce_mem::InFlight::begin(pd.id(), &list(), filled) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -38,7 +42,9 @@ pub(super) struct ToldMemory {
 impl ToldMemory {
     /// The program polls a request's completion: reports, once, if it has written to the memory before.
     pub(super) fn compare(&self, name: impl FnOnce() -> String, wr_id: u64, buffers: &Buffers) {
-        let Some((addr, length)) = buffers.parts.iter().find_map(nic::InFlight::written) else { return };
+        let Some((addr, length)) = buffers.parts.iter().find_map(ferroce_mem::InFlight::written) else {
+            return;
+        };
         let (told, number) = if buffers.filled { (&self.filled, 109) } else { (&self.sent, 108) };
         if !told.swap(true, Ordering::Relaxed) {
             let last = addr + length as u64 - 1;

@@ -23,7 +23,7 @@ pub(crate) use watch::{CheckedSend, CqWatch, QpWatch, SrqWatch};
 
 use crate::{call, log};
 use ferroce_explain::{Check, Finding};
-use ferroce_nic::{self as nic, settings};
+use ferroce_nic::settings;
 use ferroce_os::sys;
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -153,7 +153,7 @@ fn lasts(goes_on: impl Fn() -> bool) -> bool {
         if since.elapsed() >= PATIENCE {
             return true;
         }
-        nic::outside_library(|| std::thread::sleep(Duration::from_millis(2)));
+        ferroce_os::fork::outside_library(|| std::thread::sleep(Duration::from_millis(2)));
     }
     false
 }

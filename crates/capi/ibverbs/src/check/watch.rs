@@ -21,7 +21,7 @@ pub(crate) struct CqWatch {
     /// Held while completions are taken and counted, and while an event is asked for: what two threads poll is counted in the
     /// order of the queue.
     turn: Mutex<class::CheckedTurn, ()>,
-    nic: Weak<nic::Cq>,
+    nic: Weak<ferroce_queues::Cq>,
     /// The address of its channel; 0: it has none.
     channel: usize,
     /// Queues of watched queue pairs that complete into it.
@@ -106,7 +106,7 @@ impl Outstanding {
 /// A shared receive queue, with the receives whose memory is looked at.
 #[derive(Debug)]
 pub(crate) struct SrqWatch {
-    srq: Arc<nic::Srq>,
+    srq: Arc<ferroce_queues::Srq>,
     received: Mutex<class::Checked, PostedReceives>,
     told_memory: ToldMemory,
 }
@@ -146,7 +146,7 @@ impl CompletedReceive {
 
 impl SrqWatch {
     /// `cq`: where it completes into by itself, as XRC and tag-matching queues do.
-    pub(crate) fn new(srq: &Arc<nic::Srq>, cq: Option<&CqWatch>) -> Arc<Self> {
+    pub(crate) fn new(srq: &Arc<ferroce_queues::Srq>, cq: Option<&CqWatch>) -> Arc<Self> {
         let (received, told_memory) = Default::default();
         let watch = Arc::new(Self { srq: srq.clone(), received, told_memory });
         if let Some(cq) = cq {
@@ -235,13 +235,17 @@ fn mtu_of(qpn: u32, peer: u32) -> Option<u8> {
 static QPS: Mutex<class::CheckedQps, BTreeMap<u32, Arc<QpWatch>>> = Mutex::new(BTreeMap::new());
 
 impl CqWatch {
-    pub(crate) fn new(nic: &Arc<nic::Cq>, channel: *const ibv_comp_channel, may_overrun: bool) -> Arc<Self> {
+    pub(crate) fn new(
+        nic: &Arc<ferroce_queues::Cq>,
+        channel: *const ibv_comp_channel,
+        may_overrun: bool,
+    ) -> Arc<Self> {
         Self::of(nic.capacity(), Arc::downgrade(nic), channel, may_overrun)
     }
 
     fn of(
         entries: u32,
-        nic: Weak<nic::Cq>,
+        nic: Weak<ferroce_queues::Cq>,
         channel: *const ibv_comp_channel,
         may_overrun: bool,
     ) -> Arc<Self> {

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::time::{Duration, Instant};
 
 use ferroce_nic as nic;
-use nic::late::Late;
+use ferroce_queues::late::Late;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, entry, put};
@@ -40,7 +40,7 @@ pub(crate) fn late(late: Late, count: u32) {
 entry! {
     pub fn ibv_create_comp_channel(context: *mut ibv_context) -> pointer ibv_comp_channel, {
         // SAFETY: by the man page an open context.
-        let nic = nic::CompChannel::new(unsafe { ContextBlock::of(context) }?.nic())?;
+        let nic = ferroce_queues::CompChannel::new(unsafe { ContextBlock::of(context) }?.nic())?;
         ChannelBlock::allocate(|_| {
             Ok(ChannelBlock { c: ibv_comp_channel { context, fd: nic.events().fd(), refcnt: 0 }, nic })
         })
@@ -110,7 +110,7 @@ unsafe fn take_cq_event(
     Ok(WaitStep::Done)
 }
 
-fn nothing_there<T>(queue: &nic::EventQueue<T>, announced: bool) -> WaitStep {
+fn nothing_there<T>(queue: &ferroce_queues::EventQueue<T>, announced: bool) -> WaitStep {
     if announced {
         queue.lower_if_empty();
     }
@@ -206,8 +206,8 @@ entry! {
 
 /// The number and the object of an event, and marks it as got. Runs while the queue of events is locked: the
 /// destruction of an object first withdraws its events there, so the object is alive.
-fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
-    use nic::AsyncEvent as E;
+fn announce(event: &ferroce_types::AsyncEvent) -> ibv_async_event {
+    use ferroce_types::AsyncEvent as E;
     let port = |port: u8| ibv_async_element { port_num: c_int::from(port) };
     // SAFETY: user handles are addresses of live blocks, see above.
     let (qp, cq, srq, wq) = unsafe {

@@ -49,7 +49,7 @@ impl EventSleep {
     pub(super) fn with_progress(fd: c_int, has_event: impl Fn() -> bool) -> Self {
         let mut sleep = Self::on([fd, -1], None);
         let plan = nic::prepare_wait(fd, !sleep.nonblocking, has_event);
-        if let Some(nic::WaitPlan { fds: [_, sources], timeout }) = plan {
+        if let Some(ferroce_engine::WaitPlan { fds: [_, sources], timeout }) = plan {
             sleep.fds[1].fd = sources;
             sleep.timeout = Some(timespec_of(timeout));
         } else {

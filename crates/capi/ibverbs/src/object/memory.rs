@@ -4,20 +4,18 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use ferroce_nic as nic;
-
 use super::block;
 use crate::abi::*;
 
 block! {
     PdBlock: ibv_pd, "pd", |c| (c.context, c.handle);
-    => nic::Pd;
+    => ferroce_mem::Pd;
     /// Of a parent domain.
     td: Option<TdHold>,
 }
 
 impl PdBlock {
-    pub(crate) fn new(context: *mut ibv_context, nic: Arc<nic::Pd>, td: Option<TdHold>) -> Self {
+    pub(crate) fn new(context: *mut ibv_context, nic: Arc<ferroce_mem::Pd>, td: Option<TdHold>) -> Self {
         Self { c: ibv_pd { context, handle: nic.handle() }, nic, td }
     }
 
@@ -60,7 +58,7 @@ impl Drop for TdHold {
 
 block! {
     MrBlock: ibv_mr, "mr", |c| (c.context, c.handle);
-    => nic::Mr;
+    => ferroce_mem::Mr;
     /// Of `ibv_reg_mr_ex` with a DMA handle.
     dmah: OnceLock<DmahHold>,
 }
@@ -74,7 +72,7 @@ impl MrBlock {
 
 block! {
     DmBlock: ibv_dm, "dm", |c| (c.context, c.handle);
-    => nic::Dm;
+    => ferroce_mem::Dm;
 }
 
 block! {

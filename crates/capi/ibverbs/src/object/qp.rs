@@ -56,7 +56,7 @@ impl QpBlock {
     pub(crate) fn raw(&self) -> Outcome<&Arc<RawQp>> {
         match self.work() {
             QpWork::Raw(nic) => Ok(nic),
-            QpWork::Transport(nic) if nic.service() == nic::Service::Ud => {
+            QpWork::Transport(nic) if nic.service() == ferroce_wire::Service::Ud => {
                 Err(Refusal::unsupported("this for UD queue pairs: only for raw packet queue pairs"))
             }
             QpWork::Transport(nic) => {
@@ -95,7 +95,7 @@ impl QpBlock {
     /// Reports changed attributes to the checker.
     #[cold]
     fn note_change(&self, watch: &QpWatch, attr: &QpAttr, bits: u32) {
-        if bits & mask::STATE != 0 && attr.state == nic::QpState::Reset {
+        if bits & mask::STATE != 0 && attr.state == ferroce_types::QpState::Reset {
             watch.reset();
         }
         if let QpObject::Transport(nic) = &self.kind
@@ -122,7 +122,7 @@ impl QpBlock {
     }
 
     /// Asynchronous events of it that the program has to acknowledge.
-    pub(crate) fn unacked_async(&self) -> &nic::Unacked {
+    pub(crate) fn unacked_async(&self) -> &ferroce_queues::Unacked {
         match &self.kind {
             QpObject::Transport(nic) => nic.unacked_async(),
             QpObject::Target(target) => target.unacked_async(),

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use ferroce_nic::{self as nic, settings};
+use ferroce_nic::settings;
 
 use super::{Headed as _, PdBlock, block, next_handle};
 use crate::abi::*;
@@ -14,18 +14,18 @@ use crate::check::{CqWatch, SrqWatch};
 
 block! {
     ChannelBlock: ibv_comp_channel, "channel", |c| (c.context, 0);
-    => nic::CompChannel;
+    => ferroce_queues::CompChannel;
 }
 
 block! {
     /// The adapter's queues are all alike; the extended part of the C structure is used by those that were made with
     /// `ibv_create_cq_ex`.
     CqBlock: ibv_cq_ex as ibv_cq, "cq", |c| (c.context, c.handle);
-    => nic::Cq;
+    => ferroce_queues::Cq;
     /// The completion that the iterator of an extended queue stands on.
     current: UnsafeCell<ibv_wc>,
     /// What was recorded with it.
-    stamp: UnsafeCell<nic::Stamp>,
+    stamp: UnsafeCell<ferroce_queues::Stamp>,
     /// The program promises to use an extended queue from one thread at a time.
     single_threaded: bool,
     /// For the checker.
@@ -41,7 +41,7 @@ impl CqBlock {
 
 block! {
     SrqBlock: ibv_srq, "srq", |c| (c.context, c.handle);
-    => nic::Srq;
+    => ferroce_queues::Srq;
     /// With `--check=memory`.
     watch: Option<Arc<SrqWatch>>,
 }
@@ -61,12 +61,16 @@ impl SrqBlock {
         cq: Option<&CqBlock>,
         srq_context: *mut c_void,
         attr: &mut ibv_srq_attr,
-        make: impl FnOnce(&Arc<nic::Pd>, nic::SrqAttr, usize) -> nic::Result<Arc<nic::Srq>>,
+        make: impl FnOnce(
+            &Arc<ferroce_mem::Pd>,
+            ferroce_queues::SrqAttr,
+            usize,
+        ) -> ferroce_types::Result<Arc<ferroce_queues::Srq>>,
     ) -> Outcome<*mut ibv_srq> {
         // SAFETY: the caller's promise.
         let domain = unsafe { PdBlock::checked(pd) }?;
         // By the man page the limit is ignored here.
-        let wanted = nic::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+        let wanted = ferroce_queues::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
         Self::allocate(|user_handle| {
             let nic = make(domain.nic(), wanted, user_handle)?;
             let actual = nic.query();

@@ -40,8 +40,8 @@ pub(super) fn c_cap(cap: QpCap) -> ibv_qp_cap {
     }
 }
 
-fn state_of(number: c_int, what: &str) -> Outcome<nic::QpState> {
-    use nic::QpState as S;
+fn state_of(number: c_int, what: &str) -> Outcome<ferroce_types::QpState> {
+    use ferroce_types::QpState as S;
     let states = [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Sqe, S::Err];
     usize::try_from(number)
         .ok()
@@ -72,11 +72,11 @@ fn attr_of(attr: &ibv_qp_attr, mask: c_int) -> Outcome<QpAttr> {
     if has(IBV_QP_ACCESS_FLAGS) && access & !(memory::KNOWN_ACCESS | IBV_ACCESS_OPTIONAL_RANGE) != 0 {
         return Err(Refusal::invalid(format!("qp_access_flags {access:#x}: unknown bits")));
     }
-    to.access = nic::Access {
+    to.access = ferroce_types::Access {
         remote_write: access & IBV_ACCESS_REMOTE_WRITE != 0,
         remote_read: access & IBV_ACCESS_REMOTE_READ != 0,
         remote_atomic: access & IBV_ACCESS_REMOTE_ATOMIC != 0,
-        flush: nic::Placement {
+        flush: ferroce_types::Placement {
             global: access & IBV_ACCESS_FLUSH_GLOBAL != 0,
             persistent: access & IBV_ACCESS_FLUSH_PERSISTENT != 0,
         },
@@ -144,7 +144,7 @@ entry! {
                 block.access.store(c_attr.qp_access_flags, Ordering::Relaxed);
             }
             if attr_mask & IBV_QP_STATE != 0 {
-                if attr.state == nic::QpState::Reset {
+                if attr.state == ferroce_types::QpState::Reset {
                     block.access.store(0, Ordering::Relaxed);
                 }
                 (&raw mut (*qp).state).write(attr.state as c_int);
@@ -222,7 +222,7 @@ mod tests {
         attr.cur_qp_state = 0x5555_5555;
         attr.path_mtu = -1;
         attr.qp_access_flags = !0;
-        assert_eq!(attr_of(&attr, IBV_QP_STATE).expect("a state").state, nic::QpState::Rtr);
+        assert_eq!(attr_of(&attr, IBV_QP_STATE).expect("a state").state, ferroce_types::QpState::Rtr);
         for bit in [IBV_QP_CUR_STATE, IBV_QP_PATH_MTU, IBV_QP_ACCESS_FLAGS] {
             assert_eq!(attr_of(&attr, bit).expect_err("nonsense").errno, libc::EINVAL);
         }

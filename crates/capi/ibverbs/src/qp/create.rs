@@ -53,10 +53,10 @@ pub(super) fn head(init: &Init<'_>, context: *mut ibv_context, qpn: u32) -> ibv_
 /// The objects that `init` names are null or valid.
 unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
     let service = match init.qp_type {
-        IBV_QPT_RC => nic::Service::Rc,
-        IBV_QPT_UC => nic::Service::Uc,
-        IBV_QPT_UD => nic::Service::Ud,
-        IBV_QPT_XRC_SEND => nic::Service::Xrc,
+        IBV_QPT_RC => ferroce_wire::Service::Rc,
+        IBV_QPT_UC => ferroce_wire::Service::Uc,
+        IBV_QPT_UD => ferroce_wire::Service::Ud,
+        IBV_QPT_XRC_SEND => ferroce_wire::Service::Xrc,
         // SAFETY: the caller's promise.
         IBV_QPT_RAW_PACKET => return unsafe { raw::create(init, None) },
         other => {
@@ -65,7 +65,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
     };
     let block_own_multicast = init.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
     if init.create_flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0
-        || (block_own_multicast && service != nic::Service::Ud)
+        || (block_own_multicast && service != ferroce_wire::Service::Ud)
     {
         return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
     }
@@ -74,7 +74,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
     }
     // SAFETY: the caller's promise.
     let (domain, send_cq, recv_cq, srq) = unsafe {
-        let srq = if init.srq.is_null() || service == nic::Service::Xrc {
+        let srq = if init.srq.is_null() || service == ferroce_wire::Service::Xrc {
             None
         } else {
             Some(SrqBlock::checked(init.srq)?.nic().clone())
@@ -86,7 +86,10 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
             PdBlock::checked(init.pd)?,
             queue(init.send_cq, "send_cq is NULL")?,
             // An XRC initiator receives nothing.
-            queue(if service == nic::Service::Xrc { init.send_cq } else { init.recv_cq }, "recv_cq is NULL")?,
+            queue(
+                if service == ferroce_wire::Service::Xrc { init.send_cq } else { init.recv_cq },
+                "recv_cq is NULL",
+            )?,
             srq,
         )
     };
@@ -137,7 +140,7 @@ unsafe fn watch(init: &Init<'_>, nic: &Arc<nic::Qp>) -> Option<Arc<QpWatch>> {
     };
     // Nothing is watched unless the queues are.
     let send_cq = of(init.send_cq)?;
-    let own_receives = nic.srq().is_none() && nic.service() != nic::Service::Xrc;
+    let own_receives = nic.srq().is_none() && nic.service() != ferroce_wire::Service::Xrc;
     let recv_cq = own_receives.then(|| of(init.recv_cq)).flatten();
     // SAFETY: the caller's promise.
     let srq = unsafe { SrqBlock::of(init.srq) }.ok().and_then(SrqBlock::watch).cloned();

@@ -24,7 +24,7 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's structure.
         unsafe {
             let options = connected(QpBlock::checked(qp)?).map_or(0, |nic| nic.ece_options());
-            put(ece, "ece", ibv_ece { vendor_id: nic::VENDOR_ID, options, comp_mask: 0 })
+            put(ece, "ece", ibv_ece { vendor_id: ferroce_netdev::VENDOR_ID, options, comp_mask: 0 })
         }
     }
 }
@@ -36,7 +36,7 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's structure.
         let (block, ece) = unsafe { (QpBlock::checked(qp)?, at_mut(ece, "ece")?) };
         match ece.vendor_id {
-            nic::VENDOR_ID => {}
+            ferroce_netdev::VENDOR_ID => {}
             0 => return Err(Refusal::unsupported("options of no vendor")),
             other => return Err(Refusal::invalid(format!("options of vendor {other:#x}"))),
         }

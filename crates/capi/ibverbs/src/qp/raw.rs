@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
+use ferroce_proto::Data;
 use ferroce_raw::{RawInit, RawQp, RawSend, Rss, Tso};
-use nic::Data;
 use nic::qp::GatheredWrs;
 use smallvec::SmallVec;
 

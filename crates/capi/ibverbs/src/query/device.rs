@@ -28,8 +28,8 @@ fn device_attr(context: &nic::Context) -> ibv_device_attr {
     attr.max_mr_size = limits.max_mr_size;
     // Every page size the system may have.
     attr.page_size_cap = !0xfff;
-    attr.vendor_id = nic::VENDOR_ID;
-    attr.vendor_part_id = nic::VENDOR_PART_ID;
+    attr.vendor_id = ferroce_netdev::VENDOR_ID;
+    attr.vendor_part_id = ferroce_netdev::VENDOR_PART_ID;
     attr.max_qp = limits.max_qp as c_int;
     attr.max_qp_wr = limits.max_qp_wr as c_int;
     attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
@@ -95,8 +95,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // SAFETY: numbers only.
         let mut full: ibv_device_attr_ex = unsafe { zeroed() };
         full.orig_attr = device_attr(context.nic());
-        full.completion_timestamp_mask = nic::clock::MASK;
-        full.hca_core_clock = nic::clock::KHZ;
+        full.completion_timestamp_mask = ferroce_os::clock::MASK;
+        full.hca_core_clock = ferroce_os::clock::KHZ;
         full.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         full.odp_caps = odp_caps();
         // A target's receives come from SRQs alone.
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
         };
         values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
         if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-            let ticks = nic::clock::now().0;
+            let ticks = ferroce_os::clock::now().0;
             values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: ticks as libc::c_long };
         }
         Ok(())

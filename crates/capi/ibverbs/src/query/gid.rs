@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 use std::ptr;
 
+use ferroce_netdev::LinkLayer;
 use ferroce_nic as nic;
 use libc::{size_t, ssize_t};
-use nic::net::LinkLayer;
 
 use super::{check_port, write_prefix};
 use crate::abi::*;
@@ -23,7 +23,7 @@ fn sysfs_type() -> c_int {
 const LARGEST_ENTRY: size_t = u16::MAX as size_t;
 
 /// Entry `index` of the GID table; `None` where it is empty.
-fn gid(context: &nic::Context, port_num: u32, index: i64) -> Outcome<Option<nic::net::GidEntry>> {
+fn gid(context: &nic::Context, port_num: u32, index: i64) -> Outcome<Option<ferroce_netdev::GidEntry>> {
     check_port(port_num)?;
     let length = i64::from(context.port().gid_tbl_len);
     if !(0..length).contains(&index) {
@@ -43,7 +43,7 @@ entry! {
     }
 }
 
-fn gid_entry(index: usize, entry: &nic::net::GidEntry) -> ibv_gid_entry {
+fn gid_entry(index: usize, entry: &ferroce_netdev::GidEntry) -> ibv_gid_entry {
     let link_layer = LinkLayer::current();
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid },

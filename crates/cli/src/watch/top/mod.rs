@@ -6,7 +6,7 @@ mod view;
 use super::rates::{Meter, QpRate, Sort, of_processes};
 use super::{WatchedProcess, processes};
 use crate::output;
-use ferroce_nic::watch::Wish;
+use ferroce_watch::Wish;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;

@@ -193,7 +193,7 @@ fn cells(rate: &QpRate) -> [String; COLUMNS] {
 mod tests {
     use super::super::super::{ProcessAnswer, WatchedProcess, rates::Meter};
     use super::*;
-    use ferroce_nic::watch::{CompletionQueue, Counters, Process, QueuePair, WorkQueue};
+    use ferroce_watch::{CompletionQueue, Counters, Process, QueuePair, WorkQueue};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::time::{Duration, Instant};
