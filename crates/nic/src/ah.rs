@@ -1,34 +1,13 @@
-//! Address handles (ibv_create_ah(3)) and the paths that addresses lead to.
+//! Address handles (ibv_create_ah(3)): where UD packets go, and the paths that were found to there.
 
-use crate::adapter::Adapter;
-use crate::device::OfContext as _;
-use crate::fabric::PeerSocket;
-use crate::qp::{AddressVector, check_av, limit_of};
-use ferroce_hostlink::Link;
+use crate::attr::{AddressVector, limit_of};
+use crate::path::{Path, ResolvedAv};
 use ferroce_mem::Pd;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{RateLimit, Throttle};
-use ferroce_types::{HostAddr, Instant, PacketMeta, Quota, QuotaPlace, Result, slot_of};
-use ferroce_udp::Dest;
+use ferroce_types::{Instant, Quota, QuotaPlace, Result, slot_of};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// How packets get to a QP: which fabric, and what it needs to know.
-#[derive(Clone, Debug)]
-pub(crate) enum Path {
-    /// As RoCEv2 packets.
-    Udp {
-        dest: Dest,
-        /// The peer's socket, of which this QP may fill a part.
-        socket: Arc<PeerSocket>,
-    },
-    /// To a QP of a process of this host, through memory that both processes have; of this process too.
-    Shm {
-        /// The fields of the network header that the packets would have on the wire.
-        meta: PacketMeta,
-        link: Arc<Link>,
-    },
-}
 
 /// What is known of the path to a QP.
 pub(crate) enum PathLookup {
@@ -37,26 +16,6 @@ pub(crate) enum PathLookup {
     Unknown,
     /// There is none.
     None,
-}
-
-/// Both ends of an address vector, resolved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ResolvedAv {
-    pub(crate) from: HostAddr,
-    pub(crate) to: HostAddr,
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
-    /// IPv6: 20 bits.
-    pub(crate) flow_label: u32,
-}
-
-impl ResolvedAv {
-    /// The fields of the network header of packets on this route.
-    pub(crate) fn meta(&self, len: u16) -> PacketMeta {
-        let ttl = if self.ttl == 0 { 64 } else { self.ttl };
-        let Self { from, to, tos, flow_label, .. } = *self;
-        PacketMeta { src: from.ip(), dst: to.ip(), tos, ttl, flow_label, len, of_no_adapter: false }
-    }
 }
 
 /// Address handles that a process may have.
@@ -99,19 +58,13 @@ pub struct Ah {
 
 impl Ah {
     /// Processes of one host to which paths are known at a time.
-    const PATHS: usize = 32;
+    pub(crate) const PATHS: usize = 32;
 
-    /// Resolves an address vector.
+    /// A handle of `av`, which `route` resolves.
     ///
     /// # Errors
-    /// EINVAL without a GRH unless ports are InfiniBand, for a LID of no host, for a source GID that doesn't exist, or for addresses of
-    /// different families; ENOMEM when there are `MAX_AH` handles.
-    pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
-        check_av(&av)?;
-        let adapter = pd.context().adapter()?;
-        let route = adapter.route(&pd.context(), &av)?;
-        // An address without a path fails here, not at the first send.
-        adapter.udp_path(&route, 0)?;
+    /// ENOMEM when there are `MAX_AH` handles.
+    pub(crate) fn new(pd: &Arc<Pd>, av: AddressVector, route: ResolvedAv) -> Result<Arc<Self>> {
         let held = HANDLES.take()?;
         pd.hold();
         let (limit, throttle, found) = (limit_of(av.static_rate), Mutex::default(), Mutex::default());
@@ -151,9 +104,10 @@ impl Ah {
     }
 
     /// The path to a QP at this address, if it is known. Asks no other process and opens no socket.
-    pub(crate) fn path_to(&self, adapter: &'static Adapter, qpn: u32) -> PathLookup {
+    /// `generation`: the adapter's.
+    pub(crate) fn path_to(&self, generation: u32, qpn: u32) -> PathLookup {
         let mut found = self.found.lock();
-        let (slot, generation) = (slot_of(qpn), adapter.generation());
+        let slot = slot_of(qpn);
         let Some(at) = found.iter().position(|found| found.is_of(slot, generation)) else {
             return PathLookup::Unknown;
         };
@@ -168,54 +122,18 @@ impl Ah {
         }
     }
 
-    /// Finds the path to a QP at this address for [`Ah::path_to`]. It may open sockets and wait a tenth of a second for another process, so
-    /// the caller has no QP locked.
-    pub(crate) fn find_path(&self, adapter: &'static Adapter, qpn: u32) {
-        let shared = if self.route.to.is_group() { None } else { adapter.shm_path(&self.route, qpn) };
-        let path = shared.or_else(|| {
-            adapter
-                .udp_path(&self.route, qpn)
-                .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
-                .ok()
-        });
-        let (slot, generation) = (slot_of(qpn), adapter.generation());
+    /// Where the address is.
+    pub(crate) fn route(&self) -> &ResolvedAv {
+        &self.route
+    }
+
+    /// Keeps the path to the QPs of a process for [`Ah::path_to`]. `None`: there is none.
+    pub(crate) fn keep_path(&self, generation: u32, slot: u16, path: Option<Path>) {
         let mut found = self.found.lock();
         found.retain(|old| old.generation == generation && old.slot != slot && !old.is_dead());
         if found.len() == Self::PATHS {
             found.remove(0);
         }
         found.push(CachedPath { slot, generation, path });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::namespace::in_namespace;
-    use crate::side::{Side, open};
-    use ferroce_wire::Service;
-
-    #[test]
-    fn datagrams_to_several_processes_take_turns_without_a_search() {
-        const NAME: &str = "ah::tests::datagrams_to_several_processes_take_turns_without_a_search";
-        in_namespace(NAME, || {
-            let side = Side::new(&open(), Service::Ud, 64);
-            let ah = Ah::create(&side.pd, side.av()).unwrap();
-            let adapter = side.context.adapter().unwrap();
-            // In slots that no process of this host has.
-            let qpn = |process: u32| side.qp.qpn() ^ (process + 1) << 17;
-            let is_known = |process| matches!(ah.path_to(adapter, qpn(process)), PathLookup::Known(_));
-            let many = Ah::PATHS as u32;
-            for process in 0..many {
-                ah.find_path(adapter, qpn(process));
-            }
-            assert!((0..many).all(is_known));
-            // One more takes the place of the oldest.
-            ah.find_path(adapter, qpn(many));
-            assert!((1..=many).all(is_known) && !is_known(0));
-            ah.destroy();
-            drop(ah);
-            side.close();
-        });
     }
 }

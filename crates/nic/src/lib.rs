@@ -14,7 +14,9 @@
 extern crate self as ferroce_nic;
 
 mod adapter;
+mod addressing;
 mod ah;
+mod attr;
 mod checker;
 mod closing;
 mod counted;
@@ -30,6 +32,7 @@ mod listed_regions;
 mod mads;
 mod numbers;
 mod opening;
+mod path;
 pub mod path_mtu;
 mod poll;
 mod poller;

@@ -75,7 +75,7 @@ classes! {
     Srq: "queues/src/recv/mod.rs", "a shared receive queue";
     QpNumbers: "nic/src/numbers.rs", "queue pairs by number";
     Listeners: "nic/src/fabric/addresses.rs", "how many queue pairs listen at an address";
-    Pace: "nic/src/fabric/addresses.rs", "the pace towards a socket of a peer";
+    Pace: "nic/src/path.rs", "the pace towards a socket of a peer";
     WorkPool: "engine/src/pool.rs", "buffers of threads at work";
     Cq: "queues/src/cq/mod.rs", "a completion queue";
     Alarms: "engine/src/alarms.rs", "objects to call at a given time";

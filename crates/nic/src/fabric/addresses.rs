@@ -4,22 +4,21 @@ use super::ends::AddressPair;
 use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
-use crate::ah::{Path, ResolvedAv};
-use crate::qp::AddressVector;
+use crate::attr::AddressVector;
+use crate::path::{Path, PeerSocket, ResolvedAv};
 use crate::settings;
 use ferroce_os::{
     clock, fork,
     sync::{Mutex, RwLock, class},
     sys,
 };
-use ferroce_proto::Pace;
-use ferroce_types::{Error, HostAddr, Instant, MAX_FLOW_LABEL, Result, first_qpn, invalid, steering_of};
+use ferroce_types::{Error, HostAddr, MAX_FLOW_LABEL, Result, first_qpn, invalid, steering_of};
 use ferroce_udp::{self, Endpoint};
 use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -94,69 +93,6 @@ impl Context {
         let is_its = |local: &&Local| gids.iter().any(|(_, entry)| entry.ip == local.endpoint.address().ip());
         let dropped = |local: &Local| local.endpoint.stats().dropped.load(Ordering::Relaxed);
         adapter.addresses.snapshot().iter().filter(is_its).map(dropped).sum()
-    }
-}
-
-/// The socket of a peer that several QPs send to: each may fill its part of it.
-#[derive(Debug)]
-pub(crate) struct PeerSocket {
-    capacity: u32,
-    /// The socket itself, when it is one of this host: every process has a duplicate, but for other users'.
-    on_this_host: Option<(Arc<Endpoint>, u8)>,
-    /// Bytes sent since the socket was last looked at.
-    unchecked: AtomicU32,
-    /// Since when it has been too full; 0: it isn't.
-    full_since: AtomicU64,
-    /// Of UC and UD, all QPs together.
-    pub(crate) pace: Mutex<class::Pace, Pace>,
-}
-
-impl PeerSocket {
-    /// The least that a QP gets, however many there are.
-    const FLOOR: u32 = 16 * 1024;
-    /// The most that a peer is trusted to hold.
-    const CEILING: u32 = 1 << 20;
-
-    /// Bytes after which the socket is looked at again.
-    const CHECK: u32 = 32 * 1024;
-    /// What the smallest packet counts for.
-    const SMALLEST: u32 = 1024;
-    /// How long a full socket is waited for: its owner may be stopped for good.
-    const PATIENCE: Duration = Duration::from_millis(100);
-
-    /// Whether a packet that is neither acknowledged nor repeated may go now, or should wait until the peer has read its socket, for
-    /// [`Self::PATIENCE`] at most. Always true for another host, whose sockets can't be looked at.
-    pub(crate) fn has_room(&self, bytes: u32) -> bool {
-        let Some((endpoint, steering)) = &self.on_this_host else { return true };
-        let since = self.full_since.load(Ordering::Relaxed);
-        let unchecked = self.unchecked.fetch_add(bytes.max(Self::SMALLEST), Ordering::Relaxed);
-        if since == 0 && unchecked < Self::CHECK {
-            return true;
-        }
-        self.unchecked.store(0, Ordering::Relaxed);
-        let room = endpoint.fd(*steering).and_then(|fd| sys::queued_and_limit(fd).ok());
-        let Some((queued, limit)) = room else { return true };
-        if queued < limit / 2 {
-            self.full_since.store(0, Ordering::Relaxed);
-            return true;
-        }
-        let now = clock::now();
-        if since == 0 {
-            self.full_since.store(now.0, Ordering::Relaxed);
-            return false;
-        }
-        now.since(Instant(since)) > Self::PATIENCE
-    }
-
-    /// The peer is a process of this network namespace.
-    pub(crate) fn is_on_this_host(&self) -> bool {
-        self.on_this_host.is_some()
-    }
-
-    /// Bytes that one QP may have in flight.
-    pub(crate) fn window(self: &Arc<Self>) -> u32 {
-        let paths = Arc::strong_count(self) as u32;
-        (self.capacity / paths).max(Self::FLOOR)
     }
 }
 
@@ -450,12 +386,8 @@ impl Adapter {
         let mut sockets = self.addresses.peer_sockets.lock();
         let socket = sockets.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
             sockets.retain(|_, socket| socket.strong_count() > 0);
-            // The peer's socket is likely to be as large as ours; the kernel counts its own overhead in it as well.
-            let capacity = (endpoint.receive_buffer() / 2).min(PeerSocket::CEILING);
             let on_this_host = self.addresses.endpoint(route.to).map(|endpoint| (endpoint, key.1));
-            let (unchecked, full_since) = (AtomicU32::new(0), AtomicU64::new(0));
-            let pace = Mutex::default();
-            let socket = Arc::new(PeerSocket { capacity, on_this_host, unchecked, full_since, pace });
+            let socket = Arc::new(PeerSocket::new(endpoint.receive_buffer(), on_this_host));
             sockets.insert(key, Arc::downgrade(&socket));
             socket
         });

@@ -2,8 +2,8 @@
 //! GIDs everywhere, LIDs too where ports are InfiniBand.
 
 use crate::Context;
+use crate::attr::AddressVector;
 use crate::device::OfContext as _;
-use crate::qp::AddressVector;
 use ferroce_mem::Pd;
 use ferroce_netdev::{LinkLayer, MULTICAST_LIDS, ip_of, why_no_lid};
 use ferroce_types::{HostAddr, PacketMeta, Result, invalid};

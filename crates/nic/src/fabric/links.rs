@@ -1,7 +1,7 @@
 //! The `shm` fabric as the adapter sees it: which process holds a slot, whose ring has something, who waits for room.
 
 use crate::adapter::Adapter;
-use crate::ah::{Path, ResolvedAv};
+use crate::path::{Path, ResolvedAv};
 use crate::poller::Poller;
 use crate::qp::{Budget, PacketOrigin, Qp, QpEnv, Rest};
 use ferroce_engine::Source;

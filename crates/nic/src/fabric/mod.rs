@@ -11,7 +11,7 @@ mod multicast;
 mod sockets;
 mod taps;
 
-pub(crate) use addresses::{Addresses, PeerSocket, udp_only};
+pub(crate) use addresses::{Addresses, udp_only};
 pub(crate) use dispatch::LastFlow;
 pub(crate) use ends::seen_of;
 pub(crate) use links::{LinkSource, is_of_this_host};

@@ -17,9 +17,9 @@ pub use crate::mads::CommunicationManager;
 pub(crate) use lifelines::register;
 
 use crate::adapter::{self, Adapter};
-use crate::ah::{Path, ResolvedAv};
 use crate::fabric::is_of_this_host;
 use crate::mads::{Attempt, Kept, PACKET_LEN, PendingInput, UnreadMad};
+use crate::path::{Path, ResolvedAv};
 use ferroce_cm::{AddressedMad, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};

@@ -1,6 +1,5 @@
 //! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
 
-use super::attr::QpAttr;
 use super::burst::Burst;
 use super::fabric::Listing;
 use super::kept::KeptOfQp;
@@ -13,6 +12,7 @@ use super::xrc_target::XrcTargetSlot;
 use super::{LockedQp, Qp, ReceiveCompletions, next_connection};
 use crate::Context;
 use crate::adapter;
+use crate::attr::QpAttr;
 use crate::counted;
 use crate::device::OfContext as _;
 use crate::xrc::Domain;

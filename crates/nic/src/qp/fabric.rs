@@ -1,8 +1,9 @@
 //! Which fabric a QP uses: how it is chosen, how it is given up for UDP, and what other processes may find of the QP.
 
 use super::unread::UnreadRecords;
-use super::{LockedQp, Path, Qp, QpAttr, attr, mask};
+use super::{LockedQp, Path, Qp, QpAttr, mask};
 use crate::adapter::ThreadBuffers;
+use crate::attr;
 use crate::device::OfContext as _;
 use ferroce_hostlink::{self, Link, ListedQp, PeerAccess};
 use ferroce_queues::QpCntrs;

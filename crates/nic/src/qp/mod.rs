@@ -3,7 +3,6 @@
 //! In here: creation, attributes, posting, and the one place where a QP's lock is taken to let the transport work.
 //! Out of here: the transport itself (`ferroce_proto`), sockets, threads.
 
-mod attr;
 mod broken;
 mod burst;
 mod create;
@@ -21,7 +20,6 @@ mod payload;
 mod plain;
 mod post;
 mod received;
-mod static_rate;
 mod unacked_pace;
 mod unread;
 mod work;
@@ -29,8 +27,10 @@ mod wr_session;
 mod xrc_backlog;
 mod xrc_target;
 
-pub(crate) use crate::ah::Path;
-pub use attr::{AddressVector, AttrRules, MAX_RATE, QpAttr, check, check_av, check_rate, mask, names};
+pub use crate::attr::{
+    AddressVector, AttrRules, MAX_RATE, QpAttr, STATIC_RATES, check, check_av, check_rate, mask, names,
+};
+pub(crate) use crate::path::Path;
 pub use create::{QpCap, QpInit};
 pub(crate) use env::{PacketOrigin, QpEnv, is_middle};
 use env::{operation_of_request, state_of};
@@ -40,8 +40,6 @@ pub use modify::wait_for_work;
 pub use payload::{RxPayload, gather, scatter};
 pub use post::Poster;
 pub(crate) use received::ReceiveCompletions;
-pub use static_rate::STATIC_RATES;
-pub(crate) use static_rate::limit_of;
 pub use wr_session::{GatheredWrs, WrSession};
 pub(crate) use xrc_backlog::Lost;
 

@@ -1,8 +1,9 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
 use super::unread::UnreadRecords;
-use super::{LockedQp, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
+use super::{LockedQp, Path, Qp, QpAttr, mask, next_connection};
 use crate::adapter;
+use crate::attr::{self, limit_of, stricter};
 use crate::device::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
 use ferroce_os::sync::{MutexGuard, class};
@@ -223,10 +224,9 @@ impl Qp {
         params.srq = self.srq.is_some() || self.is_target();
         params.tags = self.srq.as_ref().is_some_and(|srq| srq.matches_tags());
         // Datagrams have an address each, and its limit.
-        let of_path =
-            if self.service == Service::Ud { None } else { static_rate::limit_of(attr.av.static_rate) };
+        let of_path = if self.service == Service::Ud { None } else { limit_of(attr.av.static_rate) };
         let of_program = RateLimit::new(attr.rate_limit, attr.max_burst);
-        inner.proto.limit_rate(static_rate::stricter(of_program, of_path));
+        inner.proto.limit_rate(stricter(of_program, of_path));
     }
 
     /// Limits what the QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, 0 for no limit, and bytes at

@@ -1,6 +1,6 @@
 //! A QP's part of the pace of UC and UD.
 
-use crate::fabric::PeerSocket;
+use crate::path::PeerSocket;
 use ferroce_proto::{Pace, Portion, TransmitError};
 use ferroce_types::Instant;
 use std::sync::{Arc, Weak};

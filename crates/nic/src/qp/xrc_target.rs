@@ -1,8 +1,8 @@
 //! What a QP has that is an XRC target: openers instead of an owner, and an SRQ per message.
 
-use super::attr::AttrRules;
 use super::{Qp, QpInit};
 use crate::Context;
+use crate::attr::AttrRules;
 use crate::xrc::{Domain, DomainFile, Opener, ReadRange, SrqProcess, grant_handle, send_event};
 use ferroce_mem::Pd;
 use ferroce_os::sys::EngineFd;

@@ -4,7 +4,7 @@ use super::connections::{ConnectionEnd, send};
 use super::handle_message::{self, Call, News, Open};
 use super::{Domain, Opener};
 use crate::adapter::Adapter;
-use crate::qp::QpAttr;
+use crate::attr::QpAttr;
 use ferroce_host::frame;
 use ferroce_os::{
     fork,

@@ -38,7 +38,7 @@ impl QpEnv<'_> {
         let found;
         let path = match to {
             None => self.path,
-            Some(ah) => match ah.path_to(self.qp.adapter, headers.bth.dest_qp) {
+            Some(ah) => match ah.path_to(self.qp.adapter.generation(), headers.bth.dest_qp) {
                 PathLookup::Known(path) => {
                     found = path;
                     Some(&found)

@@ -1,8 +1,11 @@
 //! Attributes of a QP: their values, bits and names.
 
 mod rules;
+mod static_rate;
 
 pub use rules::{AttrRules, check, check_av, check_rate};
+pub use static_rate::STATIC_RATES;
+pub(crate) use static_rate::{limit_of, stricter};
 
 use ferroce_types::{Access, QpState};
 
@@ -91,7 +94,7 @@ pub struct AddressVector {
     pub dlid: u16,
     /// Path bits (kept, not used: a port has one LID).
     pub src_path_bits: u8,
-    /// Static rate ([`super::STATIC_RATES`]): at most this is sent to the address.
+    /// Static rate ([`STATIC_RATES`]): at most this is sent to the address.
     pub static_rate: u8,
     /// Port, 1.
     pub port_num: u8,

@@ -36,7 +36,7 @@ pub(crate) fn limit_of(static_rate: u8) -> Option<RateLimit> {
 }
 
 /// The stricter of two.
-pub(super) fn stricter(a: Option<RateLimit>, b: Option<RateLimit>) -> Option<RateLimit> {
+pub(crate) fn stricter(a: Option<RateLimit>, b: Option<RateLimit>) -> Option<RateLimit> {
     [a, b].into_iter().flatten().min_by_key(|limit| limit.kbps)
 }
 
