@@ -30,6 +30,7 @@ pub mod gsi;
 mod importing;
 mod listed_regions;
 mod mads;
+mod network;
 mod numbers;
 mod opening;
 mod path;

@@ -192,6 +192,13 @@ pub fn value(name: &str) -> Option<OsString> {
     ferroce_os::setting(name).filter(|value| !value.is_empty())
 }
 
+/// FERROCE_FABRIC=udp is set, or a setting that places packets with more care: all packets go over sockets, as between hosts.
+pub(crate) fn udp_only() -> bool {
+    static ONLY: OnceLock<bool> = OnceLock::new();
+    let is_udp = || value(FABRIC).is_some_and(|v| v == "udp");
+    *ONLY.get_or_init(|| is_udp() || is_careful())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

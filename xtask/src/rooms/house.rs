@@ -107,7 +107,7 @@ pub const HOUSE: &[Storey] = &[
             name: "nic",
             what: "The adapter: the objects of verbs, and which fabric carries what.",
             together: &[Together {
-                rooms: &["adapter", "device", "fabric", "qp", "xrc"],
+                rooms: &["adapter", "device", "qp", "xrc"],
                 why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
             }],
         },

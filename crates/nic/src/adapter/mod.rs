@@ -11,9 +11,9 @@ mod work;
 pub(crate) use registry::{contexts, domain, qps_of, register_context, register_qp, unregister_qp};
 pub(crate) use work::ThreadBuffers;
 
-use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::frames;
 use crate::mads::GsiState;
+use crate::network::{Addresses, Forwarding, Multicast, Taps};
 use crate::numbers::QpTable;
 use crate::qp::Qp;
 use crate::settings;
@@ -38,7 +38,7 @@ pub struct Adapter {
     pub(crate) engine: Loop<Adapter>,
     pub(crate) host: Arc<Host>,
     pub(crate) addresses: Addresses,
-    pub(crate) multicast: Multicast,
+    pub(crate) multicast: Multicast<Qp>,
     qps: QpTable<Qp>,
     pub(crate) srqs: SrqTable,
     /// Connections of XRC targets with other processes.
@@ -86,7 +86,7 @@ impl Adapter {
     /// What kept the process from joining the host's others.
     pub(crate) fn new() -> Result<Self> {
         let taps = Taps::from_env();
-        let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
+        let lossless = !settings::udp_only() && !taps.is_some_and(Taps::has_faults);
         let captured = taps.is_some_and(Taps::has_capture);
         let links = Links::new(lossless, captured, settings::allows_copies())?;
         Ok(Self {

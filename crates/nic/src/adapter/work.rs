@@ -2,7 +2,7 @@
 
 use super::Adapter;
 use crate::ah::Ah;
-use crate::fabric::{LastFlow, Taps};
+use crate::network::{LastFlow, Taps};
 use crate::qp::{Qp, ReceiveCompletions};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;

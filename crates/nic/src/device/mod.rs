@@ -1,12 +1,14 @@
 //! Devices and device contexts: what ibv_get_device_list(3) shows and ibv_open_device(3) returns.
 
+mod ends;
 mod owner;
 
+pub(crate) use ends::{AddressPair, seen_of};
 pub use owner::OfContext;
 
 use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
-use crate::fabric;
+use crate::network::{MAX_ATTACHED, MAX_GROUPS};
 use crate::numbers::MAX_QP;
 use ferroce_import::{Exporter, Handles};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
@@ -75,8 +77,8 @@ pub fn limits() -> DeviceLimits {
         max_srq_wr: srq_wr,
         max_srq_sge: srq_sge,
         max_inline: inline,
-        max_mcast_grp: fabric::MAX_GROUPS,
-        max_mcast_qp_attach: fabric::MAX_ATTACHED,
+        max_mcast_grp: MAX_GROUPS,
+        max_mcast_qp_attach: MAX_ATTACHED,
         max_dm_size: MAX_DM,
     }
 }

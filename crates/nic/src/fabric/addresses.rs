@@ -1,89 +1,22 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
-use super::ends::AddressPair;
 use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
 use crate::attr::AddressVector;
+use crate::device::AddressPair;
+use crate::network::{Arrivals, LeftOut, Local};
 use crate::path::{Path, PeerSocket, ResolvedAv};
 use crate::settings;
-use ferroce_os::{
-    clock, fork,
-    sync::{Mutex, RwLock, class},
-    sys,
-};
+use ferroce_os::{clock, fork, sys};
 use ferroce_types::{Error, HostAddr, MAX_FLOW_LABEL, Result, first_qpn, invalid, steering_of};
 use ferroce_udp::{self, Endpoint};
 use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-/// A local address of an open device.
-#[derive(Debug)]
-pub(super) struct Local {
-    pub(super) endpoint: Arc<Endpoint>,
-    /// The sockets of its group that packets for this process come to.
-    pub(super) steerings: SmallVec<[u8; 4]>,
-    /// The background thread is woken for packets to QP 1.
-    is_gsi_watched: bool,
-    /// QPs that expect packets there.
-    pub(super) users: Arc<AtomicUsize>,
-}
-
-/// An address of a device that was left out when the device was opened.
-#[derive(Debug)]
-struct LeftOut {
-    address: HostAddr,
-    /// Its port is taken by a process that doesn't share it. Otherwise its holder hasn't answered, and is asked again.
-    for_good: bool,
-}
-
-/// Addresses that a device has got since it was opened.
-#[derive(Debug, Default)]
-struct Arrivals {
-    waiting: BTreeSet<HostAddr>,
-    /// A thread makes them usable.
-    has_thread: bool,
-}
-
-/// All of them, and what is known about peers.
-#[derive(Debug, Default)]
-pub(crate) struct Addresses {
-    locals: RwLock<class::Locals, Arc<Vec<Local>>>,
-    /// Addresses of devices whose port this process doesn't share.
-    left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
-    arrivals: Mutex<class::Arrivals, Arrivals>,
-    /// Where each QP has been counted as a user.
-    listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
-    /// How often QPs have been counted, at all addresses together.
-    users: AtomicUsize,
-    peer_sockets: Mutex<class::PeerSockets, BTreeMap<(HostAddr, u8), Weak<PeerSocket>>>,
-}
-
-impl Addresses {
-    /// Gives the sockets of all addresses to `f`.
-    pub(crate) fn for_each_endpoint(&self, f: impl Fn(&Endpoint)) {
-        self.snapshot().iter().for_each(|address| f(&address.endpoint));
-    }
-
-    pub(super) fn snapshot(&self) -> Arc<Vec<Local>> {
-        self.locals.read().clone()
-    }
-
-    /// A QP expects packets at some address.
-    #[inline]
-    pub(super) fn have_users(&self) -> bool {
-        self.users.load(Ordering::Relaxed) > 0
-    }
-
-    pub(super) fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
-        self.locals.read().iter().find(|l| l.endpoint.address() == address).map(|l| l.endpoint.clone())
-    }
-}
 
 impl Context {
     /// Packets from addresses of the device that the kernel didn't take.
@@ -400,7 +333,9 @@ impl Adapter {
             Path::Shm { .. } => ferroce_netdev::MAX_MTU,
             Path::Udp { dest, .. } => match dest.endpoint().path_mtu(dest.peer()) {
                 // To an address of this host the route is `lo`, which carries more than the port.
-                Ok(bytes) if udp_only() => ferroce_netdev::active_mtu(bytes).min(context.port().active_mtu),
+                Ok(bytes) if settings::udp_only() => {
+                    ferroce_netdev::active_mtu(bytes).min(context.port().active_mtu)
+                }
                 Ok(bytes) => ferroce_netdev::active_mtu(bytes),
                 Err(error) => {
                     tracing::debug!(%error, ?dest, "no route: taking the port's MTU");
@@ -411,26 +346,8 @@ impl Adapter {
     }
 }
 
-impl Local {
-    fn share(&self) -> Self {
-        Self {
-            endpoint: self.endpoint.clone(),
-            steerings: self.steerings.clone(),
-            is_gsi_watched: self.is_gsi_watched,
-            users: self.users.clone(),
-        }
-    }
-}
-
 /// A process has bound the port to the unspecified address, and so has it at all addresses of this host.
 fn is_held_everywhere() -> bool {
     let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     any.into_iter().any(|ip| ferroce_host::is_held(HostAddr::new(ip, 0)))
-}
-
-/// FERROCE_FABRIC=udp is set, or a setting that places packets with more care: all packets go over sockets, as between hosts.
-pub(crate) fn udp_only() -> bool {
-    static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    let is_udp = || settings::value(settings::FABRIC).is_some_and(|v| v == "udp");
-    *ONLY.get_or_init(|| is_udp() || settings::is_careful())
 }

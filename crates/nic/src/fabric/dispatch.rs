@@ -1,13 +1,12 @@
 //! Packets from the network, to the QPs that they are for.
 
 use crate::adapter::{Adapter, ThreadBuffers};
+use crate::network::{flow_of, verify};
 use crate::qp::{PacketOrigin, Qp, RxPayload, is_middle};
 use ferroce_os::{Patience, clock, fork, sys};
 use ferroce_types::{Datagram, HostAddr, Instant};
 use ferroce_wire::cm::GSI_QPN;
-use ferroce_wire::icrc::Flow;
-use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
-use std::net::{IpAddr, SocketAddr};
+use ferroce_wire::{Opcode, Packet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,11 +34,6 @@ impl Adapter {
         self.empty_rings(&qp.links_to_peer(within)?, &mut waits);
         self.empty_sockets(qp.qpn(), &mut waits);
         Ok(())
-    }
-
-    /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
-    pub(crate) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
-        verify(&mut None, datagram)
     }
 
     /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.
@@ -117,30 +111,4 @@ impl Adapter {
             }
         }
     }
-}
-
-/// The flow of a packet, with what it follows from: saves the work that packets of one source have in common.
-pub(crate) type LastFlow = Option<(SocketAddr, HostAddr, Flow)>;
-
-/// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow`: that of the packet before.
-pub(super) fn verify(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<u16> {
-    flow_of(flow, datagram)?.verify(datagram.bytes, datagram.segment)
-}
-
-/// What a packet's source and destination make of its ICRC; `None` for a source that sends no such packets. `flow`: that of the packet before.
-fn flow_of(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<Flow> {
-    if let Some((source, destination, flow)) = flow
-        && *source == datagram.source
-        && *destination == datagram.destination
-    {
-        return Some(*flow);
-    }
-    let port = datagram.source.port();
-    let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
-        (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
-        _ => return None,
-    };
-    *flow = Some((datagram.source, datagram.destination, new));
-    Some(new)
 }

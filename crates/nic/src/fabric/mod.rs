@@ -5,17 +5,12 @@
 
 mod addresses;
 mod dispatch;
-mod ends;
 mod links;
 mod multicast;
 mod sockets;
 mod taps;
 
-pub(crate) use addresses::{Addresses, udp_only};
-pub(crate) use dispatch::LastFlow;
-pub(crate) use ends::seen_of;
 pub(crate) use links::{LinkSource, is_of_this_host};
-pub(crate) use multicast::{GroupSource, Multicast};
-pub use multicast::{MAX_ATTACHED, MAX_GROUPS};
-pub(crate) use sockets::{ForwardSource, Forwarding, SocketSource};
-pub(crate) use taps::{TapSource, Taps};
+pub(crate) use multicast::GroupSource;
+pub(crate) use sockets::{ForwardSource, SocketSource};
+pub(crate) use taps::TapSource;

@@ -3,11 +3,12 @@
 //! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
 
 use crate::adapter::{Adapter, ThreadBuffers};
+use crate::network::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast, verify};
 use crate::qp::{Qp, RxPayload};
 use ferroce_engine::Source;
 use ferroce_os::{
     clock,
-    sync::{Mutex, RwLock, class},
+    sync::RwLock,
     sys::{self, EngineFd},
 };
 use ferroce_types::{Datagram, Error, HostAddr, Instant, PacketMeta, Result, invalid};
@@ -15,47 +16,11 @@ use ferroce_udp::{GroupSocket, RecvOutcome};
 use ferroce_wire::{Packet, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Groups that a process may be in.
-pub const MAX_GROUPS: u32 = 256;
-/// QPs of a process that may be attached to one group.
-pub const MAX_ATTACHED: u32 = 256;
 /// The destination QPN of packets to a group (IBTA 5.2.1.7 and C9-48).
 const MULTICAST_QPN: u32 = 0xff_ffff;
-
-/// The groups of the process.
-#[derive(Debug, Default)]
-pub(crate) struct Multicast {
-    groups: RwLock<class::MulticastGroups, Vec<Arc<Group>>>,
-    /// How many there are: threads that make progress skip the sockets of groups without a lock while this is 0.
-    count: AtomicUsize,
-    /// Reports which of their sockets are readable; made for the first group.
-    epoll: OnceLock<EngineFd>,
-    /// Held by a thread that attaches or detaches a QP.
-    changing: Mutex<class::MulticastChanging, ()>,
-}
-
-#[derive(Debug)]
-struct Group {
-    socket: GroupSocket,
-    /// Locked shared while packets are given to the members, exclusively to remove one: a QP that has been detached gets no more packets.
-    members: RwLock<class::MulticastMembers, Vec<Arc<Qp>>>,
-}
-
-impl Group {
-    fn has(&self, qp: &Arc<Qp>) -> bool {
-        self.members.read().iter().any(|member| Arc::ptr_eq(member, qp))
-    }
-}
-
-impl Multicast {
-    fn find(&self, group: HostAddr) -> Option<Arc<Group>> {
-        self.groups.read().iter().find(|g| g.socket.group() == group).cloned()
-    }
-}
 
 /// The sockets of groups as a source.
 pub(crate) struct GroupSource(pub(crate) &'static Adapter);
@@ -125,7 +90,7 @@ impl Adapter {
         self.has_groups() && self.multicast.groups.read().iter().any(|group| group.has(qp))
     }
 
-    fn join(&self, address: HostAddr) -> Result<Arc<Group>> {
+    fn join(&self, address: HostAddr) -> Result<Arc<Group<Qp>>> {
         let Multicast { groups, count, epoll, .. } = &self.multicast;
         if count.load(Ordering::Relaxed) >= MAX_GROUPS as usize {
             return Err(Error::NoMemory(format!("the process is in {MAX_GROUPS} multicast groups")));
@@ -188,7 +153,7 @@ impl Adapter {
         let mut flow = None;
         let packets: SmallVec<[(Packet<'_>, PacketMeta, HostAddr); 8]> = datagrams
             .iter()
-            .filter(|d| d.dest_qpn() == MULTICAST_QPN && super::dispatch::verify(&mut flow, d).is_some())
+            .filter(|d| d.dest_qpn() == MULTICAST_QPN && verify(&mut flow, d).is_some())
             .filter_map(|d| Some((Packet::parse(d.bytes).ok()?, d.meta(), d.source.into())))
             .filter(|(packet, ..)| packet.headers.bth.opcode.service == Service::Ud)
             .collect();

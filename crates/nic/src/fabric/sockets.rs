@@ -6,11 +6,7 @@ use ferroce_os::clock;
 use ferroce_types::{Datagram, Instant, steering_of};
 use ferroce_udp::{Endpoint, RecvOutcome};
 use ferroce_wire::cm::GSI_QPN;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-/// Forwarded packets are looked for by pollers for this long after the last one.
-const FORWARD_MEMORY: Duration = Duration::from_millis(100);
+use std::sync::atomic::Ordering;
 
 /// Bytes of a socket's buffer that the shortest packet takes, at least.
 const LEAST_OF_BUFFER: usize = 256;
@@ -51,24 +47,6 @@ impl Source for SocketSource {
     /// Of all packets that come from the kernel, forwarded ones too.
     fn has_arrived(&self) -> bool {
         self.0.has_arrived.load(Ordering::Relaxed) && self.0.has_arrived.swap(false, Ordering::Relaxed)
-    }
-}
-
-/// When other processes have passed packets on.
-#[derive(Debug, Default)]
-pub(crate) struct Forwarding {
-    last: AtomicU64,
-}
-
-impl Forwarding {
-    fn happened(&self, now: Instant) {
-        self.last.store(now.0, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn happened_lately(&self, now: Instant) -> bool {
-        let last = self.last.load(Ordering::Relaxed);
-        last != 0 && now.since(Instant(last)) < FORWARD_MEMORY
     }
 }
 

@@ -4,119 +4,14 @@
 //! leaves alone, so that its ICRC (of identification 0) is right unless `corrupt` made it wrong.
 
 use crate::adapter::Adapter;
+use crate::network::{Faults, Taps};
 use ferroce_engine::Source;
-use ferroce_os::{
-    clock,
-    sync::{Mutex, class},
-};
-use ferroce_types::{Datagram, HostAddr, Instant, PacketMeta};
-use ferroce_udp::{
-    Dest, OutgoingTap, send_alone,
-    tap::Direction,
-    tap::capture::{Capture, IpUdpHeader},
-    tap::fault::{FaultInjection, FaultQueue},
-};
+use ferroce_os::clock;
+use ferroce_types::{Datagram, Instant, PacketMeta};
+use ferroce_udp::tap::{Direction, capture::IpUdpHeader};
 use ferroce_wire::{Headers, ROCE_V2_PORT};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The fields of a [`Datagram`] besides its bytes.
-type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u32, u16);
-
-/// Both taps; it exists only while one of them is on.
-pub(crate) struct Taps {
-    capture: Option<&'static Capture>,
-    faults: Option<Faults>,
-}
-
-struct Faults {
-    outgoing: Mutex<class::FaultsOut, FaultQueue<Dest>>,
-    incoming: Mutex<class::FaultsIn, FaultQueue<Arrived>>,
-    /// When the next packet of either queue is due.
-    next: AtomicU64,
-}
-
-impl Taps {
-    /// The taps that the environment asks for.
-    pub(crate) fn from_env() -> Option<&'static Self> {
-        let capture = Capture::global();
-        let faults = FaultInjection::global().map(|fault| Faults {
-            outgoing: Mutex::new(fault.queue(Direction::Out)),
-            incoming: Mutex::new(fault.queue(Direction::In)),
-            next: AtomicU64::new(u64::MAX),
-        });
-        if capture.is_none() && faults.is_none() {
-            return None;
-        }
-        Some(Box::leak(Box::new(Self { capture, faults })))
-    }
-
-    /// Packets may be lost: every QP has to use the `udp` fabric.
-    pub(crate) fn has_faults(&self) -> bool {
-        self.faults.is_some()
-    }
-
-    /// There is a capture.
-    pub(crate) fn has_capture(&self) -> bool {
-        self.capture.is_some()
-    }
-
-    /// When [`Adapter::run_taps`] has something to do.
-    fn next(&self) -> u64 {
-        self.faults.as_ref().map_or(u64::MAX, |f| f.next.load(Ordering::Acquire))
-    }
-
-    fn show(&self, dest: &Dest, id: u16, packet: &[u8]) {
-        if let Some(capture) = self.capture {
-            let src = dest.endpoint().address().with_port(dest.source_port());
-            let dst = dest.peer().with_port(ROCE_V2_PORT);
-            let (tos, ttl, flow_label) = (dest.tos(), dest.ttl(), dest.flow_label());
-            let ip_udp = IpUdpHeader { src, dst, tos, ttl, flow_label, id };
-            capture.packet(Direction::Out, &ip_udp, &[packet]);
-        }
-    }
-
-    fn show_datagrams(&self, direction: Direction, datagrams: &[Datagram<'_>]) {
-        if let Some(capture) = self.capture {
-            for d in datagrams {
-                let dst = d.destination.with_port(ROCE_V2_PORT);
-                let id = Adapter::identification(d).unwrap_or(d.segment);
-                let (tos, ttl, flow_label) = (d.tos, d.ttl.unwrap_or(64), d.flow_label);
-                let ip_udp = IpUdpHeader { src: d.source, dst, tos, ttl, flow_label, id };
-                capture.packet(direction, &ip_udp, &[d.bytes]);
-            }
-        }
-    }
-
-    /// Sends what is due.
-    fn run_outgoing(&self, faults: &Faults) {
-        let now = clock::now();
-        let mut queue = faults.outgoing.lock();
-        while let Some((dest, mut packet)) = queue.pop_due(now.0) {
-            self.show(&dest, 0, &packet);
-            send_alone(&dest, &mut packet);
-        }
-        faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
-    }
-}
-
-impl OutgoingTap for Taps {
-    fn outgoing(&self, dest: &Dest, id: u16, packet: &mut [u8]) -> bool {
-        let Some(faults) = &self.faults else {
-            self.show(dest, id, packet);
-            return true;
-        };
-        dest.write_icrc(packet, 0);
-        faults.outgoing.lock().push(clock::now().0, dest.clone(), packet);
-        false
-    }
-
-    fn flushed(&self) {
-        if let Some(faults) = &self.faults {
-            self.run_outgoing(faults);
-        }
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// Packets that faults hold back as a source.
 pub(crate) struct TapSource(pub(crate) &'static Adapter);

@@ -19,6 +19,7 @@ pub(crate) use lifelines::register;
 use crate::adapter::{self, Adapter};
 use crate::fabric::is_of_this_host;
 use crate::mads::{Attempt, Kept, PACKET_LEN, PendingInput, UnreadMad};
+use crate::network::identification;
 use crate::path::{Path, ResolvedAv};
 use ferroce_cm::{AddressedMad, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::Source;
@@ -403,7 +404,7 @@ impl Adapter {
 
 /// The MAD in a packet for QP 1; `None` when it isn't a message of the communication manager that has come intact.
 fn read(datagram: &Datagram<'_>) -> Option<AddressedMad> {
-    Adapter::identification(datagram)?;
+    identification(datagram)?;
     let packet = Packet::parse(datagram.bytes).ok()?;
     let Headers { bth, deth, .. } = packet.headers;
     let intact = bth.opcode == Opcode::UD_SEND_ONLY

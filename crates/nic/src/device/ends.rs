@@ -1,9 +1,8 @@
 //! From an address vector to the addresses of two hosts, and from a packet back to what a receiver sees of its addresses:
 //! GIDs everywhere, LIDs too where ports are InfiniBand.
 
-use crate::Context;
+use super::{Context, OfContext as _};
 use crate::attr::AddressVector;
-use crate::device::OfContext as _;
 use ferroce_mem::Pd;
 use ferroce_netdev::{LinkLayer, MULTICAST_LIDS, ip_of, why_no_lid};
 use ferroce_types::{HostAddr, PacketMeta, Result, invalid};
@@ -15,10 +14,10 @@ const HOP_LIMIT_BY_LID: u8 = 1;
 const DEFAULT_HOP_LIMIT: u8 = 0;
 
 /// Both ends of an address vector.
-pub(super) struct AddressPair {
-    pub(super) from: HostAddr,
-    pub(super) to: HostAddr,
-    pub(super) hop_limit: u8,
+pub(crate) struct AddressPair {
+    pub(crate) from: HostAddr,
+    pub(crate) to: HostAddr,
+    pub(crate) hop_limit: u8,
 }
 
 /// What the receiver of a datagram sees of the network.
@@ -35,7 +34,7 @@ impl Context {
     ///
     /// # Errors
     /// EINVAL for a source GID that doesn't exist, and for a LID that no host has.
-    pub(super) fn ends(&self, av: &AddressVector) -> Result<AddressPair> {
+    pub(crate) fn ends(&self, av: &AddressVector) -> Result<AddressPair> {
         if av.is_global { self.ends_of_gids(av) } else { self.ends_of_lids(av.dlid) }
     }
 

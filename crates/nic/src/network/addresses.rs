@@ -1,0 +1,84 @@
+//! The local addresses in use, and what is known about peers.
+
+use crate::path::PeerSocket;
+use ferroce_os::sync::{Mutex, RwLock, class};
+use ferroce_types::HostAddr;
+use ferroce_udp::Endpoint;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A local address of an open device.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// The sockets of its group that packets for this process come to.
+    pub(crate) steerings: SmallVec<[u8; 4]>,
+    /// The background thread is woken for packets to QP 1.
+    pub(crate) is_gsi_watched: bool,
+    /// QPs that expect packets there.
+    pub(crate) users: Arc<AtomicUsize>,
+}
+
+/// An address of a device that was left out when the device was opened.
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    pub(crate) address: HostAddr,
+    /// Its port is taken by a process that doesn't share it. Otherwise its holder hasn't answered, and is asked again.
+    pub(crate) for_good: bool,
+}
+
+/// Addresses that a device has got since it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    pub(crate) waiting: BTreeSet<HostAddr>,
+    /// A thread makes them usable.
+    pub(crate) has_thread: bool,
+}
+
+/// All of them, and what is known about peers.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    pub(crate) locals: RwLock<class::Locals, Arc<Vec<Local>>>,
+    /// Addresses of devices whose port this process doesn't share.
+    pub(crate) left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
+    pub(crate) arrivals: Mutex<class::Arrivals, Arrivals>,
+    /// Where each QP has been counted as a user.
+    pub(crate) listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
+    /// How often QPs have been counted, at all addresses together.
+    pub(crate) users: AtomicUsize,
+    pub(crate) peer_sockets: Mutex<class::PeerSockets, BTreeMap<(HostAddr, u8), Weak<PeerSocket>>>,
+}
+
+impl Addresses {
+    /// Gives the sockets of all addresses to `f`.
+    pub(crate) fn for_each_endpoint(&self, f: impl Fn(&Endpoint)) {
+        self.snapshot().iter().for_each(|address| f(&address.endpoint));
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Vec<Local>> {
+        self.locals.read().clone()
+    }
+
+    /// A QP expects packets at some address.
+    #[inline]
+    pub(crate) fn have_users(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
+        self.locals.read().iter().find(|l| l.endpoint.address() == address).map(|l| l.endpoint.clone())
+    }
+}
+
+impl Local {
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            endpoint: self.endpoint.clone(),
+            steerings: self.steerings.clone(),
+            is_gsi_watched: self.is_gsi_watched,
+            users: self.users.clone(),
+        }
+    }
+}
