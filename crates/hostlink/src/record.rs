@@ -325,7 +325,7 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         ttl: fixed[7],
         flow_label: label as u32 | u32::from(u16::from_ne_bytes([fixed[14], fixed[15]])),
         len: u16::from_ne_bytes([fixed[12], fixed[13]]),
-        of_no_adapter: false,
+        source_port: 0,
     };
     if meta.len > PacketMeta::MAX_LEN {
         return Err(Broken);
@@ -364,7 +364,7 @@ pub(super) mod tests {
 
     pub(crate) fn meta(src: &str, dst: &str) -> PacketMeta {
         let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-        PacketMeta { src, dst, tos: 0xb8, ttl: 63, flow_label: 0xa_bcde, len: 1234, of_no_adapter: false }
+        PacketMeta { src, dst, tos: 0xb8, ttl: 63, flow_label: 0xa_bcde, len: 1234, source_port: 0 }
     }
 
     /// Reads the record back, of which exactly its bytes are published.

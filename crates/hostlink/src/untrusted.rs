@@ -127,15 +127,8 @@ mod tests {
     fn packet(payload: usize, on_wire: u16) -> Vec<u8> {
         let headers = Headers::new(Bth::new(Opcode::new(Service::Rc, Operation::SendOnly).unwrap(), 7, 9));
         let ip = Ipv6Addr::LOCALHOST.into();
-        let meta = PacketMeta {
-            src: ip,
-            dst: ip,
-            tos: 0,
-            ttl: 64,
-            flow_label: 0,
-            len: on_wire,
-            of_no_adapter: false,
-        };
+        let meta =
+            PacketMeta { src: ip, dst: ip, tos: 0, ttl: 64, flow_label: 0, len: on_wire, source_port: 0 };
         let draft = Draft::packet(&headers, &meta, payload).unwrap();
         let memory = SharedMemory::create(draft.total(), false).unwrap();
         draft.write(&memory, 0);

@@ -91,7 +91,7 @@ mod tests {
             ttl: 64,
             flow_label: 0x12345,
             len: 100,
-            of_no_adapter: false,
+            source_port: 0,
         };
         let grh = Grh::of(&meta);
         assert_eq!(grh[..20], [0; 20]);
@@ -109,7 +109,7 @@ mod tests {
             ttl: 1,
             flow_label: 0xc_def0,
             len: 32,
-            of_no_adapter: false,
+            source_port: 0,
         };
         let grh = Grh::of(&meta);
         assert_eq!(grh[..8], [0x6a, 0xbc, 0xde, 0xf0, 0, 40, 17, 1]);

@@ -43,7 +43,7 @@ impl ResolvedAv {
     pub(crate) fn meta(&self, len: u16) -> PacketMeta {
         let ttl = if self.ttl == 0 { 64 } else { self.ttl };
         let Self { from, to, tos, flow_label, .. } = *self;
-        PacketMeta { src: from.ip(), dst: to.ip(), tos, ttl, flow_label, len, of_no_adapter: false }
+        PacketMeta { src: from.ip(), dst: to.ip(), tos, ttl, flow_label, len, source_port: 0 }
     }
 }
 

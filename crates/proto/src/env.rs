@@ -208,7 +208,7 @@ pub trait Env {
         false
     }
 
-    /// Gives the kept packet with this number back.
+    /// Gives the kept packet with this number back. `None`: it isn't the peer's whose packet is handled, and nothing that is kept is.
     fn take_kept(&mut self, _number: u64) -> Option<KeptPacket> {
         None
     }

@@ -68,8 +68,15 @@ impl<A: Clone> QpProtocol<A> {
             }
         }
         let mut is_taken = false;
-        while self.resp.kept.numbers.remove(self.resp.expected) {
-            let Some(packet) = env.take_kept(self.resp.expected) else { break };
+        while self.resp.kept.numbers.contains(self.resp.expected) {
+            let Some(packet) = env.take_kept(self.resp.expected) else {
+                // What is kept isn't the requester's, which gets a report of nothing and sends all of it again.
+                self.forget_kept(env);
+                self.resp.gap = Some(self.resp.expected);
+                self.owe_nak_of_gap();
+                return;
+            };
+            self.resp.kept.numbers.remove(self.resp.expected);
             is_taken = true;
             self.take_request(&packet.headers, &E::payload_of(&packet.payload), env);
         }

@@ -1,6 +1,6 @@
 //! What a receiver gets for each packet.
 
-use crate::{HostAddr, PacketMeta, is_adapter_port};
+use crate::{HostAddr, PacketMeta};
 use std::net::SocketAddr;
 
 /// One RoCEv2 packet as it came from a socket. Nothing in it has been checked but that a BTH and an ICRC fit.
@@ -41,7 +41,7 @@ impl Datagram<'_> {
             ttl: self.ttl.unwrap_or(64),
             flow_label: self.flow_label,
             len: self.bytes.len() as u16,
-            of_no_adapter: !is_adapter_port(self.source.port()),
+            source_port: self.source.port(),
         }
     }
 

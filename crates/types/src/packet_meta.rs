@@ -20,8 +20,8 @@ pub struct PacketMeta {
     pub flow_label: u32,
     /// Bytes of the UDP payload.
     pub len: u16,
-    /// It has come from a UDP port that adapters and the kernel's soft RoCE don't send from: see [`is_adapter_port`].
-    pub of_no_adapter: bool,
+    /// The UDP port that it has come from; 0 if it hasn't come by UDP.
+    pub source_port: u16,
 }
 
 /// Whether adapters or the kernel's soft RoCE send from this UDP port: annex A17 has them distinguish flows by 0xc000 to 0xffff, and `bnxt_re`
@@ -32,6 +32,12 @@ pub const fn is_adapter_port(port: u16) -> bool {
 }
 
 impl PacketMeta {
+    /// It has come from a UDP port that adapters and the kernel's soft RoCE don't send from: see [`is_adapter_port`].
+    #[must_use]
+    pub const fn of_no_adapter(&self) -> bool {
+        self.source_port != 0 && !is_adapter_port(self.source_port)
+    }
+
     /// The longest UDP payload: with its UDP and IPv4 headers a longer payload couldn't be a packet.
     pub const MAX_LEN: u16 = u16::MAX - 28;
 

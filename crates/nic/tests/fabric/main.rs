@@ -4,6 +4,7 @@
 mod flush;
 mod host;
 mod hostile;
+mod keeping;
 mod lifelines;
 mod member;
 mod messages;

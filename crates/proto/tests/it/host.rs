@@ -120,6 +120,8 @@ pub struct Host {
     /// Packets beyond a gap, and how many of them may be kept.
     pub kept: KeptPackets,
     pub kept_room: usize,
+    /// What is kept counts as another sender's the next time that some of it is taken.
+    pub distrusts_kept: bool,
 }
 
 impl Host {
@@ -163,6 +165,7 @@ impl Host {
             telling: Telling::Never,
             kept: KeptPackets::default(),
             kept_room: 0,
+            distrusts_kept: false,
         }
     }
 
@@ -327,6 +330,9 @@ impl Env for Host {
     }
 
     fn take_kept(&mut self, number: u64) -> Option<KeptPacket> {
+        if std::mem::take(&mut self.distrusts_kept) {
+            return None;
+        }
         self.kept.take(number)
     }
 

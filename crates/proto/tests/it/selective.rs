@@ -87,6 +87,25 @@ fn what_is_lost_again_is_sent_again_within_a_round_trip_or_two() {
     assert!(p.a.send_ok() && p.a.host.sends.len() == 1);
 }
 
+#[test]
+fn what_another_sender_seems_to_have_sent_is_sent_again() {
+    for lost in [vec![1], vec![1, 9, 17], (1..60).step_by(2).collect()] {
+        let mut p = pair();
+        p.b.host.distrusts_kept = true;
+        p.a.host.fill(BASE, 64 << 10, 3);
+        for i in 0..4_u64 {
+            let at = i << 14;
+            p.a.post(wr(i, SendOp::Write { va: THERE + at, rkey: ALL }, BASE + at, 16 << 10));
+        }
+        lose(&mut p, lost);
+        p.run();
+        assert!(!p.b.host.distrusts_kept && p.a.send_ok() && p.a.host.sends.len() == 4);
+        assert!(p.a.host.bytes(BASE, 64 << 10) == p.b.host.bytes(THERE, 64 << 10));
+        // The report that nothing is kept has the requester go back, or its probe, if too little has come for a report.
+        assert!(p.a.qp.counters().probes <= 1 && p.a.qp.counters().timeouts == 0);
+    }
+}
+
 /// Has `a` get some acknowledgements only.
 fn let_through(p: &mut Pair, passes: impl Fn(usize, Option<u8>) -> bool + 'static) {
     p.drop_to_a = Some(Box::new(move |frame: &Frame| {

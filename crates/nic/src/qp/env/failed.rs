@@ -66,7 +66,7 @@ impl QpEnv<'_> {
     /// Notes whether the sender of the current packet may receive the reason of a refusal.
     pub(super) fn note_whom_to_tell(&self) {
         if let Some(meta) = &self.meta {
-            self.qp.peer_is_told.store(meta.of_no_adapter, Ordering::Relaxed);
+            self.qp.peer_is_told.store(meta.of_no_adapter(), Ordering::Relaxed);
         }
     }
 

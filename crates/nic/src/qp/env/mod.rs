@@ -204,11 +204,12 @@ impl Env for QpEnv<'_> {
         // An adapter doesn't understand what is kept, and sends all of it again. It gets no report either, though the packet before came
         // from a Ferroce host.
         self.note_whom_to_tell();
-        self.meta.is_some_and(|meta| meta.of_no_adapter) && self.kept.keep(number, headers, payload)
+        let Some(meta) = self.meta.filter(PacketMeta::of_no_adapter) else { return false };
+        self.kept.keep(number, headers, payload, meta.source_port)
     }
 
     fn take_kept(&mut self, number: u64) -> Option<KeptPacket> {
-        self.kept.take(number)
+        self.kept.take(number, self.meta?.source_port)
     }
 
     fn forget_kept(&mut self) {
