@@ -119,7 +119,7 @@ fn a_path_that_has_become_longer_than_the_time_until_a_probe_is_measured() {
         p.faults.delay = Duration::from_millis(10);
         let mut probes = Vec::new();
         for number in 1..=30 {
-            p.a.post(wr(number, op.clone(), BASE, 8));
+            p.a.post(wr(number, op, BASE, 8));
             p.run();
             probes.push(p.a.qp.counters().probes);
         }
