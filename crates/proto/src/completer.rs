@@ -43,6 +43,9 @@ impl<A: Clone> QpProtocol<A> {
         }
         if number < self.req.una || number >= self.req.max {
             self.counters.stale_responses += 1;
+            if matches!(syndrome, Some(Syndrome::Ack { .. })) {
+                self.req.answered_again(number);
+            }
             if number < self.req.una && syndrome == Some(Syndrome::Nak(NakCode::PsnSequenceError)) {
                 self.req.asked_for = Some(headers.bth.psn);
             }

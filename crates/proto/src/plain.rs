@@ -111,7 +111,7 @@ impl<A: Clone> QpProtocol<A> {
             return self.start_ack_timer(now);
         }
         let (at, in_flight) = (now(), self.req.in_flight);
-        self.req.sample.get_or_insert(Sample { psn, at, in_flight });
+        self.req.sample.get_or_insert(Sample { psn, at, in_flight, probe: None });
         self.req.arm(at, &self.params);
         self.req.next_timeout()
     }

@@ -118,8 +118,8 @@ impl<A: Clone> QpProtocol<A> {
     /// retry, because it isn't known that a packet was lost. An unanswered READ or atomic is asked for again from where its answer
     /// stopped.
     ///
-    /// The answer may be that to the packet or to the probe, so it measures no round trip. Probes back off until one is measured, so that they aren't
-    /// sooner than any answer of a path that has become longer. Before the first measurement at least a round trip has passed since the packet left.
+    /// The answer may be that to the packet or to the probe, so it measures a round trip only if the other answer comes too. Before the first
+    /// measurement at least a round trip has passed since the packet left.
     pub(crate) fn send_probe<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         self.req.probe_due = false;
         if self.req.una == self.req.max || self.req.next == self.req.una {
@@ -135,19 +135,23 @@ impl<A: Clone> QpProtocol<A> {
         };
         let Some(wqe) = self.sq.get(number) else { return };
         self.counters.probes += 1;
-        let sample = self.req.sample.filter(|_| !self.req.window.is_measured());
+        let is_measured = self.req.window.is_measured();
         if wqe.wants_data() {
+            let sample = self.req.sample.filter(|_| !is_measured);
             self.go_back(now);
             self.req.sample = sample;
             return;
         }
+        let psn = wqe.first + u64::from(packet);
         let mut request = self.request(wqe, packet, 1);
         request.headers.bth.ack_request = true;
         // A packet that the fabric doesn't take now, or whose memory is gone, is the next timer's affair.
         if env.transmit(&request.headers, request.source, None).is_ok() {
             self.counters.requests_sent += 1;
             self.counters.retransmissions += 1;
-            self.req.sample = sample;
+            if let Some(sample) = self.req.sample.as_mut().filter(|_| is_measured) {
+                sample.probe = Some(psn);
+            }
         }
     }
 }

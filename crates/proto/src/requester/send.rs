@@ -237,7 +237,8 @@ impl<A: Clone> QpProtocol<A> {
             && req.sample.is_none()
             && !self.params.lossless
         {
-            req.sample = Some(Sample { psn: req.next + u64::from(psns) - 1, at: now, in_flight });
+            let psn = req.next + u64::from(psns) - 1;
+            req.sample = Some(Sample { psn, at: now, in_flight, probe: None });
         }
         if req.cursor == req.started {
             req.started += 1;

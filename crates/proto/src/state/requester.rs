@@ -5,6 +5,7 @@ use crate::rate::Throttle;
 use crate::sendq::Wqe;
 use crate::window::Window;
 use crate::{Cause, QpParams, psn};
+use core::time::Duration;
 use ferroce_types::Instant;
 use std::collections::VecDeque;
 
@@ -21,6 +22,16 @@ pub(crate) struct Sample {
     pub(crate) at: Instant,
     /// Bytes that were in flight then, its own included.
     pub(crate) in_flight: u64,
+    /// The PSN of a probe that has asked for the same acknowledgement.
+    pub(crate) probe: Option<u64>,
+}
+
+/// A measured round trip whose acknowledgement may have answered a probe.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnsureSample {
+    probe: u64,
+    rtt: Duration,
+    in_flight: u64,
 }
 
 /// Everything the requester and the completer remember besides the send queue.
@@ -77,6 +88,8 @@ pub(crate) struct Requester {
     pub(crate) error: Option<(u64, Cause)>,
     /// The round trip that is being measured.
     pub(crate) sample: Option<Sample>,
+    /// The one before, if a probe has left meanwhile.
+    pub(crate) unsure: Option<UnsureSample>,
     /// In SQD, with the event not yet raised.
     pub(crate) draining: bool,
     /// Bytes of the oldest work request that were carried out without packets.
@@ -131,6 +144,7 @@ impl Requester {
             recovery: None,
             error: None,
             sample: None,
+            unsure: None,
             draining: false,
             direct: 0,
             two_sided: first,
@@ -312,10 +326,20 @@ impl Requester {
         self.error = Some((self.cursor, cause));
     }
 
-    /// A round trip has ended that no probe has asked for.
+    /// A round trip has ended.
     pub(crate) fn measured(&mut self, now: Instant, sample: Sample) {
-        self.window.sample(now.since(sample.at), sample.in_flight);
-        self.probe_backoff = 0;
+        let (rtt, in_flight) = (now.since(sample.at), sample.in_flight);
+        match sample.probe {
+            None => self.window.sample(rtt, in_flight),
+            Some(probe) => self.unsure = Some(UnsureSample { probe, rtt, in_flight }),
+        }
+    }
+
+    /// An acknowledgement of this PSN has come again. If that was a probe's, the first one answered the packet and not the probe.
+    pub(crate) fn answered_again(&mut self, psn: u64) {
+        if let Some(unsure) = self.unsure.take_if(|unsure| unsure.probe == psn) {
+            self.window.sample(unsure.rtt, unsure.in_flight);
+        }
     }
 
     /// The peer has so many bytes more, of those that were in flight.
@@ -331,6 +355,7 @@ impl Requester {
         self.rnr_retries = params.rnr_retry;
         self.rnr_until = None;
         self.not_ready_since = None;
+        self.probe_backoff = 0;
         self.probe_due = false;
         while self.reads.front().is_some_and(|end| *end <= self.una) {
             self.reads.pop_front();
