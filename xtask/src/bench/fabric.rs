@@ -15,11 +15,15 @@ const SIZES: LinkSizes = LinkSizes::DATA_CENTER;
 const LIMIT: u64 = 2_000_000_000;
 const SEED: u64 = 1;
 /// A law, whether switches mark packets, and the colour of its bars.
-const LAWS: [(Law, bool, &str, &str); 3] = [
-    (Law::Window, true, "window", "#2f5d8a"),
-    (Law::Window, false, "window, no marks", "#6d9dc5"),
+const LAWS: [(Law, bool, &str, &str); 5] = [
+    (Law::Selective, true, "selective repeat", "#2e7d4f"),
+    (Law::Selective, false, "selective repeat, no marks", "#74b38f"),
+    (Law::Window, true, "go-back-N", "#2f5d8a"),
+    (Law::Window, false, "go-back-N, no marks", "#6d9dc5"),
     (Law::Unlimited, false, "no window", "#b3541e"),
 ];
+/// Laws of which the goodput on a long path is shown.
+const LAWS_OF_PATH: [(Law, &str); 2] = [(Law::Selective, "selective repeat"), (Law::Window, "go-back-N")];
 
 /// Runs each scenario, prints a table and writes `bench/fabric.json` in the target directory; `replace`: and what is in `docs/benchmarks`.
 ///
@@ -59,13 +63,17 @@ pub fn fabric(replace: bool) -> io::Result<()> {
 /// Goodput on a path with a round trip of a millisecond that loses packets without being full, beside that without losses.
 fn path() -> Vec<Path> {
     let shape = Shape { leaves: 2, hosts_of_leaf: 1, spines: 1 };
-    let goodput = |lost| {
-        let mut world = World::new(shape, LinkSizes::LONG_PATH, (Law::Window, MTU), SEED);
+    let goodput = |law, lost| {
+        let mut world = World::new(shape, LinkSizes::LONG_PATH, (law, MTU), SEED);
         world.lose(0, 0, lost);
         world.run(&Traffic::permutation(2, 64 << 20, &mut Chances::new(SEED)), 10 * LIMIT).goodput()
     };
-    let free = goodput(0);
-    [100, 1000, 10_000].map(|lost| Path { lost_in_a_million: lost, of_free: goodput(lost) / free }).into()
+    let paths = LAWS_OF_PATH.map(|(law, name)| {
+        let free = goodput(law, 0);
+        let path = |lost| Path { law: name, lost_in_a_million: lost, of_free: goodput(law, lost) / free };
+        [100, 1000, 10_000].map(path)
+    });
+    paths.concat()
 }
 
 #[derive(Serialize)]
@@ -76,8 +84,9 @@ struct Report {
     path: Vec<Path>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Clone)]
 struct Path {
+    law: &'static str,
     lost_in_a_million: u32,
     of_free: f64,
 }
@@ -150,9 +159,11 @@ impl Report {
                 "| {scenario} | {law} | {ideal} | {median} | {p99} | {end} | {goodput_gbps:.1} | {fairness:.2} | {again:.1} % | {failed} |"
             );
         }
-        for Path { lost_in_a_million, of_free } in &self.path {
+        for Path { law, lost_in_a_million, of_free } in &self.path {
             let percent = f64::from(*lost_in_a_million) / 10_000.0;
-            println!("\n{percent} % lost on a path of 1 ms: {of_free:.2} of the goodput without losses");
+            println!(
+                "\n{law}, {percent} % lost on a path of 1 ms: {of_free:.2} of the goodput without losses"
+            );
         }
     }
 
