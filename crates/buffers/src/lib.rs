@@ -43,7 +43,7 @@ mod sync;
 pub use borrowed::{Borrows, borrowing};
 pub use buffer::Buffer;
 pub use connection::{ConnectedTo, ManagedPeer, ManagedQp, ManagerNews, QpAttributes, QpService};
-pub use ended::{Ended, Stamp, Stamped};
+pub use ended::{Ended, Polled, Stamp, Stamped};
 pub use error::{Error, Failed, Fault, Kind, Result, Status};
 pub use event::Event;
 pub use exposed::{Exposed, Word};

@@ -21,9 +21,9 @@ pub trait Payload: Sealed + Send + Sized + 'static {
     fn inline(&self) -> Option<&[u8]> {
         None
     }
-    /// Lends the memory for reading: adds it to what a slot owns.
+    /// Lends the memory for reading: adds it to what a slot owns. Returns the bytes that are copied instead.
     #[doc(hidden)]
-    fn hold(self, into: &mut Held);
+    fn hold(self, into: &mut Held) -> Option<Inline>;
 }
 
 /// A [`Payload`] that a receive or a READ can write.
@@ -77,8 +77,7 @@ struct Lent {
 
 impl Lent {
     #[inline(always)]
-    fn new(part: Part, loan: Loan) -> Self {
-        let loan = part.buffer().lend(loan);
+    const fn new(part: Part, loan: u32) -> Self {
         Self { part: ManuallyDrop::new(part), loan, taken: false, borrowed: false }
     }
 
@@ -179,6 +178,7 @@ impl Pieces {
 impl Held {
     /// Memory that doesn't come back.
     pub(crate) fn borrowed(part: Part, loan: Loan) -> Self {
+        let loan = part.buffer().lend(loan);
         let mut lent = Lent::new(part, loan);
         lent.borrowed = true;
         Self(Pieces::One(lent))
@@ -186,14 +186,12 @@ impl Held {
 
     /// Adds a piece of memory, after those that are here.
     #[inline(always)]
-    fn add(&mut self, part: Part, loan: Loan) {
-        let lent = Lent::new(part, loan);
-        match &self.0 {
+    fn add(&mut self, part: Part, loan: u32) {
+        if matches!(self.0, Pieces::None | Pieces::One(Lent { taken: true, .. })) {
             // Nothing is dropped by this.
-            Pieces::None | Pieces::One(Lent { taken: true, .. }) => {
-                std::mem::forget(std::mem::replace(&mut self.0, Pieces::One(lent)));
-            }
-            _ => self.add_another(lent),
+            std::mem::forget(std::mem::replace(&mut self.0, Pieces::One(Lent::new(part, loan))));
+        } else {
+            self.add_another(Lent::new(part, loan));
         }
     }
 
@@ -336,7 +334,9 @@ impl Payload for () {
     fn segments(&self, _: &mut Segments) {}
 
     #[inline]
-    fn hold(self, _: &mut Held) {}
+    fn hold(self, _: &mut Held) -> Option<Inline> {
+        None
+    }
 }
 
 impl PayloadMut for () {
@@ -359,7 +359,9 @@ impl Payload for Inline {
     }
 
     #[inline]
-    fn hold(self, _: &mut Held) {}
+    fn hold(self, _: &mut Held) -> Option<Inline> {
+        Some(self)
+    }
 }
 
 impl Sealed for Buffer {}
@@ -371,8 +373,10 @@ impl Payload for Buffer {
     }
 
     #[inline]
-    fn hold(self, into: &mut Held) {
-        into.add(Part::Buffer(self), Loan::Read);
+    fn hold(self, into: &mut Held) -> Option<Inline> {
+        let loan = self.lend(Loan::Read);
+        into.add(Part::Buffer(self), loan);
+        None
     }
 }
 
@@ -384,7 +388,8 @@ impl PayloadMut for Buffer {
 
     #[inline]
     fn hold_for_writing(self, into: &mut Held) {
-        into.add(Part::Buffer(self), Loan::Write);
+        let loan = self.lend(Loan::Write);
+        into.add(Part::Buffer(self), loan);
     }
 }
 
@@ -394,7 +399,8 @@ impl Lendable for Buffer {
     }
 
     fn hold_for_peers(self, into: &mut Held) {
-        into.add(Part::Buffer(self), Loan::Shared);
+        let loan = self.lend(Loan::Shared);
+        into.add(Part::Buffer(self), loan);
     }
 }
 
@@ -407,8 +413,10 @@ impl Payload for Frozen {
     }
 
     #[inline]
-    fn hold(self, into: &mut Held) {
-        into.add(Part::Frozen(self), Loan::Read);
+    fn hold(self, into: &mut Held) -> Option<Inline> {
+        let loan = self.whole().lend(Loan::Read);
+        into.add(Part::Frozen(self), loan);
+        None
     }
 }
 
@@ -420,9 +428,10 @@ impl Payload for (Buffer, Frozen) {
         self.1.segments(into);
     }
 
-    fn hold(self, into: &mut Held) {
+    fn hold(self, into: &mut Held) -> Option<Inline> {
         self.0.hold(into);
         self.1.hold(into);
+        None
     }
 }
 
@@ -437,8 +446,11 @@ macro_rules! several {
             }
 
             #[inline]
-            fn hold(self, into: &mut Held) {
-                self.into_iter().for_each(|buffer| buffer.hold(into));
+            fn hold(self, into: &mut Held) -> Option<Inline> {
+                for buffer in self {
+                    buffer.hold(into);
+                }
+                None
             }
         }
 

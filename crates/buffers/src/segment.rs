@@ -23,13 +23,6 @@ impl Segments {
         }
     }
 
-    /// As requests take them.
-    #[must_use]
-    #[inline]
-    pub fn into_list(self) -> SgeList {
-        self.0
-    }
-
     /// Leaves the first `bytes` bytes.
     pub fn truncate(&mut self, mut bytes: u64) {
         for segment in &mut self.0 {

@@ -4,6 +4,7 @@
 //! in which they were posted, so the entries of unsignalled requests retire with the next completion (rule S5).
 
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
+use std::ops::{Deref, DerefMut};
 
 /// The longest ring. Numbers of entries wrap at 2^32, and must stay distinct within a ring.
 pub const MAX_DEPTH: u32 = 1 << 20;
@@ -80,24 +81,12 @@ impl<T> Poster<T> {
 
     /// The place of the next entry, with what the retirer has left there, unless the ring is full.
     #[inline]
-    pub fn place(&mut self) -> Option<&mut T> {
+    pub fn place(&mut self) -> Option<FreePlace<'_, T>> {
         if !self.has_room() {
             return None;
         }
-        // SAFETY: the place is free, so it belongs to the poster, of which there is one. The poster is borrowed for as long as the place.
-        Some(self.ring.place(self.head).with_mut(|place| unsafe { &mut *place }))
-    }
-
-    /// Adds what is in the [place](Poster::place) of the next entry, and returns its number, unless the ring is full.
-    #[inline]
-    pub fn publish(&mut self) -> Option<u32> {
-        if !self.has_room() {
-            return None;
-        }
-        let number = self.head;
-        self.head = number.wrapping_add(1);
-        self.ring.head.store(self.head, Ordering::Release);
-        Some(number)
+        let at = self.ring.place(self.head).with_mut(|place| place);
+        Some(FreePlace { at, poster: self })
     }
 
     /// Adds an entry, and returns its number.
@@ -105,9 +94,45 @@ impl<T> Poster<T> {
     /// # Errors
     /// The ring is full: the entry comes back.
     pub fn push(&mut self, entry: T) -> Result<u32, T> {
-        let Some(place) = self.place() else { return Err(entry) };
+        let Some(mut place) = self.place() else { return Err(entry) };
         *place = entry;
-        Ok(self.publish().expect("there is a place"))
+        Ok(place.publish())
+    }
+}
+
+/// The place of the next entry, before the entry is added.
+pub struct FreePlace<'p, T> {
+    at: *mut T,
+    poster: &'p mut Poster<T>,
+}
+
+impl<T> FreePlace<'_, T> {
+    /// Adds what is in the place, and returns the number of the entry.
+    #[inline]
+    pub fn publish(self) -> u32 {
+        let Poster { ring, head, .. } = self.poster;
+        let number = *head;
+        *head = number.wrapping_add(1);
+        ring.head.store(*head, Ordering::Release);
+        number
+    }
+}
+
+impl<T> Deref for FreePlace<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the place is free, so it belongs to the poster, of which there is one. That is borrowed for as long as `self` exists.
+        unsafe { &*self.at }
+    }
+}
+
+impl<T> DerefMut for FreePlace<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.at }
     }
 }
 

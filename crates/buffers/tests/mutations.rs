@@ -17,9 +17,9 @@ struct Mutation {
 const MUTATIONS: [Mutation; 9] = [
     Mutation {
         rule: "S1: a buffer is lent for as long as its slot owns it",
-        file: "payload.rs",
-        from: "let loan = part.buffer().lend(loan);",
-        to: "let loan = part.buffer().lend(loan); part.buffer().settle(loan);",
+        file: "buffer.rs",
+        from: "self.region.mapping().lend(self.start..self.start + self.capacity, loan)",
+        to: "{ let loan = self.region.mapping().lend(self.start..self.start + self.capacity, loan); self.settle(loan); loan }",
         test: ["it", "loans::the_adapter_touches_a_buffer_only_while_a_slot_owns_it"],
     },
     Mutation {
@@ -39,8 +39,8 @@ const MUTATIONS: [Mutation; 9] = [
     Mutation {
         rule: "S5: an entry is retired after the poster has written it",
         file: "slots.rs",
-        from: "self.ring.head.store(self.head, Ordering::Release);",
-        to: "self.ring.head.store(self.head, Ordering::Relaxed);",
+        from: "ring.head.store(*head, Ordering::Release);",
+        to: "ring.head.store(*head, Ordering::Relaxed);",
         test: ["slots", "entries_retire_once_and_in_order_while_the_poster_posts"],
     },
     Mutation {

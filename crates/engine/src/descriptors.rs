@@ -33,6 +33,7 @@ impl Descriptors {
         self.since_looked(now) >= INTERVAL
     }
 
+    #[inline]
     fn since_looked(&self, now: Instant) -> Duration {
         now.since(Instant(self.looked.load(Ordering::Relaxed)))
     }

@@ -194,6 +194,7 @@ impl Directory {
     }
 
     /// The sleeping threads of this process.
+    #[inline]
     pub fn bell(&self) -> &Bell {
         &self.memory.words::<DirectoryHeader>(0).bell
     }

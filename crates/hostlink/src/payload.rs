@@ -32,6 +32,7 @@ impl<'a> RingBytes<'a> {
     ///
     /// # Errors
     /// The memory isn't there.
+    #[inline]
     pub fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         assert!(offset <= self.len && len <= self.len - offset);
         self.memory.copy_from_program(self.at + offset, addr, len)
@@ -74,6 +75,7 @@ impl ShmPayload<'_> {
     ///
     /// # Errors
     /// A byte of the program's memory can't be written.
+    #[inline]
     pub fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         match *self {
             Self::Ring { memory, at, len: whole } => {

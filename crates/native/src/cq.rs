@@ -2,11 +2,10 @@
 
 use crate::device::NativeDomain;
 use crate::{failures, library};
-use ferroce_buffers::{Ended, Error, Stamp, Stamped};
+use ferroce_buffers::{Error, Polled, Stamp, Stamped};
 use ferroce_nic::{self as nic, Poll as _};
 use ferroce_os::sys;
 use ferroce_queues::CqInit;
-use ferroce_types::WcStatus;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -67,7 +66,7 @@ impl NativeCq {
     /// # Errors
     /// The adapter can't be used in this process.
     #[inline(always)]
-    pub fn poll(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
         let inside = library::enter("poll")?;
         self.take(&inside, into, most)
     }
@@ -76,21 +75,16 @@ impl NativeCq {
     fn take(
         &self,
         _inside: &ferroce_os::fork::InLibrary,
-        into: &mut Vec<Ended>,
+        into: &mut Polled,
         most: usize,
     ) -> Result<(), Error> {
         // The queue pair may be locked while a completion is moved, so there is room before.
         into.reserve(most);
         let first = into.len();
-        let polled = self.0.cq.poll_stamped(most, |&completion, at| {
-            let stamp = Stamp { clock: at.clock, wall_clock: at.wall_clock };
-            into.push(Ended { completion, stamp, fault: None });
+        let polled = self.0.cq.poll_stamped(most, |completion, at| {
+            into.push(completion, Stamp { clock: at.clock, wall_clock: at.wall_clock });
         });
-        for Ended { completion, fault, .. } in &mut into[first..] {
-            if completion.status != WcStatus::Success {
-                *fault = Some(failures::fault(completion.qp_num, completion.status, completion.reason()));
-            }
-        }
+        into.explain(first, |it| failures::fault(it.qp_num, it.status, it.reason()));
         polled.map(drop).map_err(|error| library::error("poll", &error))
     }
 
@@ -98,7 +92,7 @@ impl NativeCq {
     ///
     /// # Errors
     /// The adapter can't be used in this process.
-    pub fn wait(&self, into: &mut Vec<Ended>, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Polled, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
         // A limit beyond what the clock can express is none.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {

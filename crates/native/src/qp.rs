@@ -8,7 +8,7 @@ use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
 use ferroce_nic::{Ah, Qp};
 use ferroce_proto::{SendRequest, UdTarget};
-use ferroce_types::{Access, QpState, RecvWqe, SgeList};
+use ferroce_types::{Access, QpState, RecvWqe, Sge, sge_list};
 use ferroce_wire::Service;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -221,12 +221,15 @@ impl NativeQp {
         to.domain.is(&self.domain)
     }
 
-    /// Posts a request for which the queue has room. False: the adapter has refused it, and the queue pair has failed.
+    /// Posts a request for which the queue has room; `build` gets the way to its target. False: the adapter has refused it, and the
+    /// queue pair has failed.
     #[inline(always)]
-    pub fn post(&self, request: SendRequest<'_, ()>, to: Option<&NativeAddress>) -> bool {
-        let SendRequest { wr_id, op, data, signaled, solicited, fence, remote_srqn, .. } = request;
-        let ud = to.map(|to| &to.target);
-        let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
+    pub fn post<'a>(
+        &self,
+        build: impl FnOnce(Option<&'a UdTarget<Arc<Ah>>>) -> SendRequest<'a, Arc<Ah>>,
+        to: Option<&'a NativeAddress>,
+    ) -> bool {
+        let request = build(to.map(|to| &to.target));
         // A refusal ends the queue pair, which waits: outside, so that a fork doesn't wait for it.
         let posted = {
             let Ok(_inside) = library::enter("post") else { return self.refused() };
@@ -237,10 +240,10 @@ impl NativeQp {
 
     /// Posts a receive. False: as [`NativeQp::post`].
     #[inline]
-    pub fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
+    pub fn receive(&self, wr_id: u64, sges: &[Sge]) -> bool {
         let posted = {
             let Ok(_inside) = library::enter("recv") else { return self.refused() };
-            self.qp.post_recv(RecvWqe { wr_id, sges })
+            self.qp.post_recv(RecvWqe { wr_id, sges: sge_list(sges) })
         };
         self.taken(posted)
     }

@@ -4,7 +4,7 @@ use crate::device::NativeDomain;
 use crate::library;
 use ferroce_buffers::Error;
 use ferroce_queues::{Srq, SrqAttr};
-use ferroce_types::{RecvWqe, SgeList};
+use ferroce_types::{RecvWqe, Sge, sge_list};
 use std::fmt;
 use std::sync::Arc;
 
@@ -51,9 +51,12 @@ impl NativeSrq {
     ///
     /// # Errors
     /// The process can't use the adapter.
-    pub fn receive(&self, wr_id: u64, sges: SgeList) -> Result<(), Error> {
+    pub fn receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), Error> {
         let _inside = library::enter("recv")?;
-        self.0.srq.post(RecvWqe { wr_id, sges }).map_err(|error| library::error("recv", &error))
+        self.0
+            .srq
+            .post(RecvWqe { wr_id, sges: sge_list(sges) })
+            .map_err(|error| library::error("recv", &error))
     }
 
     /// Asks for an event when fewer receives are left.

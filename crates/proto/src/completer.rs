@@ -121,6 +121,7 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// `una` has moved over so many bytes that were in flight: timers, window, and the cursor if it lags behind.
+    #[inline]
     pub(crate) fn moved(&mut self, now: Instant, bytes: u64) {
         self.req.progress(now, bytes, &self.params);
         if self.req.next < self.req.una {

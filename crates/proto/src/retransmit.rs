@@ -25,6 +25,7 @@ impl Requester {
     }
 
     /// Starts the timers that aren't running.
+    #[inline]
     pub(crate) fn arm(&mut self, now: Instant, params: &QpParams) {
         if self.ack_deadline.is_none() {
             self.ack_deadline = ack_timeout(params.timeout).map(|t| now.after(t));

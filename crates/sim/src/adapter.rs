@@ -5,7 +5,7 @@ use crate::host_manager::HostManager;
 use crate::licences::Licences;
 use crate::unplaced::Unplaced;
 use crate::wait::Boot;
-use ferroce_buffers::{Ended, Event, Fault, QpAttributes, QpService, Rights, Tap};
+use ferroce_buffers::{Event, Fault, QpAttributes, QpService, Rights, Stamp, Tap};
 use ferroce_proto::QpProtocol;
 use ferroce_types::{Completion, Instant, RecvWqe};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,9 +23,18 @@ pub(crate) struct Key {
     pub(crate) of_qp: Option<u32>,
 }
 
+/// A completion, before it is polled.
+#[derive(Debug)]
+pub(crate) struct CompletedRequest {
+    pub(crate) completion: Completion,
+    pub(crate) stamp: Stamp,
+    /// Why the request has failed, if it has.
+    pub(crate) fault: Option<Fault>,
+}
+
 #[derive(Debug)]
 pub(crate) struct CqState {
-    pub(crate) entries: VecDeque<Ended>,
+    pub(crate) entries: VecDeque<CompletedRequest>,
     pub(crate) capacity: u32,
     /// Polls since the last that has found something.
     pub(crate) empty_polls: u32,

@@ -1,14 +1,14 @@
 //! The objects of a simulated adapter, as the backend of `ferroce` uses them.
 
-use crate::adapter::{CqState, HostState, Key, QpState, Side, SrqState, User, WindowState};
+use crate::adapter::{CompletedRequest, CqState, HostState, Key, QpState, Side, SrqState, User, WindowState};
 use crate::state::State;
 use crate::wait::Wait;
 use crate::world::Host;
 use ferroce_buffers::{
-    ConnectedTo, Ended, Error, Event, Exposure, Kind, QpAttributes, QpService, Registration, Rights, Tap,
+    ConnectedTo, Error, Event, Exposure, Kind, Polled, QpAttributes, QpService, Registration, Rights, Tap,
 };
 use ferroce_proto::{QpParams, QpProtocol, SendRequest, UdTarget};
-use ferroce_types::{Access, QpState as TransportState, RecvWqe, SgeList};
+use ferroce_types::{Access, QpState as TransportState, RecvWqe, Sge, sge_list};
 use ferroce_wire::Service;
 use std::collections::VecDeque;
 use std::fmt;
@@ -264,11 +264,11 @@ impl SimSrq {
     ///
     /// # Errors
     /// There is none.
-    pub fn receive(&self, wr_id: u64, sges: SgeList) -> Result<(), Error> {
+    pub fn receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), Error> {
         self.0.with(|srq| {
             debug_assert!(srq.receives.len() < self.0.depth as usize);
             debug_assert!(sges.len() <= self.0.parts as usize);
-            srq.receives.push_back(RecvWqe { wr_id, sges });
+            srq.receives.push_back(RecvWqe { wr_id, sges: sge_list(sges) });
         });
         Ok(())
     }
@@ -405,7 +405,7 @@ impl SimCq {
     ///
     /// # Errors
     /// The host has crashed.
-    pub fn poll(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
         if self.take("poll", into, most)? {
             return Ok(());
         }
@@ -426,12 +426,15 @@ impl SimCq {
         self.take("poll", into, most).map(drop)
     }
 
-    fn take(&self, verb: &'static str, into: &mut Vec<Ended>, most: usize) -> Result<bool, Error> {
+    fn take(&self, verb: &'static str, into: &mut Polled, most: usize) -> Result<bool, Error> {
         let mut state = self.0.host.world.lock();
         let cq = state.hosts[self.0.host.index].cqs.get_mut(&self.0.number);
         let cq = cq.ok_or_else(|| dead(verb))?;
         let count = cq.entries.len().min(most);
-        into.extend(cq.entries.drain(..count));
+        for CompletedRequest { completion, stamp, fault } in cq.entries.drain(..count) {
+            into.push(&completion, stamp);
+            fault.into_iter().for_each(|fault| into.fail(fault));
+        }
         Ok(count > 0)
     }
 
@@ -447,7 +450,7 @@ impl SimCq {
     ///
     /// # Panics
     /// Without a limit: nothing will ever happen again.
-    pub fn wait(&self, into: &mut Vec<Ended>, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Polled, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
         let until = limit.map(|limit| self.0.host.world.lock().now.after(limit));
         self.block(until, limit.is_some_and(|limit| limit >= LONG));
         self.take("wait", into, most)
@@ -556,11 +559,11 @@ impl SimQp {
     }
 
     /// Posts a receive. The caller counts the receives. A host that has crashed takes none.
-    pub fn receive(&self, wr_id: u64, sges: SgeList) {
+    pub fn receive(&self, wr_id: u64, sges: &[Sge]) {
         let mut state = self.host.world.lock();
         state.with_qp(self.host.index, self.qpn, |qp, env| {
             debug_assert!(env.side.receives.len() < env.side.recv_depth as usize);
-            env.side.receives.push_back(RecvWqe { wr_id, sges });
+            env.side.receives.push_back(RecvWqe { wr_id, sges: sge_list(sges) });
             // In ERR a receive is flushed at once.
             if qp.state() == TransportState::Err {
                 qp.set_state(TransportState::Err, env);

@@ -1,6 +1,6 @@
 //! What is planned for a later moment.
 
-use ferroce_buffers::Ended;
+use crate::adapter::CompletedRequest;
 
 /// What befalls hosts and the network, by the hosts' numbers.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) enum Due {
     /// A queue pair goes on after a pause.
     Turn { host: usize, qpn: u32 },
     /// A completion that was late.
-    Completion { host: usize, cq: u32, ended: Ended },
+    Completion { host: usize, cq: u32, ended: CompletedRequest },
     /// Something befalls hosts, unless the run leaves out what the seed has planned.
     Planned(Planned),
 }

@@ -1,6 +1,6 @@
 //! The state of a world, and how it moves from one event to the next.
 
-use crate::adapter::{HostState, QpState};
+use crate::adapter::{CompletedRequest, HostState, QpState};
 use crate::capture::Capture;
 use crate::chances::{Allowed, Chances};
 use crate::env::QpEnv;
@@ -10,7 +10,7 @@ use crate::planned::{Due, Planned};
 use crate::reasons;
 use crate::trace::{Trace, TraceEvent, What};
 use crate::wait::{Boot, ProgramState};
-use ferroce_buffers::{Ended, Stamp};
+use ferroce_buffers::Stamp;
 use ferroce_proto::QpProtocol;
 use ferroce_types::{Completion, Instant, QpState as TransportState, WcStatus};
 use std::collections::{BTreeMap, BTreeSet};
@@ -338,7 +338,7 @@ impl State {
             reasons::fault(inner.status, inner.reason(), reason, first.filter(|_| flushed))
         });
         let stamp = Stamp { clock: at.0, wall_clock: at.0 };
-        let ended = Ended { completion: Completion { qp_num: qpn, ..inner }, stamp, fault };
+        let ended = CompletedRequest { completion: Completion { qp_num: qpn, ..inner }, stamp, fault };
         if at > now {
             return self.plan(at, Due::Completion { host, cq, ended });
         }
@@ -346,7 +346,7 @@ impl State {
     }
 
     /// Adds a completion to its queue.
-    fn complete(&mut self, host: usize, cq: u32, ended: Ended) {
+    fn complete(&mut self, host: usize, cq: u32, ended: CompletedRequest) {
         let Completion { qp_num: qpn, wr_id, status, .. } = ended.completion;
         let status = status as u32;
         if !self.hosts[host].qps.contains_key(&qpn) {

@@ -3,7 +3,7 @@
 use crate::device::{SystemContext, SystemDomain};
 use crate::library;
 use ferroce_abi::verbs::*;
-use ferroce_buffers::{Ended, Error, Kind, Stamp, Stamped, Status};
+use ferroce_buffers::{Error, Fault, Kind, Polled, Stamp, Stamped, Status};
 use ferroce_types::{Completion, WcOpcode, WcStatus};
 use std::ffi::c_int;
 use std::fmt;
@@ -13,8 +13,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Completions that are taken at a time, at most.
-const MOST: usize = 32;
+/// Completions that one call takes, at most: few, because the place for them is initialised each time.
+const AT_A_TIME: usize = 4;
 
 struct SystemQueue {
     /// An extended one if completions have the time.
@@ -137,7 +137,7 @@ impl SystemCq {
     }
 
     /// As [`SystemCq::poll`], of a queue whose completions have the time.
-    fn poll_extended(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
+    fn poll_extended(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
         let SystemQueue { cq, stamped, .. } = &*self.0;
         let cq = cq.as_ptr().cast::<ibv_cq_ex>();
         let dead = |call: &str| Error::new(Kind::Dead, "poll", format!("{call} of an extended queue failed"));
@@ -156,10 +156,10 @@ impl SystemCq {
             }
             let mut found = 0;
             let polled = loop {
-                match self.read(cq, *stamped) {
-                    Some(ended) => into.push(ended),
-                    None => break Err(missing("poll", "read_byte_len")),
-                }
+                let Some((wc, stamp)) = Self::read(cq, *stamped) else {
+                    break Err(missing("poll", "read_byte_len"));
+                };
+                self.push(into, &wc, stamp);
                 found += 1;
                 if found == most {
                     break Ok(());
@@ -179,7 +179,7 @@ impl SystemCq {
     ///
     /// # Safety
     /// An extended queue of this provider, between the start and the end of a poll.
-    unsafe fn read(&self, cq: *mut ibv_cq_ex, stamped: Stamped) -> Option<Ended> {
+    unsafe fn read(cq: *mut ibv_cq_ex, stamped: Stamped) -> Option<(ibv_wc, Stamp)> {
         // SAFETY: the caller's promise.
         unsafe {
             let queue = &*cq;
@@ -196,14 +196,14 @@ impl SystemCq {
                 wc_flags: queue.read_wc_flags?(cq),
                 ..EMPTY
             };
-            let mut ended = self.completion(&wc);
+            let mut stamp = Stamp::default();
             if stamped.clock {
-                ended.stamp.clock = queue.read_completion_ts?(cq);
+                stamp.clock = queue.read_completion_ts?(cq);
             }
             if stamped.wall_clock {
-                ended.stamp.wall_clock = queue.read_completion_wallclock_ns?(cq);
+                stamp.wall_clock = queue.read_completion_wallclock_ns?(cq);
             }
-            Some(ended)
+            Some((wc, stamp))
         }
     }
 
@@ -219,29 +219,36 @@ impl SystemCq {
     ///
     /// # Errors
     /// The device is gone, or the queue is the parent's of a fork.
-    pub fn poll(&self, into: &mut Vec<Ended>, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
         let SystemQueue { context, .. } = &*self.0;
         context.maker.check("poll")?;
         if self.0.stamped != Stamped::default() {
             return self.poll_extended(into, most);
         }
-        let mut polled: [ibv_wc; MOST] = [EMPTY; MOST];
-        let most = most.min(MOST);
-        // SAFETY: a completion queue, whose context's functions the library has set, and a place for so many completions.
-        let found = unsafe {
-            let poll = (*context.get()).ops.poll_cq.ok_or_else(|| missing("poll", "poll_cq"))?;
-            poll(self.get(), most as c_int, polled.as_mut_ptr())
-        };
-        let Some(found) = usize::try_from(found).ok().and_then(|found| polled.get(..found)) else {
-            return Err(Error::new(Kind::Dead, "poll", format!("ibv_poll_cq returned {found}")));
-        };
-        into.extend(found.iter().map(|wc| self.completion(wc)));
-        Ok(())
+        into.reserve(most);
+        let end = into.len() + most;
+        loop {
+            let asked = (end - into.len()).min(AT_A_TIME);
+            let mut polled: [ibv_wc; AT_A_TIME] = [EMPTY; AT_A_TIME];
+            // SAFETY: a completion queue, whose context's functions the library has set, and a place for so many completions.
+            let found = unsafe {
+                let poll = (*context.get()).ops.poll_cq.ok_or_else(|| missing("poll", "poll_cq"))?;
+                poll(self.get(), asked as c_int, polled.as_mut_ptr())
+            };
+            let Some(found) = usize::try_from(found).ok().and_then(|found| polled[..asked].get(..found))
+            else {
+                return Err(Error::new(Kind::Dead, "poll", format!("ibv_poll_cq returned {found}")));
+            };
+            found.iter().for_each(|wc| self.push(into, wc, Stamp::default()));
+            if found.len() < asked || into.len() == end {
+                return Ok(());
+            }
+        }
     }
 
-    fn completion(&self, wc: &ibv_wc) -> Ended {
-        let status = Status::from_number(wc.status.cast_unsigned());
-        let fault = status.map(|status| self.0.context.failures.fault(wc.qp_num, status, wc.vendor_err));
+    #[inline]
+    fn push(&self, into: &mut Polled, wc: &ibv_wc, stamp: Stamp) {
+        let fault = if wc.status == IBV_WC_SUCCESS { None } else { self.fault(wc) };
         // A number of the library may be that of no variant, so it is compared, not converted.
         let opcode =
             if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
@@ -256,14 +263,21 @@ impl SystemCq {
             wc_flags: if received { wc.wc_flags } else { 0 },
             ..Completion::new(wc.wr_id, status, opcode)
         };
-        Ended { completion, stamp: Stamp::default(), fault }
+        into.push(&completion, stamp);
+        fault.into_iter().for_each(|fault| into.fail(fault));
+    }
+
+    #[cold]
+    fn fault(&self, wc: &ibv_wc) -> Option<Fault> {
+        let status = Status::from_number(wc.status.cast_unsigned())?;
+        Some(self.0.context.failures.fault(wc.qp_num, status, wc.vendor_err))
     }
 
     /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
     ///
     /// # Errors
     /// As [`SystemCq::poll`].
-    pub fn wait(&self, into: &mut Vec<Ended>, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Polled, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
         // A limit beyond what the clock can express is none.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {

@@ -2,18 +2,18 @@
 
 use crate::cq::SystemCq;
 use crate::device::SystemDomain;
-use crate::elements::element;
+use crate::elements::elements;
 use crate::library;
 use crate::srq::SystemSrq;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
 use ferroce_proto::{DataRef, SendOp, SendRequest};
-use ferroce_types::{BindMw, SgeList};
-use smallvec::SmallVec;
+use ferroce_types::{BindMw, Sge};
 use std::ffi::c_int;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::ptr::{NonNull, null_mut};
+use std::slice;
 use std::sync::Arc;
 
 /// A queue pair. It is destroyed with its handle.
@@ -268,12 +268,14 @@ impl SystemQp {
     #[inline]
     pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SystemAddress>, region: u64) -> bool {
         let context = self.domain.context();
-        let mut sges: SmallVec<[ibv_sge; 4]> = match request.data {
-            DataRef::Sges(sges) => sges.iter().map(element).collect(),
-            DataRef::Inline([]) => SmallVec::new(),
+        let of_bytes;
+        let sges = match request.data {
+            DataRef::Sges(sges) => sges,
+            DataRef::Inline([]) => &[],
             DataRef::Inline(bytes) => {
                 let addr = bytes.as_ptr().expose_provenance() as u64;
-                SmallVec::from_slice(&[ibv_sge { addr, length: bytes.len() as u32, lkey: 0 }])
+                of_bytes = Sge { addr, length: bytes.len() as u32, lkey: 0 };
+                slice::from_ref(&of_bytes)
             }
         };
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
@@ -284,7 +286,7 @@ impl SystemQp {
         // SAFETY: plain numbers and pointers, for which zero is a value.
         let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
         (wr.wr_id, wr.send_flags) = (request.wr_id, send_flags);
-        (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
+        (wr.sg_list, wr.num_sge) = elements(sges);
         let is_known = describe(&mut wr, &request.op, region);
         if let Some(to) = to {
             wr.wr.ud = ibv_send_wr_ud { ah: to.ah.as_ptr(), remote_qpn: to.qpn, remote_qkey: to.qkey };
@@ -306,10 +308,9 @@ impl SystemQp {
 
     /// Posts a receive. False: as [`SystemQp::post`].
     #[inline]
-    pub fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
+    pub fn receive(&self, wr_id: u64, sges: &[Sge]) -> bool {
         let context = self.domain.context();
-        let mut sges: SmallVec<[ibv_sge; 4]> = sges.iter().map(element).collect();
-        let (sg_list, num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
+        let (sg_list, num_sge) = elements(sges);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list, num_sge };
         let mut bad = null_mut();
         let posted = context.maker.is_here()

@@ -1,12 +1,11 @@
 //! Shared receive queues.
 
 use crate::device::SystemDomain;
-use crate::elements::element;
+use crate::elements::elements;
 use crate::library;
 use ferroce_abi::verbs::*;
 use ferroce_buffers::{Error, Kind};
-use ferroce_types::SgeList;
-use smallvec::SmallVec;
+use ferroce_types::Sge;
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
@@ -69,11 +68,10 @@ impl SystemSrq {
     ///
     /// # Errors
     /// The device is gone, or the queue is the parent's of a fork.
-    pub fn receive(&self, wr_id: u64, sges: SgeList) -> Result<(), Error> {
+    pub fn receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), Error> {
         let context = self.0.domain.context();
         context.maker.check("recv")?;
-        let mut sges: SmallVec<[ibv_sge; 4]> = sges.iter().map(element).collect();
-        let (sg_list, num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
+        let (sg_list, num_sge) = elements(sges);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list, num_sge };
         let mut bad = null_mut();
         // SAFETY: a queue, whose context's functions the library has set, and a request whose elements are there. The memory

@@ -28,7 +28,7 @@ pub use error::{Error, Result};
 pub use gid::{gid_of, ip_of};
 pub use host_addr::HostAddr;
 pub use memory::{
-    Access, AtomicOp, BindMw, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, SgeList, one_sge,
+    Access, AtomicOp, BindMw, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, SgeList, one_sge, sge_list,
 };
 pub use packet_meta::{MAX_FLOW_LABEL, PacketMeta, is_adapter_port};
 pub use qp_state::QpState;

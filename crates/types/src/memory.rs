@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
-/// A scatter/gather element: `length` bytes at `addr` of the memory region with local key `lkey`.
+/// A scatter/gather element: `length` bytes at `addr` of the memory region with local key `lkey`. It has the layout of `struct ibv_sge`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Sge {
     /// Address in the region's address space.
     pub addr: u64,
@@ -15,6 +16,16 @@ pub struct Sge {
 
 /// The elements of one work request.
 pub type SgeList = SmallVec<[Sge; 2]>;
+
+/// A list of these elements.
+#[must_use]
+#[inline]
+pub fn sge_list(sges: &[Sge]) -> SgeList {
+    match sges {
+        &[sge] => one_sge(sge),
+        _ => sges.into(),
+    }
+}
 
 /// A list of one element, as most are.
 #[must_use]

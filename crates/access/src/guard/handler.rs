@@ -82,6 +82,7 @@ static NUMBER: AtomicUsize = AtomicUsize::new(0);
 static DISARMED: AtomicU64 = AtomicU64::new(0);
 
 /// How often the guard has stepped aside by itself, for the default action to happen.
+#[inline]
 pub(super) fn disarmed() -> u64 {
     DISARMED.load(Ordering::Acquire)
 }

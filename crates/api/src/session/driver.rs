@@ -37,8 +37,8 @@ pub enum Idle {
 
 /// The completion queue, which one thread at a time has for itself.
 struct Seat {
-    /// `None` while a thread polls or waits.
-    cq: Option<Cq>,
+    /// `None` while a thread polls or waits. It moves from thread to thread.
+    cq: Option<Box<Cq>>,
     /// How often it was given back. The thread that had it may have taken an event that the task of the driver waits for.
     given_back: u64,
     /// Threads that wait for the thread that has it.
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     for_builders: Cq,
     seat: Mutex<Seat>,
     given_back: Condvar,
+    /// The connection manager has news of connections, which the table names. It is changed while the seat is locked.
+    has_news: AtomicBool,
     /// Turns in which there were completions.
     turns: AtomicU64,
     #[cfg(feature = "tokio")]
@@ -87,7 +89,7 @@ impl Driver {
         let cq = domain.cq(ENTRIES)?;
         let for_builders = cq.for_builders();
         let seat = Mutex::new(Seat {
-            cq: Some(cq),
+            cq: Some(Box::new(cq)),
             given_back: 0,
             followers: 0,
             task: None,
@@ -99,6 +101,7 @@ impl Driver {
             for_builders,
             seat,
             given_back: Condvar::new(),
+            has_news: AtomicBool::new(false),
             turns: AtomicU64::new(0),
             #[cfg(feature = "tokio")]
             task: Mutex::new(None),
@@ -324,6 +327,7 @@ impl Driver {
     pub(crate) fn nudge(&self, place: u32, qpn: u32) {
         let mut seat = self.seat();
         seat.table.nudge(place, qpn);
+        self.0.has_news.store(true, Ordering::Relaxed);
         let task = seat.task.take();
         drop(seat);
         self.0.given_back.notify_all();
@@ -404,7 +408,7 @@ impl Wake for Woken {
 pub(crate) struct Turn<'d> {
     driver: &'d Driver,
     /// `None` once it is given back.
-    cq: Option<Cq>,
+    cq: Option<Box<Cq>>,
 }
 
 impl Turn<'_> {
@@ -460,8 +464,21 @@ impl Turn<'_> {
     }
 
     /// Ends connections that their peers have ended.
+    #[inline]
     fn look_at_links(&self) {
-        let nudged = self.driver.seat().table.nudged();
+        // A turn locks the seat when it begins, so it sees all news of before.
+        if self.driver.0.has_news.load(Ordering::Relaxed) {
+            self.look_at_nudged();
+        }
+    }
+
+    #[cold]
+    fn look_at_nudged(&self) {
+        let nudged = {
+            let mut seat = self.driver.seat();
+            self.driver.0.has_news.store(false, Ordering::Relaxed);
+            seat.table.nudged()
+        };
         nudged.iter().for_each(|shared| shared.watch_link());
     }
 
@@ -476,15 +493,27 @@ impl Turn<'_> {
 }
 
 impl Drop for Turn<'_> {
+    #[inline]
     fn drop(&mut self) {
         let mut seat = self.driver.seat();
         seat.cq = self.cq.take();
         seat.given_back = seat.given_back.wrapping_add(1);
+        let is_awaited = seat.followers > 0 || seat.task.is_some() || !seat.watchers.is_empty();
+        if is_awaited || seat.table.has_ended() {
+            self.driver.end_turn(seat);
+        }
+    }
+}
+
+impl Driver {
+    /// The completion queue was given back: wakes all that waits for that, and drops the connections that have ended.
+    #[inline(never)]
+    fn end_turn(&self, mut seat: MutexGuard<'_, Seat>) {
         let (purged, task, followers) = (seat.table.purge(), seat.task.take(), seat.followers);
         let watchers: SmallVec<[Waker; 2]> = seat.watchers.drain(..).collect();
         drop(seat);
         if followers > 0 {
-            self.driver.0.given_back.notify_all();
+            self.0.given_back.notify_all();
         }
         task.into_iter().chain(watchers).for_each(Waker::wake);
         drop(purged);

@@ -4,11 +4,14 @@ use crate::session::outcome::Ending;
 use ferroce_buffers::Buffer;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::task::Waker;
 
 /// What is woken and dropped once no lock is held: both may run code of the program, which may use the connection.
 #[derive(Default)]
 pub(crate) struct Later {
+    /// There is something. Mostly there is nothing.
+    has_any: bool,
     wakes: SmallVec<[Waker; 4]>,
     dropped: SmallVec<[Waker; 2]>,
     endings: SmallVec<[Ending; 1]>,
@@ -16,25 +19,43 @@ pub(crate) struct Later {
 }
 
 impl Later {
+    /// Nothing. It isn't dropped: what there is leaves it with [`Later::happen`].
+    #[inline(always)]
+    pub(crate) fn new() -> ManuallyDrop<Self> {
+        ManuallyDrop::new(Self::default())
+    }
+
     pub(crate) fn wake(&mut self, waker: Waker) {
+        self.has_any = true;
         self.wakes.push(waker);
     }
 
     pub(crate) fn drop_waker(&mut self, waker: Waker) {
+        self.has_any = true;
         self.dropped.push(waker);
     }
 
     pub(crate) fn drop_ending(&mut self, ending: Ending) {
+        self.has_any = true;
         self.endings.push(ending);
     }
 
     pub(crate) fn drop_buffer(&mut self, buffer: Buffer) {
+        self.has_any = true;
         self.buffer = Some(buffer);
     }
 
     /// No lock is held any more.
-    pub(crate) fn happen(self) {
-        let Self { wakes, dropped, endings, buffer } = self;
+    #[inline]
+    pub(crate) fn happen(&mut self) {
+        if self.has_any {
+            std::mem::take(self).happen_now();
+        }
+    }
+
+    #[inline(never)]
+    fn happen_now(self) {
+        let Self { wakes, dropped, endings, buffer, .. } = self;
         wakes.into_iter().for_each(Waker::wake);
         drop((dropped, endings, buffer));
     }
@@ -58,7 +79,14 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// Nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Whether one that hasn't waited gets something: there is more than those who wait get.
+    #[inline]
     pub(crate) fn has_more(&self, available: usize) -> bool {
         self.waiting.len() < available
     }

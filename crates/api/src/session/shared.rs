@@ -109,7 +109,7 @@ impl Shared {
     /// Changes the state, posts what receives it can, and then wakes all whose turn has come. No lock is held while code of the program
     /// runs: a waker, or the owner of memory.
     pub(crate) fn change<R>(&self, f: impl FnOnce(&mut State, &mut Later) -> R) -> R {
-        let mut later = Later::default();
+        let mut later = Later::new();
         let mut state = self.lock();
         let result = f(&mut state, &mut later);
         self.post_receives(&mut state, &mut later);
@@ -185,7 +185,11 @@ impl Shared {
         let fault = completion.result().err();
         if slot == RECEIVE {
             let written = (completion.what() == Operated::ReceivedWrite).then_some(completion.len());
-            let (immediate, buffer) = (completion.imm(), completion.take().buffer());
+            let buffer = match &fault {
+                None => completion.buffer().ok().flatten(),
+                Some(_) => completion.take().buffer(),
+            };
+            let immediate = completion.imm();
             return self.change(|state, later| match (fault, buffer) {
                 (None, Some(mut buffer)) => {
                     if written.is_some() {
@@ -199,16 +203,16 @@ impl Shared {
                 }
             });
         }
-        let ending = Ending { fault, value: completion.value(), parts: completion.take() };
         self.change(|state, later| {
-            ending.fault.iter().for_each(|fault| state.failed(fault));
+            fault.iter().for_each(|fault| state.failed(fault));
+            let ending = || Ending { fault, value: completion.value(), parts: completion.take() };
             state.slots.end(slot, ending, later);
         });
     }
 
     /// Posts a request. A permit has its place already.
     pub(crate) fn post<O: Outcome>(&self, operation: O, permitted: bool) -> Result<u32, (Refusal, O)> {
-        let mut later = Later::default();
+        let mut later = Later::new();
         let mut state = self.lock();
         let posted = self.post_locked(&mut state, operation, permitted);
         state.wake(&mut later);
@@ -217,6 +221,7 @@ impl Shared {
         posted
     }
 
+    #[inline]
     fn post_locked<O: Outcome>(
         &self,
         state: &mut State,
@@ -292,12 +297,11 @@ impl Shared {
     }
 
     pub(crate) fn try_receive(&self) -> Option<Result<Received, Error>> {
-        self.change(|state, _| {
-            if state.receivers.has_more(state.received.len()) {
-                return state.received.pop_front().map(Ok);
-            }
-            state.check("recv").err().map(Err)
-        })
+        let mut state = self.lock();
+        if state.receivers.has_more(state.received.len()) {
+            return state.received.pop_front().map(Ok);
+        }
+        state.check("recv").err().map(Err)
     }
 
     pub(crate) fn leave_receivers(&self, ticket: &mut Ticket) {
@@ -319,15 +323,16 @@ impl Shared {
         self.change(|state, later| state.watchers.leave(ticket, later));
     }
 
+    #[inline]
     pub(crate) fn look(&self, slot: u32, waker: Option<&Waker>) -> Option<Ending> {
-        let mut later = Later::default();
+        let mut later = Later::new();
         let ending = self.lock().slots.look(slot, waker, &mut later);
         later.happen();
         ending
     }
 
     pub(crate) fn abandon(&self, slot: u32) {
-        let mut later = Later::default();
+        let mut later = Later::new();
         self.lock().slots.abandon(slot, &mut later);
         later.happen();
     }
@@ -367,7 +372,7 @@ impl Shared {
             let fault = Fault::new(Status::Flushed, 0, None, Some(first.clone()));
             let slot = tag as u32;
             if slot != RECEIVE {
-                self.change(|state, later| state.slots.end(slot, Ending::flushed(fault, parts), later));
+                self.change(|state, later| state.slots.end(slot, || Ending::flushed(fault, parts), later));
             }
         }
         drop(link);
@@ -399,7 +404,14 @@ impl State {
     }
 
     /// Wakes all tasks whose turn it is; every task if the connection has ended.
+    #[inline]
     fn wake(&self, later: &mut Later) {
+        if !(self.ready.is_empty() && self.receivers.is_empty() && self.watchers.is_empty()) {
+            self.wake_each(later);
+        }
+    }
+
+    fn wake_each(&self, later: &mut Later) {
         let all = |count: usize| if self.fault.is_some() { usize::MAX } else { count };
         self.ready.wake(all(usize::from(self.room() > 0)), later);
         self.receivers.wake(all(self.received.len()), later);

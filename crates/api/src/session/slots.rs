@@ -29,6 +29,7 @@ impl Slots {
     }
 
     /// A slot for a request that is being posted.
+    #[inline]
     pub(crate) fn take(&mut self) -> u32 {
         let posted = Slot::Posted(None);
         if let Some(free) = self.free.pop() {
@@ -46,22 +47,25 @@ impl Slots {
     }
 
     /// A request has ended.
-    pub(crate) fn end(&mut self, slot: u32, ending: Ending, later: &mut Later) {
+    #[inline]
+    pub(crate) fn end(&mut self, slot: u32, ending: impl FnOnce() -> Ending, later: &mut Later) {
         match self.slots.get_mut(slot as usize) {
             Some(place @ Slot::Posted(_)) => {
-                if let Slot::Posted(Some(waker)) = std::mem::replace(place, Slot::Ended(ending)) {
-                    later.wake(waker);
+                if let Slot::Posted(waker) = place {
+                    waker.take().into_iter().for_each(|waker| later.wake(waker));
                 }
+                *place = Slot::Ended(ending());
             }
             Some(Slot::Abandoned) => {
                 self.release(slot);
-                later.drop_ending(ending);
+                later.drop_ending(ending());
             }
-            _ => later.drop_ending(ending),
+            _ => later.drop_ending(ending()),
         }
     }
 
     /// The end of a request, if it has ended. Otherwise the waker is kept.
+    #[inline]
     pub(crate) fn look(&mut self, slot: u32, waker: Option<&Waker>, later: &mut Later) -> Option<Ending> {
         let place = &mut self.slots[slot as usize];
         match place {

@@ -51,6 +51,12 @@ impl Table {
         self.nudged.push((place, qpn));
     }
 
+    /// A connection has ended, and [`Table::purge`] hasn't been called since.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     #[cfg(feature = "tokio")]
     pub(crate) fn is_nudged(&self) -> bool {
         !self.nudged.is_empty()

@@ -2,11 +2,11 @@
 
 use crate::verbs::endpoint::Endpoint;
 use ferroce_buffers::{
-    AccessBy, Borrows, Buffer, ConnectedTo, Ended, Error, Event, Failed, Held, Memory, QpAttributes,
+    AccessBy, Borrows, Buffer, ConnectedTo, Error, Event, Failed, Held, Memory, Polled, QpAttributes,
     QpService, Result, Segments, Stamped,
 };
-use ferroce_proto::SendRequest;
-use ferroce_types::SgeList;
+use ferroce_proto::{DataRef, SendOp, SendRequest, UdTarget};
+use ferroce_types::Sge;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -354,7 +354,7 @@ pub(crate) enum RawSrq {
 each_of!(RawSrq: NativeSrq, SimSrq, SystemSrq);
 
 impl RawSrq {
-    pub(crate) fn receive(&self, wr_id: u64, sges: SgeList) -> Result<()> {
+    pub(crate) fn receive(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         each!(Self: self, srq => srq.receive(wr_id, sges))
     }
 
@@ -414,7 +414,7 @@ const BLOCK: usize = 32;
 impl RawCq {
     /// Takes completions.
     #[inline]
-    pub(crate) fn poll(&self, into: &mut Vec<Ended>) -> Result<()> {
+    pub(crate) fn poll(&self, into: &mut Polled) -> Result<()> {
         match self {
             #[cfg(feature = "native")]
             Self::Native(cq) => cq.poll(into, BLOCK),
@@ -448,7 +448,7 @@ impl RawCq {
     }
 
     /// Waits for a completion. It may take completions.
-    pub(crate) fn wait(&self, into: &mut Vec<Ended>, limit: Option<Duration>) -> Result<bool> {
+    pub(crate) fn wait(&self, into: &mut Polled, limit: Option<Duration>) -> Result<bool> {
         match self {
             #[cfg(feature = "native")]
             Self::Native(cq) => cq.wait(into, BLOCK, limit),
@@ -457,6 +457,27 @@ impl RawCq {
             #[cfg(feature = "system")]
             Self::System(cq) => cq.wait(into, BLOCK, limit),
         }
+    }
+}
+
+/// A request, without the way to the peer.
+#[derive(Clone, Copy)]
+pub(crate) struct RawRequest<'a> {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) data: DataRef<'a>,
+    pub(crate) signaled: bool,
+    pub(crate) solicited: bool,
+    pub(crate) fence: bool,
+    /// The region that a window is bound to. Its key is enough for adapters in the process.
+    pub(crate) region: u64,
+}
+
+impl<'a> RawRequest<'a> {
+    #[inline(always)]
+    fn with<A>(self, ud: Option<&'a UdTarget<A>>) -> SendRequest<'a, A> {
+        let Self { wr_id, op, data, signaled, solicited, fence, .. } = self;
+        SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn: 0 }
     }
 }
 
@@ -531,27 +552,26 @@ impl RawQp {
         }
     }
 
-    /// Posts a request to this address, or one that binds a window to this region. False: the device has refused it.
+    /// Posts a request, to this address. False: the device has refused it.
     #[inline(always)]
-    pub(crate) fn post(&self, request: SendRequest<'_, ()>, to: Option<&RawAddress>, region: u64) -> bool {
-        // The region's key is enough for the others.
-        let _ = region;
+    pub(crate) fn post(&self, request: RawRequest<'_>, to: Option<&RawAddress>) -> bool {
+        // Each backend has the request built where it reads it.
         match self {
             #[cfg(feature = "native")]
-            Self::Native(qp) => qp.post(request, to.and_then(RawAddress::native)),
+            Self::Native(qp) => qp.post(|ud| request.with(ud), to.and_then(RawAddress::native)),
             #[cfg(feature = "sim")]
             Self::Sim(qp) => {
-                qp.post(&request, to.and_then(RawAddress::sim));
+                qp.post(&request.with(None), to.and_then(RawAddress::sim));
                 true
             }
             #[cfg(feature = "system")]
-            Self::System(qp) => qp.post(&request, to.and_then(RawAddress::system), region),
+            Self::System(qp) => qp.post(&request.with(None), to.and_then(RawAddress::system), request.region),
         }
     }
 
     /// Posts a receive. False: the device has refused it.
     #[inline]
-    pub(crate) fn receive(&self, wr_id: u64, sges: SgeList) -> bool {
+    pub(crate) fn receive(&self, wr_id: u64, sges: &[Sge]) -> bool {
         match self {
             #[cfg(feature = "native")]
             Self::Native(qp) => qp.receive(wr_id, sges),

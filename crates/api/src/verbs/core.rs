@@ -1,7 +1,7 @@
 //! What a queue pair consists of, before and after it is connected.
 
 use crate::verbs::address::Address;
-use crate::verbs::backend::{RawDomain, RawQp};
+use crate::verbs::backend::{RawDomain, RawQp, RawRequest};
 use crate::verbs::builder::Parameters;
 use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
@@ -11,20 +11,22 @@ use crate::verbs::ops::sealed::{Described, Flags};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use crate::verbs::srq::Srq;
 use crate::verbs::{Operation, Transport};
-use ferroce_buffers::slots::{Poster, ring};
+use ferroce_buffers::slots::{FreePlace, Poster, ring};
 use ferroce_buffers::{
-    Buffer, Error, Failed, Held, Kind, Parts, PayloadMut, Pool, QpAttributes, QpService, Result, Rights,
-    Segments,
+    Buffer, Error, Failed, Held, Inline, Kind, Parts, Payload, PayloadMut, Pool, QpAttributes, QpService,
+    Result, Rights, Segments,
 };
-use ferroce_proto::{DataRef, SendOp, SendRequest};
+use ferroce_proto::{DataRef, SendOp};
 use ferroce_types::{Access, BindMw};
-use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of an atomic's result.
 const RESULT: usize = 8;
+
+/// The slot of a request that is being posted.
+type Slot<'c> = FreePlace<'c, Box<Entry>>;
 
 /// One direction of a queue pair: the slots, and where its completions go.
 struct Half {
@@ -41,16 +43,11 @@ impl Half {
         Ok(Self { poster, queue, cq: cq.clone(), depth })
     }
 
-    /// The slot of the next request, in which there is nothing. The caller has seen that there is room, and only it adds requests.
+    /// The slot of the next request, in which there is nothing, and the queue. The caller has seen that there is room, and only it adds
+    /// requests.
     #[inline(always)]
-    fn slot(&mut self) -> &mut Entry {
-        self.poster.place().expect("a slot for a request")
-    }
-
-    /// Adds what is in the slot, and returns the number of the request.
-    #[inline(always)]
-    fn publish(&mut self) -> u64 {
-        self.queue.wr_id(self.poster.publish().expect("a slot for a request"))
+    fn next(&mut self) -> (Slot<'_>, &Queue) {
+        (self.poster.place().expect("a slot for a request"), &self.queue)
     }
 
     #[cold]
@@ -102,40 +99,30 @@ impl Drop for Receives {
     }
 }
 
-/// A request that can be posted, without its memory.
+/// A request that can be posted, without its memory. It is apart from what has a destructor: so it needs no place in memory.
+#[derive(Clone, Copy)]
 struct Plan {
     op: SendOp,
     flags: Flags,
     what: Operated,
-    inline: Option<SmallVec<[u8; 64]>>,
-    segments: Segments,
-    /// Memory for the result of an atomic.
-    result: Option<Buffer>,
-    kept: Option<Kept>,
     region: u64,
 }
 
-impl Plan {
-    /// One that isn't written yet.
-    #[inline(always)]
-    fn new() -> Self {
-        Self {
-            op: SendOp::Send,
-            flags: Flags { quiet: false, fence: false, solicited: false },
-            what: Operated::Sent,
-            inline: None,
-            segments: Segments::new(),
-            result: None,
-            kept: None,
-            region: 0,
-        }
-    }
+/// What a request needs besides the memory that it names.
+#[derive(Default)]
+struct Needs {
+    /// Memory for the result of an atomic.
+    result: Option<Buffer>,
+    kept: Option<Kept>,
 }
 
 /// A request that can be posted. It owns its memory.
 pub(crate) struct Prepared {
     tag: u64,
     plan: Plan,
+    needs: Needs,
+    segments: Segments,
+    inline: Option<Inline>,
     held: Held,
 }
 
@@ -253,12 +240,19 @@ impl Core {
         Ok(())
     }
 
-    pub(crate) fn room(&self) -> (u32, u32) {
-        let receives = match &self.receives {
+    /// Requests that can be posted now.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.sends.poster.room()
+    }
+
+    /// Receives that can be posted now.
+    #[inline]
+    pub(crate) fn recv_room(&self) -> u32 {
+        match &self.receives {
             Receives::Own(half) => half.poster.room(),
             Receives::Shared(srq, _) => srq.room(),
-        };
-        (self.sends.poster.room(), receives)
+        }
     }
 
     pub(crate) const fn attributes(&self) -> &QpAttributes {
@@ -280,18 +274,24 @@ impl Core {
         if let Err(error) = self.plan_recv(&memory, &mut segments, &mut header) {
             return Err(Failed { error, back: memory });
         }
-        let Receives::Own(half) = &mut self.receives else { unreachable!("the plan has seen it") };
-        let slot = half.slot();
-        match header {
-            None => memory.hold_for_writing(&mut slot.held),
-            Some(header) => {
-                header.hold_for_writing(&mut slot.held);
-                memory.hold_for_writing(&mut slot.held);
-                slot.kept = Some(Kept::Grh(self.qkey.clone()));
-            }
+        let mut slot = self.next_receive();
+        if let Some(header) = header {
+            header.hold_for_writing(&mut slot.entry.held);
+            slot.entry.kept = Some(Kept::Grh(slot.qkey.clone()));
         }
-        self.receive(tag, segments);
+        memory.hold_for_writing(&mut slot.entry.held);
+        slot.post(tag, &segments);
         Ok(())
+    }
+
+    /// The slot of the next receive. The caller has seen that there is room.
+    #[inline(always)]
+    fn next_receive(&mut self) -> Receive<'_> {
+        let Self { receives: Receives::Own(half), inner: Some(qp), qkey, refused, .. } = self else {
+            unreachable!("the caller has looked")
+        };
+        let (entry, queue) = half.next();
+        Receive { entry, queue, qp, qkey, refused }
     }
 
     /// Checks a receive: the memory that it names, and that of a datagram's GRH.
@@ -320,29 +320,19 @@ impl Core {
         within(segments, self.attributes.parts, "recv")
     }
 
-    /// Posts a receive, whose memory is in the slot.
-    #[inline(always)]
-    fn receive(&mut self, tag: u64, segments: Segments) {
-        let Receives::Own(half) = &mut self.receives else { unreachable!("the caller has looked") };
-        let slot = half.slot();
-        (slot.tag, slot.what, slot.len) = (tag, Operated::Received, 0);
-        let wr_id = half.publish();
-        self.refused |= !self.inner().receive(wr_id, segments.into_list());
-    }
-
     /// Posts a receive of borrowed memory.
     pub(crate) fn recv_borrowed(&mut self, segments: Segments, held: Held, kept: Kept) -> Result<()> {
         self.check("recv")?;
-        let Receives::Own(half) = &mut self.receives else {
+        let Receives::Own(half) = &self.receives else {
             return Err(Error::invalid("recv", "a scope has no shared receives"));
         };
         if half.poster.room() == 0 {
             return Err(half.full("recv"));
         }
-        let slot = half.slot();
-        slot.held.put(held);
-        slot.kept = Some(kept);
-        self.receive(0, segments);
+        let mut slot = self.next_receive();
+        slot.entry.held.put(held);
+        slot.entry.kept = Some(kept);
+        slot.post(0, &segments);
         Ok(())
     }
 
@@ -361,8 +351,9 @@ impl Core {
             return Err(self.sends.full("post"));
         }
         self.check_length(DataRef::Sges(&segments).len())?;
-        let plan = Plan { op, flags, what, segments, kept: Some(kept), ..Plan::new() };
-        Ok(Prepared { tag: 0, plan, held })
+        let plan = Plan { op, flags, what, region: 0 };
+        let needs = Needs { result: None, kept: Some(kept) };
+        Ok(Prepared { tag: 0, plan, needs, segments, inline: None, held })
     }
 
     #[inline]
@@ -380,14 +371,14 @@ impl Core {
         tag: u64,
         operation: O,
     ) -> Result<(), Failed<O>> {
-        let mut plan = Plan::new();
-        if let Err(error) = self.plan(&operation, 0, &mut plan) {
-            return Err(Failed { error, back: operation });
-        }
-        let slot = self.sends.slot();
-        operation.hold(&mut slot.held);
-        hold_result(plan.result.take(), &mut slot.held);
-        self.carry_out(tag, &mut plan);
+        let (mut segments, mut needs) = (Segments::new(), Needs::default());
+        let plan = match self.plan(&operation, 0, &mut segments, &mut needs) {
+            Ok(plan) => plan,
+            Err(error) => return Err(Failed { error, back: operation }),
+        };
+        let mut slot = self.next_send();
+        let inline = operation.hold(&mut slot.entry.held);
+        slot.post(tag, plan, needs, &segments, inline.as_ref());
         Ok(())
     }
 
@@ -398,25 +389,29 @@ impl Core {
         operation: O,
         before: u32,
     ) -> Result<Prepared, Failed<O>> {
-        let mut plan = Plan::new();
-        if let Err(error) = self.plan(&operation, before, &mut plan) {
-            return Err(Failed { error, back: operation });
-        }
-        let mut held = Held::default();
-        operation.hold(&mut held);
-        hold_result(plan.result.take(), &mut held);
-        Ok(Prepared { tag, plan, held })
+        let (mut segments, mut needs, mut held) = (Segments::new(), Needs::default(), Held::default());
+        let plan = match self.plan(&operation, before, &mut segments, &mut needs) {
+            Ok(plan) => plan,
+            Err(error) => return Err(Failed { error, back: operation }),
+        };
+        let inline = operation.hold(&mut held);
+        Ok(Prepared { tag, plan, needs, segments, inline, held })
     }
 
-    /// Checks a request, and writes the plan for it, which was new.
+    /// Checks a request, and notes the memory that it names and what it needs besides.
     #[inline(always)]
-    fn plan<T: Transport, O: Operation<T>>(&self, operation: &O, before: u32, plan: &mut Plan) -> Result<()> {
+    fn plan<T: Transport, O: Operation<T>>(
+        &self,
+        operation: &O,
+        before: u32,
+        segments: &mut Segments,
+        needs: &mut Needs,
+    ) -> Result<Plan> {
         self.check("post")?;
         if self.sends.poster.room() <= before {
             return Err(self.sends.full("post"));
         }
-        let Described { op, flags, what, inline, to, region, error } = operation.describe();
-        (plan.op, plan.flags, plan.what, plan.region) = (op, flags, what, region);
+        let Described { mut op, flags, what, inline, to, region, error } = operation.describe();
         if let Some(error) = error.or_else(|| self.refuse(inline, to)) {
             return Err(error);
         }
@@ -424,30 +419,29 @@ impl Core {
             let why = "only a reliable connection returns loans";
             return Err(Error::new(Kind::Unsupported, "post", why));
         }
-        operation.segments(&mut plan.segments);
-        within(&plan.segments, self.attributes.parts, "post")?;
+        operation.segments(segments);
+        within(segments, self.attributes.parts, "post")?;
         if what == Operated::Atomic {
             // A completion that is being taken has one.
             let result = self.results.as_ref().and_then(Pool::try_take);
             let result = result.ok_or_else(|| self.sends.full("post"))?;
-            result.room(&mut plan.segments);
-            plan.result = Some(result);
+            result.room(segments);
+            needs.result = Some(result);
         }
-        self.check_length(inline.map_or(DataRef::Sges(&plan.segments), DataRef::Inline).len())?;
-        if let Some(inline) = inline {
-            plan.inline = Some(inline.into());
-        }
-        if let SendOp::BindMw(bind) = &mut plan.op {
-            plan.kept = Some(self.lend(bind, region)?);
+        self.check_length(inline.map_or(DataRef::Sges(segments), DataRef::Inline).len())?;
+        if let SendOp::BindMw(bind) = op {
+            let (bind, kept) = self.lend(bind, region)?;
+            op = SendOp::BindMw(bind);
+            needs.kept = Some(kept);
         } else if let Some(to) = to {
-            plan.kept = Some(Kept::Address(to.raw().clone()));
+            needs.kept = Some(Kept::Address(to.raw().clone()));
         }
-        Ok(())
+        Ok(Plan { op, flags, what, region })
     }
 
     /// A window for memory that is lent, whose number and key the request gets.
     #[cold]
-    fn lend(&self, bind: &mut BindMw, region: u64) -> Result<Kept> {
+    fn lend(&self, mut bind: BindMw, region: u64) -> Result<(BindMw, Kept)> {
         if !self.inner().lends(region) {
             return Err(Error::invalid("post", "the buffer was registered in another domain"));
         }
@@ -456,39 +450,25 @@ impl Core {
         let what = Loaned { address: bind.va, len: bind.length, rights };
         let lent = self.windows.lend(self.receives.queue(), what)?;
         (bind.window, bind.rkey) = lent.named();
-        Ok(Kept::Window(lent, self.receives.queue().clone()))
+        Ok((bind, Kept::Window(lent, self.receives.queue().clone())))
     }
 
     /// Posts a request. There is room for it.
-    pub(crate) fn commit(&mut self, Prepared { tag, mut plan, held }: Prepared) {
-        self.sends.slot().held.put(held);
-        self.carry_out(tag, &mut plan);
+    pub(crate) fn commit(&mut self, Prepared { tag, plan, needs, segments, inline, held }: Prepared) {
+        let mut slot = self.next_send();
+        slot.entry.held.put(held);
+        slot.post(tag, plan, needs, &segments, inline.as_ref());
     }
 
-    /// Posts a request, whose memory is in the slot.
+    /// The slot of the next request. The caller has seen that there is room.
     #[inline(always)]
-    fn carry_out(&mut self, tag: u64, plan: &mut Plan) {
-        let Flags { quiet, fence, solicited } = plan.flags;
-        // A queue of quiet requests alone would never drain.
-        let signaled = !quiet || self.quiet + 1 >= self.sends.depth.div_ceil(2);
-        self.quiet = if signaled { 0 } else { self.quiet + 1 };
-        let is_read = plan.what == Operated::Read;
-        let slot = self.sends.slot();
-        (slot.tag, slot.what) = (tag, plan.what);
-        slot.len = if is_read { plan.segments.iter().map(|sge| sge.length).sum() } else { 0 };
-        let mut to = None;
-        if let Some(kept) = plan.kept.take() {
-            if let Kept::Address(address) = &kept {
-                to = Some(address.clone());
-            }
-            slot.kept = Some(kept);
-        }
-        let wr_id = self.sends.publish();
-        let data = plan.inline.as_deref().map_or(DataRef::Sges(&plan.segments), DataRef::Inline);
-        let (op, ud, remote_srqn) = (plan.op, None, 0);
-        let request = SendRequest { wr_id, op, data, signaled, solicited, fence, ud, remote_srqn };
-        // Behind a refused request nothing is posted: the completion of a later one would retire it as if it had been carried out.
-        self.refused = self.refused || !self.inner().post(request, to.as_deref(), plan.region);
+    fn next_send(&mut self) -> SendSlot<'_> {
+        let Self { sends, inner: Some(qp), quiet, refused, .. } = self else {
+            unreachable!("the caller has looked")
+        };
+        let depth = sends.depth;
+        let (entry, queue) = sends.next();
+        SendSlot { entry, queue, depth, qp, quiet, refused }
     }
 
     /// Why a request can't be posted.
@@ -529,11 +509,65 @@ impl Drop for Core {
     }
 }
 
-/// The memory for the result of an atomic, which names no other.
-#[inline(always)]
-fn hold_result(result: Option<Buffer>, held: &mut Held) {
-    if let Some(result) = result {
-        result.hold_for_writing(held);
+/// The slot of a receive that is being posted.
+struct Receive<'c> {
+    entry: Slot<'c>,
+    queue: &'c Queue,
+    qp: &'c RawQp,
+    qkey: &'c Arc<AtomicU32>,
+    refused: &'c mut bool,
+}
+
+impl Receive<'_> {
+    /// Posts the receive, whose memory is in the slot.
+    #[inline(always)]
+    fn post(self, tag: u64, segments: &Segments) {
+        let Self { mut entry, queue, qp, refused, .. } = self;
+        (entry.tag, entry.what, entry.len) = (tag, Operated::Received, 0);
+        *refused |= !qp.receive(queue.wr_id(entry.publish()), segments);
+    }
+}
+
+/// The slot of a request that is being posted.
+struct SendSlot<'c> {
+    entry: Slot<'c>,
+    queue: &'c Queue,
+    /// Of the queue.
+    depth: u32,
+    qp: &'c RawQp,
+    quiet: &'c mut u32,
+    refused: &'c mut bool,
+}
+
+impl SendSlot<'_> {
+    /// Posts the request, whose memory is in the slot, but for the inline data.
+    #[inline(always)]
+    fn post(self, tag: u64, plan: Plan, needs: Needs, segments: &Segments, inline: Option<&Inline>) {
+        let Self { entry: mut slot, queue, depth, qp, quiet: before, refused } = self;
+        let Plan { op, flags: Flags { quiet, fence, solicited }, what, region } = plan;
+        let Needs { result, kept } = needs;
+        let entry = &mut **slot;
+        // A queue of quiet requests alone would never drain.
+        let signaled = !quiet || *before + 1 >= depth.div_ceil(2);
+        *before = if signaled { 0 } else { *before + 1 };
+        if let Some(result) = result {
+            result.hold_for_writing(&mut entry.held);
+        }
+        (entry.tag, entry.what) = (tag, what);
+        let is_read = what == Operated::Read;
+        entry.len = if is_read { segments.iter().map(|sge| sge.length).sum() } else { 0 };
+        let mut to = None;
+        if let Some(kept) = kept {
+            if let Kept::Address(address) = &kept {
+                to = Some(address.clone());
+            }
+            entry.kept = Some(kept);
+        }
+        let wr_id = queue.wr_id(slot.publish());
+        let data = inline.and_then(Payload::inline).map_or(DataRef::Sges(segments), DataRef::Inline);
+        let request = RawRequest { wr_id, op, data, signaled, solicited, fence, region };
+        // Behind a refused request nothing is posted: the completion of a later one would retire it as if it had been carried out.
+        *refused = *refused || !qp.post(request, to.as_deref());
     }
 }
 

@@ -7,7 +7,7 @@ use crate::verbs::loans::{Loan, RawLoan};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use ferroce_buffers::rights::Right;
 use ferroce_buffers::{
-    Buffer, Ended, Error, Fault, Held, Parked, ParkedGuard, Part, Parts, Reset, Result, Rights, Stamp,
+    Buffer, Ended, Error, Fault, Held, Parked, ParkedGuard, Part, Parts, Polled, Reset, Result, Rights, Stamp,
 };
 use ferroce_types::WcOpcode;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ pub(crate) struct CqCore {
     /// Requests that have ended while a scope waited for its own.
     kept: VecDeque<ParkedGuard<Done>>,
     /// Completions that were taken from the adapter together.
-    entries: Vec<Ended>,
+    polled: Polled,
     /// The first of them that isn't reported: its quiet predecessors may be.
     next: usize,
     /// The queue that was found last.
@@ -67,8 +67,8 @@ impl CqCore {
     }
 
     fn with(inner: RawCq, shared: Arc<Shared>) -> Self {
-        let (kept, entries) = (VecDeque::new(), Vec::new());
-        Self { inner, shared, kept, entries, next: 0, found: None, done: Parked::default() }
+        let (kept, polled, done) = (VecDeque::new(), Polled::default(), Parked::default());
+        Self { inner, shared, kept, polled, next: 0, found: None, done }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -80,7 +80,7 @@ impl CqCore {
     }
 
     fn poll(&mut self) -> Result<()> {
-        if self.next < self.entries.len() || !self.kept.is_empty() {
+        if self.next < self.polled.len() || !self.kept.is_empty() {
             return Ok(());
         }
         self.take_entries()
@@ -89,20 +89,20 @@ impl CqCore {
     /// Takes completions from the adapter. Those that were taken before are reported, also those before an error.
     #[inline]
     fn take_entries(&mut self) -> Result<()> {
-        self.entries.clear();
+        self.polled.clear();
         self.next = 0;
-        let polled = self.inner.poll(&mut self.entries);
+        let result = self.inner.poll(&mut self.polled);
         self.note_returned();
-        polled
+        result
     }
 
     /// As [`CqCore::take_entries`], and waits for a completion. False: the limit was reached.
     fn await_entries(&mut self, limit: Option<Duration>) -> Result<bool> {
-        self.entries.clear();
+        self.polled.clear();
         self.next = 0;
-        let mut waited = self.inner.wait(&mut self.entries, limit);
-        if matches!(waited, Ok(true)) && self.entries.is_empty() {
-            waited = self.inner.poll(&mut self.entries).map(|()| true);
+        let mut waited = self.inner.wait(&mut self.polled, limit);
+        if matches!(waited, Ok(true)) && self.polled.is_empty() {
+            waited = self.inner.poll(&mut self.polled).map(|()| true);
         }
         self.note_returned();
         waited
@@ -112,9 +112,17 @@ impl CqCore {
     /// queue pair, and the receive has retired, so that the key is another loan's.
     #[inline]
     fn note_returned(&self) {
-        for ended in &self.entries {
+        if self.polled.is_unusual() {
+            self.note_each_returned();
+        }
+    }
+
+    #[inline(never)]
+    fn note_each_returned(&self) {
+        for place in 0..self.polled.len() {
+            let Some(ended) = self.polled.get(place) else { continue };
             let Some(key) = ended.completion.invalidated_rkey() else { continue };
-            if ended.fault.is_some() {
+            if self.polled.fault(place).is_some() {
                 continue;
             }
             let queue = self.shared.find(number_of(ended));
@@ -143,7 +151,7 @@ impl CqCore {
 
     /// As [`CqCore::is_ready`], without those that were kept.
     fn is_outstanding(&mut self) -> bool {
-        while let Some(ended) = self.entries.get(self.next) {
+        while let Some(ended) = self.polled.get(self.next) {
             let queue = find(&mut self.found, &self.shared, number_of(ended));
             if queue.is_some_and(|queue| queue.is_outstanding(ended.completion.wr_id as u32)) {
                 return true;
@@ -164,14 +172,12 @@ impl CqCore {
     }
 
     fn next(&mut self, limit: Option<Duration>) -> Result<Option<ParkedGuard<Done>>> {
-        loop {
-            if !self.wait(limit)? {
-                return Ok(None);
-            }
+        while self.wait(limit)? {
             if let Some(done) = self.retire() {
                 return Ok(Some(done));
             }
         }
+        Ok(None)
     }
 
     /// Waits for a completion, and keeps what has ended for [`CqCore::retire`], but for requests on borrowed memory.
@@ -199,18 +205,19 @@ impl CqCore {
     /// (rules S4, S11).
     #[inline]
     fn retire_taken(&mut self) -> Option<ParkedGuard<Done>> {
-        while let Some(ended) = self.entries.get(self.next) {
+        while let Some(ended) = self.polled.get(self.next) {
             let Some(queue) = find(&mut self.found, &self.shared, number_of(ended)) else {
                 self.next += 1;
                 continue;
             };
             let mut done = self.done.lend();
             let retired = queue.retire(ended.completion.wr_id as u32, &mut done.entry);
+            let fault = self.polled.fault(self.next);
             if retired != Some(false) {
                 self.next += 1;
             }
             // A scope's request has no completion. There may be more behind it.
-            if retired.is_some_and(|last| done.set(ended, last)) {
+            if retired.is_some_and(|last| done.set(ended, fault.filter(|_| last))) {
                 return Some(done);
             }
         }
@@ -376,12 +383,12 @@ struct Done {
 }
 
 impl Done {
-    /// Completes what the entry has, which was retired. `last` is false for a quiet request, which ended before the one that the
-    /// completion is of. False for a request of a scope, which gets no completion.
+    /// Completes what the entry has, which was retired. `fault` is the request's own: a quiet one that ended before the one that the
+    /// completion is of has none. False for a request of a scope, which gets no completion.
     #[inline]
-    fn set(&mut self, ended: &Ended, last: bool) -> bool {
+    fn set(&mut self, ended: &Ended, fault: Option<&Fault>) -> bool {
         (self.completion, self.stamp) = (ended.completion, ended.stamp);
-        if last && let Some(fault) = &ended.fault {
+        if let Some(fault) = fault {
             self.fault = Some(fault.clone());
         }
         self.written = match self.entry.what {
@@ -517,7 +524,9 @@ impl Reset for Done {
             self.release_kept();
         }
         self.entry.held.clear();
-        self.fault = None;
+        if self.fault.is_some() {
+            self.fault = None;
+        }
     }
 }
 

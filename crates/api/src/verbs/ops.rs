@@ -5,7 +5,7 @@ use crate::verbs::cq::Operated;
 use crate::verbs::{Datagram, Reliable, Transport, Unreliable};
 use ferroce_buffers::rights::{Atomics, Reads, Right, Writes};
 use ferroce_buffers::{
-    Buffer, Error, Held, Kind, Lendable as _, Payload, PayloadMut, Remote, Rights, Segments,
+    Buffer, Error, Held, Inline, Kind, Lendable as _, Payload, PayloadMut, Remote, Rights, Segments,
 };
 use ferroce_proto::SendOp;
 use ferroce_types::{Access, BindMw, Sge};
@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 pub trait Operation<T: Transport>: Request + std::marker::Send + 'static {}
 
 pub(crate) mod sealed {
-    use super::{Address, Error, Held, Operated, Segments, SendOp};
+    use super::{Address, Error, Held, Inline, Operated, Segments, SendOp};
 
     /// Flags of a request.
     #[derive(Clone, Copy, Debug, Default)]
@@ -47,8 +47,8 @@ pub(crate) mod sealed {
         fn describe(&self) -> Described<'_>;
         /// The memory that the request names.
         fn segments(&self, into: &mut Segments);
-        /// Lends the memory to the adapter.
-        fn hold(self, into: &mut Held);
+        /// Lends the memory to the adapter, and returns the inline data.
+        fn hold(self, into: &mut Held) -> Option<Inline>;
     }
 }
 
@@ -181,8 +181,8 @@ impl<P: Payload> Request for Send<P> {
     }
 
     #[inline]
-    fn hold(self, into: &mut Held) {
-        self.payload.hold(into);
+    fn hold(self, into: &mut Held) -> Option<Inline> {
+        self.payload.hold(into)
     }
 }
 
@@ -226,8 +226,8 @@ impl<P: Payload> Request for SendTo<P> {
         self.payload.segments(into);
     }
 
-    fn hold(self, into: &mut Held) {
-        self.payload.hold(into);
+    fn hold(self, into: &mut Held) -> Option<Inline> {
+        self.payload.hold(into)
     }
 }
 
@@ -289,8 +289,8 @@ impl<P: Payload> Request for Write<P> {
     }
 
     #[inline]
-    fn hold(self, into: &mut Held) {
-        self.payload.hold(into);
+    fn hold(self, into: &mut Held) -> Option<Inline> {
+        self.payload.hold(into)
     }
 }
 
@@ -344,8 +344,9 @@ impl<P: PayloadMut> Request for Read<P> {
     }
 
     #[inline]
-    fn hold(self, into: &mut Held) {
+    fn hold(self, into: &mut Held) -> Option<Inline> {
         self.into.hold_for_writing(into);
+        None
     }
 }
 
@@ -409,7 +410,9 @@ impl Request for FetchAdd {
     fn segments(&self, _: &mut Segments) {}
 
     #[inline]
-    fn hold(self, _: &mut Held) {}
+    fn hold(self, _: &mut Held) -> Option<Inline> {
+        None
+    }
 }
 
 impl Operation<Reliable> for FetchAdd {}
@@ -426,7 +429,9 @@ impl Request for CompareSwap {
     fn segments(&self, _: &mut Segments) {}
 
     #[inline]
-    fn hold(self, _: &mut Held) {}
+    fn hold(self, _: &mut Held) -> Option<Inline> {
+        None
+    }
 }
 
 impl Operation<Reliable> for CompareSwap {}
@@ -484,8 +489,9 @@ impl<A: Right> Request for Lend<A> {
 
     fn segments(&self, _: &mut Segments) {}
 
-    fn hold(self, into: &mut Held) {
+    fn hold(self, into: &mut Held) -> Option<Inline> {
         self.buffer.hold_for_peers(into);
+        None
     }
 }
 

@@ -211,13 +211,13 @@ impl<T: Transport> Qp<T> {
     /// Requests that can be posted before completions are polled.
     #[must_use]
     pub fn room(&self) -> u32 {
-        self.core.room().0
+        self.core.room()
     }
 
     /// Receives that can be posted before completions are polled: to this queue pair, or to the shared receive queue that it uses.
     #[must_use]
     pub fn recv_room(&self) -> u32 {
-        self.core.room().1
+        self.core.recv_room()
     }
 
     /// Fails the queue pair: all outstanding requests and receives complete as [flushed](crate::Status::Flushed), and their

@@ -146,7 +146,7 @@ impl<'env> Scope<'_, 'env> {
         what: Operated,
         (segments, held): (Segments, Held),
     ) -> Result<()> {
-        while ends.core.room().0 == 0 && ends.scoped.counts().outstanding > 0 {
+        while ends.core.room() == 0 && ends.scoped.counts().outstanding > 0 {
             ends.core.check("post")?;
             ends.cq.keep_completions()?;
         }

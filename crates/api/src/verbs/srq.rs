@@ -107,7 +107,7 @@ impl Srq {
             pushed.unwrap_or_else(|_| unreachable!("there is room"))
         };
         // An adapter that refuses keeps the memory in its slot until the queue is destroyed.
-        let _ = self.raw().receive(queue.wr_id(slot), segments.into_list());
+        let _ = self.raw().receive(queue.wr_id(slot), &segments);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ fn the_adapter_touches_a_buffer_only_while_a_slot_owns_it() {
     let tap = adapter.tap(0).unwrap();
     let mut bytes = [0; 4];
     assert_eq!(tap.read(0, &mut bytes), Err(NotLent));
-    let read = held(|slot| buffer.hold(slot));
+    let read = held(|slot| drop(buffer.hold(slot)));
     tap.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"sent");
     assert_eq!(tap.write(0, b"late"), Err(NotLent));
@@ -61,7 +61,8 @@ fn a_frozen_buffer_is_lent_to_several_requests() {
     let mut buffer = adapter.alloc(64);
     buffer.fill(b"0123456789");
     let frozen = buffer.freeze();
-    let (one, other) = (held(|slot| frozen.slice(..5).hold(slot)), held(|slot| frozen.slice(5..).hold(slot)));
+    let (one, other) =
+        (held(|slot| drop(frozen.slice(..5).hold(slot))), held(|slot| drop(frozen.slice(5..).hold(slot))));
     drop(one.settle(None));
     let mut bytes = [0; 5];
     adapter.tap(0).unwrap().read(5, &mut bytes).unwrap();

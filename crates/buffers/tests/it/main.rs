@@ -4,4 +4,5 @@ mod adapter;
 mod loans;
 mod memory;
 mod parked;
+mod polled;
 mod slots;

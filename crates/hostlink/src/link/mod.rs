@@ -448,6 +448,7 @@ impl Link {
 
     /// Wakes the peer if it sleeps: something was left for it. Not this process: the thread that has left something sees to it
     /// ([`Link::has_unclaimed`]).
+    #[inline]
     pub fn ring_bell(&self) {
         if !self.is_to_itself() && self.remote.get().is_some_and(|remote| remote.directory.bell().is_wanted())
         {

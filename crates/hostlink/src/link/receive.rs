@@ -131,6 +131,7 @@ impl Link {
     /// Takes packets, `limit` at most and no more than a ring holds, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
     /// Returns whether there was any, and `None` if another thread is receiving:
     /// [`Links::next_with_work`](crate::Links::next_with_work) shows whether it is worth the lock.
+    #[inline]
     pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> Option<bool> {
         if !self.answered.load(Ordering::Acquire) {
             return None;
@@ -402,6 +403,7 @@ impl Link {
     }
 
     /// Whether [`Link::receive`] has something to do.
+    #[inline]
     pub fn has_records(&self) -> bool {
         !self.is_dead()
             && self.answered.load(Ordering::Acquire)

@@ -207,6 +207,7 @@ impl Link {
     }
 
     /// A QP waits for room, and there is some.
+    #[inline]
     pub fn has_room_for_blocked(&self) -> bool {
         self.has_blocked.load(Ordering::SeqCst)
             && self.tx.lock().producer.has_room(self.tx_lines()) != Ok(false)

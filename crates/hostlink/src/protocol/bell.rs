@@ -54,6 +54,7 @@ impl Bell {
     }
 
     /// For a process that has published a record: whether this process must be woken.
+    #[inline]
     pub fn is_wanted(&self) -> bool {
         // SYNC: pairs with `Bell::background_sleeps` and `Bell::waiter_sleeps` (store buffering): either the sleeper sees the record, or this
         // thread sees the bit.

@@ -78,6 +78,7 @@ impl RingWords {
     pub(crate) const GRAIN: usize = 64;
 
     /// Whether a published record hasn't been consumed.
+    #[inline]
     pub(crate) fn has_records(&self) -> bool {
         self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
     }
@@ -208,6 +209,7 @@ impl Producer {
     }
 
     /// Gives the record (and the padding before it) to the consumer, and returns the position of its end.
+    #[inline]
     pub(crate) fn publish(&mut self, lines: &RingWords, place: RecordSpace) -> u64 {
         self.tail = place.tail;
         lines.producer.tail.store(place.tail, Ordering::Release);
@@ -304,6 +306,7 @@ impl Consumer {
 
     /// Returns `len` bytes to the producer: the record at the front has been consumed. True if the producer waits for room and must be
     /// woken.
+    #[inline]
     pub(crate) fn release(&mut self, lines: &RingWords, len: usize) -> bool {
         self.head += (len as u64).min(self.tail - self.head);
         lines.consumer.head.store(self.head, Ordering::Release);

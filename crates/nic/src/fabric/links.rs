@@ -114,6 +114,7 @@ impl Receive for Dispatch<'_, '_> {
         self.adapter.dispatch_compact(run, self.poller.as_deref_mut());
     }
 
+    #[inline]
     fn wants_single(&self) -> bool {
         self.poller.as_ref().is_some_and(|poller| poller.has_room())
     }

@@ -24,6 +24,7 @@ impl Drop for EndsOnPanic<'_> {
 }
 
 impl Qp {
+    #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }

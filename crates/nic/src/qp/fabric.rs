@@ -94,6 +94,7 @@ impl Qp {
         })
     }
 
+    #[inline]
     pub(super) fn peer_uses_shm(&self) -> bool {
         self.peer_uses_shm.load(Ordering::Relaxed)
     }

@@ -262,6 +262,7 @@ impl Qp {
     }
 
     /// Belongs to a process from before a fork: its peers talk to the parent.
+    #[inline]
     fn is_inherited(&self) -> bool {
         self.generation != ferroce_os::fork::generation()
     }

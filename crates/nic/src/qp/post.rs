@@ -311,6 +311,7 @@ impl Qp {
     ///
     /// # Errors
     /// [`Error::Invalid`] in RESET, with an SRQ, or for too many elements; [`Error::NoMemory`] when the queue is full.
+    #[inline]
     pub fn post_recv(self: &Arc<Self>, wqe: RecvWqe) -> Result<()> {
         if self.service == Service::Xrc {
             return invalid!("an XRC queue pair has no receive queue: post to a shared one of its domain");

@@ -81,6 +81,7 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The key whose destructor gives a thread's place back, plus one; 0: not made yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
+#[inline]
 fn gate() -> &'static AtomicU32 {
     // SAFETY: a static, or a page that is never unmapped.
     unsafe { &*GATE.load(Ordering::Relaxed) }

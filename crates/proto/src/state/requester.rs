@@ -247,11 +247,13 @@ impl Requester {
     }
 
     /// The peer misses packets that haven't left again.
+    #[inline]
     pub(crate) fn has_missing(&self) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| recovery.is_due())
     }
 
     /// Work requests before `head` are gone.
+    #[inline]
     pub(crate) fn forget_before(&mut self, head: u64) {
         self.started = self.started.max(head);
         if self.cursor < head {
@@ -349,6 +351,7 @@ impl Requester {
     }
 
     /// The acknowledged part of the queue has grown by so many bytes that were in flight: `una` has been moved by the caller.
+    #[inline]
     pub(crate) fn progress(&mut self, now: Instant, bytes: u64, params: &QpParams) {
         self.answered = true;
         self.retries = params.retry_cnt;

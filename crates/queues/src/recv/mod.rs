@@ -52,18 +52,22 @@ impl RecvQueue {
     ///
     /// # Errors
     /// [`Error::Invalid`] for too many elements, [`Error::NoMemory`] when the queue is full.
+    #[inline]
     pub fn push(&mut self, wqe: RecvWqe) -> Result<()> {
-        if wqe.sges.len() > self.max_sge as usize {
-            return invalid!("{} scatter elements, the queue takes {}", wqe.sges.len(), self.max_sge);
-        }
-        if self.wqes.len() >= self.max_wr as usize {
-            return Err(Error::NoMemory(format!(
-                "the receive queue of {} work requests is full",
-                self.max_wr
-            )));
+        if wqe.sges.len() > self.max_sge as usize || self.wqes.len() >= self.max_wr as usize {
+            return Err(self.refusal(wqe.sges.len()));
         }
         self.wqes.push_back(wqe);
         Ok(())
+    }
+
+    /// Why it doesn't take a work request of so many elements.
+    #[cold]
+    fn refusal(&self, sges: usize) -> Error {
+        if sges > self.max_sge as usize {
+            return Error::Invalid(format!("{sges} scatter elements, the queue takes {}", self.max_sge));
+        }
+        Error::NoMemory(format!("the receive queue of {} work requests is full", self.max_wr))
     }
 
     /// Takes the next work request.
