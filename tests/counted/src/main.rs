@@ -1,8 +1,11 @@
-//! `counted [-2] native|system BATCHES ROUNDS`: does each operation of `ferroce::verbs` in batches of rounds, for callgrind to count
-//! what they take. It is `tests/c/bench/counted.c` in Rust, with the same log, the same turns and the same clock that stands still,
+//! `counted [-2] native|system|session BATCHES ROUNDS`: does each operation of `ferroce::verbs`, or of `ferroce::session` without a
+//! runtime, in batches of rounds, for callgrind to count what they take. It is `tests/c/bench/counted.c` in Rust, with the same log, the same turns and the same clock that stands still,
 //! which that file describes.
 
-use ferroce::verbs::{Cq, Device, Domain, Endpoint, FetchAdd, Qp, Read, Reliable, Send, Write};
+use ferroce::session::{Connection, Driver, Op, Outcome};
+use ferroce::verbs::{
+    Cq, Device, Domain, Endpoint, FetchAdd, Operation, Qp, Read, Reliable, Send, Setup, Write,
+};
 use ferroce::{Buffer, Exposed, Remote, rights};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,6 +13,7 @@ use std::error::Error;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -103,14 +107,33 @@ fn log(line: &str) {
 
 /// A side of the connection.
 struct Side {
+    layer: Layer,
     _domain: Domain,
-    cq: Cq,
-    qp: Qp<Reliable>,
     /// Memory that isn't posted.
     buffers: Vec<Buffer>,
     remote: Remote<rights::All>,
     _exposed: Exposed<rights::All>,
     counted: bool,
+}
+
+/// What carries out the operations.
+enum Layer {
+    Verbs(Cq, Qp<Reliable>),
+    Session(Connection, Option<Posted>),
+}
+
+/// The outstanding request of a session.
+enum Posted {
+    Send(Op<Send<Buffer>>),
+    Write(Op<Write<Buffer>>),
+    Read(Op<Read<Buffer>>),
+    Atomic(Op<FetchAdd>),
+}
+
+/// The queue of the completions.
+enum Queue {
+    Verbs(Cq),
+    Session(Driver),
 }
 
 /// The value of a call, which is counted.
@@ -131,8 +154,8 @@ fn counted<T>(is_counted: bool, call: impl FnOnce() -> T) -> T {
 /// What a side consists of, before it is connected.
 struct Apart {
     domain: Domain,
-    cq: Cq,
-    setup: ferroce::verbs::Setup<Reliable>,
+    queue: Queue,
+    setup: Setup<Reliable>,
     exposed: Exposed<rights::All>,
 }
 
@@ -140,12 +163,32 @@ struct Apart {
 type Address = [u8; 64 + 24];
 
 impl Apart {
-    fn new(device: &Device) -> Result<Self> {
+    fn new(device: &Device, is_session: bool) -> Result<Self> {
         let domain = device.open()?;
-        let cq = domain.cq(16)?;
-        let setup = domain.rc(&cq).send_depth(8).recv_depth(8).build()?;
+        let queue =
+            if is_session { Queue::Session(Driver::manual(&domain)?) } else { Queue::Verbs(domain.cq(16)?) };
+        let builder = match &queue {
+            Queue::Verbs(cq) => domain.rc(cq),
+            Queue::Session(driver) => driver.rc(),
+        };
+        let setup = builder.send_depth(8).recv_depth(8).build()?;
         let exposed = domain.alloc(4096)?.expose(rights::All).map_err(|failed| failed.error)?;
-        Ok(Self { domain, cq, setup, exposed })
+        Ok(Self { domain, queue, setup, exposed })
+    }
+
+    /// Makes progress until this side has surely answered the other.
+    fn attend(&mut self) -> Result<()> {
+        const TIME: Duration = Duration::from_millis(50);
+        match &mut self.queue {
+            Queue::Verbs(cq) => drop(cq.wait(Some(TIME))?),
+            Queue::Session(driver) => {
+                let since = Instant::now();
+                while since.elapsed() < TIME {
+                    driver.turn();
+                }
+            }
+        }
+        Ok(())
     }
 
     fn address(&self) -> Address {
@@ -156,12 +199,19 @@ impl Apart {
     }
 
     fn join(self, theirs: Address) -> Result<Side> {
-        let Self { domain, cq, setup, exposed } = self;
+        let Self { domain, queue, setup, exposed } = self;
         let buffers = (0..4).map(|_| domain.alloc(SIZE)).collect::<ferroce::Result<Vec<_>>>()?;
         let endpoint = Endpoint::from_bytes(theirs[..64].try_into()?)?;
         let remote = Remote::from_bytes(theirs[64..].try_into()?)?;
-        let qp = setup.connect(&endpoint).map_err(|failed| failed.error)?;
-        Ok(Side { _domain: domain, cq, qp, buffers, remote, _exposed: exposed, counted: false })
+        let layer = match queue {
+            Queue::Verbs(cq) => Layer::Verbs(cq, setup.connect(&endpoint).map_err(|failed| failed.error)?),
+            Queue::Session(driver) => {
+                let pool = domain.pool(8, SIZE)?;
+                let joined = driver.run(driver.join(setup, &pool, async |_| Ok(endpoint)))?;
+                Layer::Session(joined, None)
+            }
+        };
+        Ok(Side { layer, _domain: domain, buffers, remote, _exposed: exposed, counted: false })
     }
 }
 
@@ -176,12 +226,6 @@ enum Part {
 const PARTS: [Part; 4] = [Part::Round, Part::Receive, Part::Poll, Part::Dump];
 
 impl Side {
-    fn buffer(&mut self) -> Buffer {
-        let mut buffer = self.buffers.pop().expect("few requests are outstanding");
-        buffer.set_len(SIZE);
-        buffer
-    }
-
     /// Does a part; `number` is whether a round is counted, or which operation has been.
     fn part(&mut self, part: Part, number: u8) -> Result<bool> {
         match part {
@@ -196,8 +240,12 @@ impl Side {
                 self.counted = number != 0;
             }
             Part::Receive => {
-                let (buffer, is_counted) = (self.buffer(), self.counted);
-                counted(is_counted, || self.qp.recv(1, buffer)).map_err(|failed| failed.error)?;
+                let is_counted = self.counted;
+                // A connection posts its receives itself.
+                if let Layer::Verbs(_, qp) = &mut self.layer {
+                    let buffer = spare(&mut self.buffers);
+                    counted(is_counted, || qp.recv(1, buffer)).map_err(|failed| failed.error)?;
+                }
             }
             Part::Poll => return self.poll_once(),
             Part::Dump => {
@@ -213,35 +261,85 @@ impl Side {
     /// Whether there was a completion.
     fn poll_once(&mut self) -> Result<bool> {
         let buffers = &mut self.buffers;
-        counted(self.counted, || -> Result<bool> {
-            let mut completions = self.cq.poll()?;
-            let Some(mut completion) = completions.next() else { return Ok(false) };
-            if let Some(buffer) = completion.buffer()? {
-                buffers.push(buffer);
-            }
-            Ok(true)
-        })
+        match &mut self.layer {
+            Layer::Verbs(cq, _) => counted(self.counted, || -> Result<bool> {
+                let mut completions = cq.poll()?;
+                let Some(mut completion) = completions.next() else { return Ok(false) };
+                if let Some(buffer) = completion.buffer()? {
+                    buffers.push(buffer);
+                }
+                Ok(true)
+            }),
+            Layer::Session(connection, posted) => counted(self.counted, || -> Result<bool> {
+                connection.driver().turn();
+                let before = posted.take();
+                Ok(match before {
+                    None => connection.try_recv()?.is_some(),
+                    Some(Posted::Send(op)) => ended(op, Posted::Send, posted, |it| buffers.push(it)),
+                    Some(Posted::Write(op)) => ended(op, Posted::Write, posted, |it| buffers.push(it)),
+                    Some(Posted::Read(op)) => ended(op, Posted::Read, posted, |it| buffers.push(it)),
+                    Some(Posted::Atomic(op)) => ended(op, Posted::Atomic, posted, |_| ()),
+                })
+            }),
+        }
     }
 
     fn post(&mut self, operation: &str) -> Result<()> {
-        let (is_counted, remote) = (self.counted, self.remote.slice(SIZE..2 * SIZE));
+        let remote = self.remote.slice(SIZE..2 * SIZE);
         if operation == "atomic" {
-            let posted = counted(is_counted, || self.qp.post(2, FetchAdd::new(remote, 1)));
-            return posted.map_err(|failed| failed.error.into());
+            return self.carry_out(FetchAdd::new(remote, 1), Posted::Atomic);
         }
-        let buffer = self.buffer();
-        let posted = match operation {
-            "send" => {
-                counted(is_counted, || self.qp.post(2, Send::new(buffer)).map_err(|failed| failed.error))
+        let buffer = spare(&mut self.buffers);
+        match operation {
+            "send" => self.carry_out(Send::new(buffer), Posted::Send),
+            "write" => self.carry_out(Write::new(buffer, remote), Posted::Write),
+            _ => self.carry_out(Read::new(buffer, remote), Posted::Read),
+        }
+    }
+
+    fn carry_out<O: Outcome + Operation<Reliable>>(
+        &mut self,
+        operation: O,
+        as_posted: impl FnOnce(Op<O>) -> Posted,
+    ) -> Result<()> {
+        match &mut self.layer {
+            Layer::Verbs(_, qp) => {
+                counted(self.counted, || qp.post(2, operation).map_err(|failed| failed.error))?;
             }
-            "write" => counted(is_counted, || {
-                self.qp.post(2, Write::new(buffer, remote)).map_err(|failed| failed.error)
-            }),
-            _ => counted(is_counted, || {
-                self.qp.post(2, Read::new(buffer, remote)).map_err(|failed| failed.error)
-            }),
-        };
-        Ok(posted?)
+            Layer::Session(connection, posted) => {
+                let op =
+                    counted(self.counted, || connection.try_post(operation).map_err(|failed| failed.error))?;
+                *posted = Some(as_posted(op));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Memory for a request.
+fn spare(buffers: &mut Vec<Buffer>) -> Buffer {
+    let mut buffer = buffers.pop().expect("few requests are outstanding");
+    buffer.set_len(SIZE);
+    buffer
+}
+
+/// Whether a request of a session has ended, with success.
+fn ended<O: Outcome>(
+    op: Op<O>,
+    as_posted: impl FnOnce(Op<O>) -> Posted,
+    posted: &mut Option<Posted>,
+    take: impl FnOnce(O::Done),
+) -> bool {
+    match op.try_done() {
+        Ok(Ok(done)) => {
+            take(done);
+            true
+        }
+        Ok(Err(_)) => panic!("a request has failed"),
+        Err(op) => {
+            *posted = Some(as_posted(op));
+            false
+        }
     }
 }
 
@@ -320,10 +418,11 @@ fn main() -> Result<()> {
     let two = words.next_if(|word| word == "-2").is_some();
     let words: Vec<String> = words.collect();
     let [backend, batches, rounds] = &words[..] else {
-        return Err("usage: counted [-2] native|system BATCHES ROUNDS".into());
+        return Err("usage: counted [-2] native|system|session BATCHES ROUNDS".into());
     };
     let (batches, rounds): (u32, u32) = (batches.parse()?, rounds.parse()?);
-    let device = || if backend == "native" { Device::native() } else { Device::system() };
+    let device = || if backend == "system" { Device::system() } else { Device::native() };
+    let is_session = backend == "session";
     // SAFETY: only the time limit of this process changes.
     unsafe { libc::alarm(PATIENCE_SECONDS) };
     let (mut first, mut second, child) = if two {
@@ -334,18 +433,17 @@ fn main() -> Result<()> {
         unsafe { libc::alarm(PATIENCE_SECONDS) };
         if child == 0 {
             drop(mine);
-            let mut side = Apart::new(&device()?)?;
+            let mut side = Apart::new(&device()?, is_session)?;
             let address = side.address();
             let theirs = meet(&mut of_child, address)?;
             meet(&mut of_child, address)?;
-            // Polls until it has surely answered the other.
-            side.cq.wait(Some(std::time::Duration::from_millis(50)))?;
+            side.attend()?;
             let side = side.join(theirs)?;
             meet(&mut of_child, address)?;
             return serve(side, of_child);
         }
         drop(of_child);
-        let side = Apart::new(&device()?)?;
+        let side = Apart::new(&device()?, is_session)?;
         let address = side.address();
         let theirs = meet(&mut mine, address)?;
         // One after the other, so that each run makes the link from the same side.
@@ -355,7 +453,7 @@ fn main() -> Result<()> {
         (side, Second::There(mine), Some(child))
     } else {
         let device = device()?;
-        let (a, b) = (Apart::new(&device)?, Apart::new(&device)?);
+        let (a, b) = (Apart::new(&device, is_session)?, Apart::new(&device, is_session)?);
         let (of_a, of_b) = (a.address(), b.address());
         (a.join(of_b)?, Second::Here(Box::new(b.join(of_a)?)), None)
     };
