@@ -3,7 +3,7 @@
 //! Nothing of a kept packet counts before its turn: no memory, no receive, no key, no error. [`Env::keep`] decides whether the peer is one that
 //! understands the report of what is kept, and how much memory that may take.
 
-use crate::state::{GapReport, KEPT_RANGE, PsnSet};
+use crate::state::{GapReport, KEPT_RANGE, KeptNumbers, PsnSet};
 use crate::{Env, PayloadSource, QpProtocol, Telling};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState};
@@ -11,12 +11,21 @@ use ferroce_wire::{Headers, Service};
 
 /// So long packets are kept while the gap doesn't move: the peer, which probes twice in a second, is dead or stopped.
 const MOST_WAIT: Duration = Duration::from_secs(5);
+/// So long after its first gap a later connection of a QP keeps nothing: packets of the one before may still be on their way, and any of
+/// [`KEPT_RANGE`] PSNs would be taken for one of this connection.
+const EARLIER_CONNECTION: Duration = Duration::from_secs(1);
+
+impl KeptNumbers {
+    fn is_past_earlier_connection(&mut self, now: Instant) -> bool {
+        now >= *self.keeps_from.get_or_insert_with(|| now.after(EARLIER_CONNECTION))
+    }
+}
 
 impl<A: Clone> QpProtocol<A> {
     /// Keeps a packet beyond the expected one, if it can be. Returns whether it shows that something else is missing too.
     pub(crate) fn keep<E: Env<Address = A>>(
         &mut self,
-        number: u64,
+        (now, number): (Instant, u64),
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
@@ -30,6 +39,7 @@ impl<A: Clone> QpProtocol<A> {
             && number - resp.expected < KEPT_RANGE
             && (opcode.is_send() || opcode.is_write())
             && self.packet_len(opcode, payload).is_ok();
+        let may = may && (!self.is_reconnected || self.resp.kept.is_past_earlier_connection(now));
         let kept = &mut self.resp.kept;
         if !may || kept.numbers.contains(number) || !env.keep(number, headers, payload) {
             return false;
@@ -48,7 +58,7 @@ impl<A: Clone> QpProtocol<A> {
         (before, payload): (u64, usize),
         env: &mut E,
     ) {
-        self.execute_kept((before, payload), env);
+        self.execute_kept(now, (before, payload), env);
         let kept = &mut self.resp.kept;
         if kept.numbers.is_empty() {
             kept.expires = None;
@@ -57,7 +67,12 @@ impl<A: Clone> QpProtocol<A> {
         }
     }
 
-    fn execute_kept<E: Env<Address = A>>(&mut self, (before, payload): (u64, usize), env: &mut E) {
+    fn execute_kept<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        (before, payload): (u64, usize),
+        env: &mut E,
+    ) {
         if self.resp.expected > before {
             self.resp.kept.note_packet(payload);
         }
@@ -78,7 +93,7 @@ impl<A: Clone> QpProtocol<A> {
             };
             self.resp.kept.numbers.remove(self.resp.expected);
             is_taken = true;
-            self.take_request(&packet.headers, &E::payload_of(&packet.payload), env);
+            self.take_request(now, &packet.headers, &E::payload_of(&packet.payload), env);
         }
         if self.resp.gap.is_some() {
             return;

@@ -18,7 +18,7 @@ impl<A: Clone> QpProtocol<A> {
     ) {
         self.note_established(env);
         let before = self.resp.expected;
-        self.take_request(headers, payload, env);
+        self.take_request(now, headers, payload, env);
         if !self.resp.kept.numbers.is_empty() {
             self.take_kept(now, (before, payload.len()), env);
         }
@@ -27,6 +27,7 @@ impl<A: Clone> QpProtocol<A> {
     /// Takes a request packet, which may be one that was kept.
     pub(crate) fn take_request<E: Env<Address = A>>(
         &mut self,
+        now: Instant,
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
@@ -34,7 +35,7 @@ impl<A: Clone> QpProtocol<A> {
         let next = self.next_request();
         let number = psn::extend(next, headers.bth.psn);
         if number > next {
-            self.note_gap(number, headers, payload, env);
+            self.note_gap((now, number), headers, payload, env);
             return;
         }
         if number < next {
@@ -88,14 +89,14 @@ impl<A: Clone> QpProtocol<A> {
     /// report is also repeated when a packet shows another gap or asks for an ACK, and packets have come that are as long as both.
     fn note_gap<E: Env<Address = A>>(
         &mut self,
-        number: u64,
+        (now, number): (Instant, u64),
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
     ) {
         self.counters.out_of_order += 1;
         let ack_request = headers.bth.ack_request;
-        let shows_another = self.keep(number, headers, payload, env);
+        let shows_another = self.keep((now, number), headers, payload, env);
         let kept = &mut self.resp.kept;
         kept.note_packet(payload.len());
         let reports = (shows_another || ack_request && !kept.numbers.is_empty()) && kept.may_report();

@@ -40,6 +40,7 @@ impl<A: Clone> QpProtocol<A> {
             answers: Answers::default(),
             reason: 0,
             told_posted_after: false,
+            is_reconnected: false,
         }
     }
 
@@ -151,6 +152,7 @@ impl<A: Clone> QpProtocol<A> {
                 self.told_posted_after = false;
                 self.req = Requester::at(0, self.sq.head(), &self.params);
                 self.forget_kept(env);
+                self.is_reconnected |= !matches!(before, QpState::Reset | QpState::Init);
                 self.begin_responder(Responder::default());
             }
             QpState::Rtr if before != QpState::Rtr => {

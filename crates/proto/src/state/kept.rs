@@ -3,7 +3,7 @@
 use super::GapReport;
 use ferroce_types::Instant;
 
-/// PSNs from a missing packet on of which a responder keeps packets.
+/// How far packets are kept: so many PSNs, counted from the missing one.
 pub(crate) const KEPT_RANGE: u64 = 2048;
 const WORDS: usize = KEPT_RANGE as usize / 64;
 
@@ -70,6 +70,8 @@ pub(crate) struct KeptNumbers {
     pub(crate) expires: Option<Instant>,
     /// Some have been kept on this connection: sequence NAKs come with a report, if only that nothing is kept now.
     pub(crate) reports: bool,
+    /// A later connection of a QP keeps nothing before that time, which its first gap sets.
+    pub(crate) keeps_from: Option<Instant>,
     /// Bytes of packets beyond a gap and of those that close one, headers included, less those of the answers that they have caused: a report
     /// isn't longer, so that forged packets gain nothing.
     pub(crate) unanswered: usize,

@@ -45,4 +45,6 @@ pub struct QpProtocol<A> {
     /// Why it has failed ([`QpProtocol::reason`]).
     pub(crate) reason: u16,
     pub(crate) told_posted_after: bool,
+    /// The QP has been connected before.
+    pub(crate) is_reconnected: bool,
 }

@@ -228,6 +228,37 @@ fn kept_packets_are_forgotten_with_the_connection() {
 }
 
 #[test]
+fn a_packet_of_the_connection_before_is_not_kept_for_this_one() {
+    let mut p = pair();
+    p.a.host.fill(BASE, 20 << 10, 3);
+    p.a.post(wr(1, WRITE, BASE, 20 << 10));
+    let mut old = Vec::new();
+    p.transmit_a_into(|frames, _| old = frames.to_vec());
+    for side in [&mut p.a, &mut p.b] {
+        side.qp.set_state(QpState::Reset, &mut side.host);
+    }
+    p.up();
+    p.keep(1024);
+    p.a.post(wr(2, WRITE, BASE, 8));
+    p.run();
+    // The same PSNs again, and packets that the network has held back.
+    old[3..].iter().for_each(|frame| p.inject(true, frame));
+    assert!(p.b.host.kept.is_empty());
+    p.a.host.fill(BASE, 20 << 10, 8);
+    p.a.post(wr(3, WRITE, BASE, 20 << 10));
+    p.run();
+    assert!(p.a.host.bytes(BASE, 20 << 10) == p.b.host.bytes(THERE, 20 << 10));
+    // After a second packets are kept again.
+    p.now = p.now.after(Duration::from_secs(1));
+    let again = sent_again(&p);
+    p.a.post(wr(4, WRITE, BASE, 20 << 10));
+    lose(&mut p, vec![25]);
+    p.run();
+    assert_eq!(sent_again(&p) - again, 1);
+    assert!(p.a.send_ok());
+}
+
+#[test]
 fn what_waits_for_seconds_is_dropped_and_sent_again() {
     let mut p = pair();
     p.a.host.fill(BASE, 10 << 10, 8);
@@ -268,12 +299,9 @@ fn requests_that_miss_packets_are_flushed_when_the_qp_fails() {
 #[test]
 fn a_packet_that_never_arrives_uses_up_the_retries() {
     for timeout in [0, 10] {
-        let mut p = pair();
-        (p.a.qp.params_mut().timeout, p.a.qp.params_mut().retry_cnt) = (timeout, 2);
-        for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts] {
-            p.a.qp.set_state(state, &mut p.a.host);
-            p.b.qp.set_state(state, &mut p.b.host);
-        }
+        let a = QpParams { timeout, retry_cnt: 2, ..params(MTU) };
+        let mut p = Pair::with(Service::Rc, a, params(MTU), START);
+        p.keep(1024);
         p.a.post(wr(9, WRITE, BASE, 8));
         p.run();
         p.a.host.sends.clear();
