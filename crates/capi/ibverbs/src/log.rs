@@ -55,7 +55,7 @@ pub(crate) fn start() {
         }
         let filter = match settings::value(settings::LOG) {
             Some(filter) => filter,
-            None if runs_under_ferroce() => "ferroce_engine=error,ferroce_nic::adapter=error".into(),
+            None if runs_under_ferroce() => "ferroce_engine=error,ferroce_nic=error".into(),
             None => return,
         };
         let filter = filter.to_string_lossy();
