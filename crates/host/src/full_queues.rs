@@ -3,6 +3,7 @@
 use super::names::{self, Name};
 use super::watch;
 use std::collections::BTreeMap;
+use std::io;
 
 /// Processes that can't be asked, because their queues of connections are full. The kernel names a process only to one that is connected
 /// to it, so the process is searched for by its socket, among those that this user may inspect.
@@ -10,7 +11,8 @@ use std::collections::BTreeMap;
 pub(super) struct FullQueues(BTreeMap<u32, Vec<i32>>);
 
 impl FullQueues {
-    /// As [`watch::are_held_up`], of the processes that listen at `names`. False where one of them can't be found.
+    /// As [`watch::are_held_up`], of the processes that listen at `names`. False where one of them can't be found, or has taken connections
+    /// meanwhile: no request of this process lies in a full queue, so one that sleeps may have nothing left to do.
     pub(super) fn are_held_up(&mut self, names: &[Name], idle: &mut dyn FnMut()) -> bool {
         let listeners = names::listeners_of(names);
         let unknown: Vec<u32> =
@@ -22,11 +24,18 @@ impl FullQueues {
             .iter()
             .map(|name| self.0.get(listeners.get(&name.address().text())?).map(Vec::as_slice))
             .collect();
+        let has_room = || {
+            let is_full =
+                |name: &Name| matches!(name.connect(), Err(e) if e.kind() == io::ErrorKind::WouldBlock);
+            !names.iter().all(is_full)
+        };
+        // The search may have taken long.
         pids.is_some_and(|pids| {
-            watch::are_held_up(pids.concat(), &mut || {
-                idle();
-                false
-            })
+            !has_room()
+                && watch::are_held_up(pids.concat(), &mut || {
+                    idle();
+                    has_room()
+                })
         })
     }
 }
@@ -56,6 +65,53 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::UnixDatagram;
+
+    /// A process that sleeps, as if it had the listeners.
+    struct Sleeper(std::process::Child);
+
+    impl Sleeper {
+        fn start() -> Self {
+            let this = Self(std::process::Command::new("sleep").arg("60").spawn().unwrap());
+            let begun = std::time::Instant::now();
+            while watch::may_run(this.pid()) {
+                assert!(begun.elapsed() < std::time::Duration::from_secs(30), "it sleeps");
+                ferroce_os::sys::pause(std::time::Duration::from_millis(1));
+            }
+            this
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id().cast_signed()
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = (self.0.kill(), self.0.wait());
+        }
+    }
+
+    /// A name of a user without processes, so that nothing real is disturbed.
+    fn test_name(slot: u16) -> Name {
+        Name::listed_slot(4_000_000_000 + std::process::id() % 1000, slot)
+    }
+
+    #[test]
+    fn a_process_that_sleeps_after_it_has_emptied_its_queue_is_not_held_up() {
+        let name = test_name(8);
+        let listener = name.listen().unwrap().expect("a free name");
+        let inode = names::listeners_of(&[name])[&name.address().text()];
+        let sleeper = Sleeper::start();
+        let mut queues = FullQueues(BTreeMap::from([(inode, vec![sleeper.pid()])]));
+        let mut are_held_up = |idle: &mut dyn FnMut()| queues.are_held_up(&[name], idle);
+        let empty = || while listener.accept().is_ok() {};
+
+        while name.connect().is_ok() {}
+        assert!(are_held_up(&mut || ()));
+        assert!(!are_held_up(&mut || empty()), "while it is looked at");
+        empty();
+        assert!(!are_held_up(&mut || unreachable!("its queue has room")));
+    }
 
     #[test]
     fn a_process_is_found_by_its_socket() {
