@@ -87,7 +87,7 @@ impl Name {
     }
 
     /// As [`Name::connect`], again and again for `within` at most while the queue of connections is full: a process of any user may fill it,
-    /// so that isn't an answer of the holder. `idle` is called between two attempts.
+    /// so that isn't an answer of the holder. `idle` is called between two attempts. A `within` of zero is one attempt, however long that takes.
     pub(super) fn connect_within(
         &self,
         within: Duration,
@@ -96,7 +96,11 @@ impl Name {
         let mut patience = Patience::new(within, ROUND);
         loop {
             match self.connect() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !patience.has_ended() => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock
+                        && !within.is_zero()
+                        && !patience.has_ended() =>
+                {
                     idle();
                     sys::pause(ROUND);
                 }

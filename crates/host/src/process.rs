@@ -152,6 +152,7 @@ impl Host {
     }
 
     /// A connection to the process of this user that holds a slot, for a request that a [`RequestHandler`](crate::RequestHandler) answers.
+    /// This process answers no requests meanwhile: the caller may hold locks.
     ///
     /// # Errors
     /// ECONNREFUSED: no process holds it; EPERM: a process of another user does; EAGAIN: too many wait to ask it.
