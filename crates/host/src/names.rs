@@ -22,6 +22,8 @@ pub(super) const VERSION: u32 = 2;
 pub(super) const USABLE: std::ops::RangeInclusive<u16> = 1..=4094;
 /// More than any sane host has; a bound on what joining reads.
 const PROC_LIMIT: usize = 32 << 20;
+/// Connections that may wait at a listener; the kernel lets one more wait.
+pub(super) const BACKLOG: usize = 64;
 /// Between two attempts to connect to a name whose queue of connections is full.
 const ROUND: Duration = Duration::from_micros(100);
 
@@ -112,7 +114,7 @@ impl Name {
     /// Binds a SEQPACKET listener to the name, which takes no descriptors; `Ok(None)` when it is taken.
     pub(super) fn listen(&self) -> io::Result<Option<ExposedSocket>> {
         let Some(socket) = self.bind(libc::SOCK_SEQPACKET)? else { return Ok(None) };
-        sys::listen(socket.raw(), 64)?;
+        sys::listen(socket.raw(), BACKLOG as i32)?;
         Ok(Some(socket))
     }
 }

@@ -25,7 +25,7 @@ const MOST_SILENT: usize = 32;
 /// Connections of processes that have leave to send memory and haven't sent it, at most, likewise. All ranks of a job may start at once.
 const MOST_WITH_LEAVE: usize = 256;
 /// Connections taken from a listener before other work has its turn.
-const TURN: usize = 16;
+pub(super) const TURN: usize = 16;
 /// How long a process that has leave to send memory is waited for, where what it has sent counts: one of this user …
 const MEMORY_PATIENCE: Duration = Duration::from_millis(200);
 /// … and one of another user, who may have leave given again and again.

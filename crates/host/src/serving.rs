@@ -6,10 +6,10 @@ use super::epoll::{
 use super::exposed::ExposedSocket;
 use super::forward::{ForwardReceiver, INBOX_BURST};
 use super::handover::{self, OwnSockets};
-use super::names::USABLE;
+use super::names::{BACKLOG, USABLE};
 use super::ports;
 use super::process::Host;
-use super::services::Reception;
+use super::services::{Reception, TURN};
 use super::slots::OwnSlot;
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Datagram, HostAddr, slot_of};
@@ -74,12 +74,11 @@ impl Host {
         self.serve_all_port_requests();
     }
 
-    /// Answers what has been asked of a slot so far.
+    /// Answers what has been asked of a slot so far: also the last of as many connections as can wait.
     pub fn answer_requests_to(&self, slot: u16) {
         self.with_reception(|reception| self.services.serve_silent(reception));
-        let slot = self.slots.read().iter().find(|s| s.number == slot).map(Arc::clone);
-        if let Some(slot) = slot {
-            self.serve(&slot.listener);
+        for _ in 0..=BACKLOG / TURN {
+            self.serve_slot(slot);
         }
     }
 
