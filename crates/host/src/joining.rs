@@ -196,7 +196,8 @@ impl Host {
                     SocketSearch::Nobody if same => ENDING_PATIENCE,
                     _ => JOIN_PATIENCE,
                 };
-                if elapsed() >= patience {
+                // What the last holder has let go of is tried once more, however long other holders were waited for.
+                if elapsed() >= patience && !is_gone {
                     let holder = Holder { indistinct, is_own: same, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {

@@ -82,17 +82,17 @@ impl Adapter {
                     tracing::debug!(?address, "an address of the GID table can't be used now");
                 }
                 Err((libc::EADDRINUSE | libc::EBUSY, error)) => {
+                    let for_good = waited.is_zero() && error.errno() == libc::EADDRINUSE;
                     waited += clock::now().since(begun);
-                    refused.push((address, error));
+                    refused.push((address, error, for_good));
                 }
                 Err((_, error)) => return Err(error),
             }
         }
-        for (address, error) in refused {
+        for (address, error, for_good) in refused {
             if !usable || is_held_everywhere() {
                 return Err(error);
             }
-            let for_good = error.errno() == libc::EADDRINUSE;
             let mut left_out = self.addresses.left_out.lock();
             if let Some(known) = left_out.iter_mut().find(|known| known.address == address) {
                 // Another thread has found out meanwhile, or the holder still doesn't answer.

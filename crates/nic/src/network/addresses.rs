@@ -25,7 +25,8 @@ pub(crate) struct Local {
 #[derive(Debug)]
 pub(crate) struct LeftOut {
     pub(crate) address: HostAddr,
-    /// Its port is taken by a process that doesn't share it. Otherwise its holder hasn't answered, and is asked again.
+    /// Its port is taken by a process that doesn't share it. Otherwise its holder hasn't answered, or was waited for less because of other
+    /// holders, and is asked again.
     pub(crate) for_good: bool,
 }
 

@@ -3,20 +3,20 @@
 use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
-use ferroce_host::{Host, HostError, QueryResult, ask_all};
-use ferroce_os::sys::{self, AbstractName};
+use ferroce_host::{Host, HostError, QueryResult, RequestHandler, ask_all, frame};
+use ferroce_os::sys::{self, AbstractName, EngineFd};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, slot_of};
 use ferroce_udp::{RecvOutcome, TxBatch, receiving_socket};
 use ferroce_wire::{MIN_PACKET_LEN, Operation};
 use std::fs::{File, read_to_string};
-use std::io::{BufRead, BufReader};
-use std::net::UdpSocket;
+use std::io::{self, BufRead, BufReader};
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LO4: &str = "127.0.0.1";
@@ -277,6 +277,50 @@ fn port_that_this_user_lets_go_of_is_waited_for() {
         });
         endpoint(&Host::join().unwrap(), address(LO4)).unwrap();
         release.join().unwrap();
+    });
+}
+
+/// As at the second address of a device, whose holder was waited for at the first and ends just then.
+#[test]
+fn port_that_is_let_go_of_is_taken_also_when_no_time_is_left() {
+    /// The first time one of TCP, as if the port were taken still: no socket of UDP is listed there.
+    fn open(v6: bool) -> io::Result<EngineFd> {
+        static IS_FREE: AtomicBool = AtomicBool::new(false);
+        if IS_FREE.swap(true, Ordering::Relaxed) {
+            return receiving_socket(v6);
+        }
+        sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK)
+    }
+    in_namespace("host::port_that_is_let_go_of_is_taken_also_when_no_time_is_left", || {
+        let _taken = TcpListener::bind("127.0.0.1:4791").unwrap();
+        let joiner = Host::join().unwrap();
+        let sockets = joiner.sockets(address(LO4), open, Duration::from_secs(60));
+        assert!(sockets.unwrap().is_some());
+    });
+}
+
+#[test]
+fn all_connections_that_can_wait_are_answered_before_a_wait_for_them_begins() {
+    const KIND: u8 = 77;
+    struct Counting(AtomicUsize);
+    impl RequestHandler for Counting {
+        fn serve(&self, _: EngineFd, _: &[u8], _: Vec<EngineFd>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    in_namespace("host::all_connections_that_can_wait_are_answered_before_a_wait_for_them_begins", || {
+        let (asked, asking) = (Host::join().unwrap(), Host::join().unwrap());
+        let counting = Arc::new(Counting(AtomicUsize::new(0)));
+        asked.services().register(KIND, counting.clone());
+        let slot = asked.slots()[0];
+        let mut clients = Vec::new();
+        while let Ok(client) = asking.dial(slot) {
+            frame::send(client.raw(), &mut frame::header(KIND), &[]).unwrap();
+            clients.push(client);
+        }
+        assert!(clients.len() > 16);
+        asked.answer_requests_to(slot);
+        assert_eq!(counting.0.load(Ordering::Relaxed), clients.len());
     });
 }
 
