@@ -5,7 +5,7 @@
 //! process. The process that asks may have died before this one reads the question: its connection is kept all the same, and its end is
 //! seen in its turn. A process that can't keep the connection answers that it can't, and is asked again later, as is one that has too
 //! many waiting to be asked. Until there is an answer the end of the connection may also mean that the process had no time to be asked:
-//! it is asked once more.
+//! it is asked once more. A process of another user keeps no connection: it is tried again and again, until there is none.
 
 use super::GsiSource;
 use crate::adapter::{self, Adapter};
@@ -78,8 +78,14 @@ impl Adapter {
         Ok(())
     }
 
-    /// Has a process asked for a lifeline later.
+    /// Has a process asked for a lifeline later that keeps none for now.
     fn ask_later(&self) {
+        self.gsi.lifelines.are_missing.store(true, Ordering::Release);
+        self.look_later();
+    }
+
+    /// Has processes asked later that have no lifeline, if only to see whether they are there.
+    fn look_later(&self) {
         let later = clock::now().after(LATER);
         self.gsi.lifelines.later.fetch_min(later.0, Ordering::AcqRel);
         self.engine.wake_for(later);
@@ -89,6 +95,7 @@ impl Adapter {
     pub(super) fn ask_again(&self) -> Vec<u16> {
         let lifelines = &self.gsi.lifelines;
         lifelines.later.store(u64::MAX, Ordering::Release);
+        lifelines.are_missing.store(false, Ordering::Release);
         let missing = |lifeline: &mut Lifeline| lifeline.connection.is_none();
         let missing: Vec<Lifeline> = lifelines.all.lock().extract_if(.., missing).collect();
         let is_gone = |lifeline: &Lifeline| !self.ask_to_follow(lifeline.slot, lifeline.asked);
@@ -110,9 +117,13 @@ impl Adapter {
         let connection = match self.host.dial(slot) {
             Ok(connection) => connection,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
-            Err(_) => {
+            Err(error) => {
                 if self.keep_lifeline(Lifeline { connection: None, slot, asked }, &mut []).is_ok() {
-                    self.ask_later();
+                    match error.kind() {
+                        // Another user's process.
+                        io::ErrorKind::PermissionDenied => self.look_later(),
+                        _ => self.ask_later(),
+                    }
                 }
                 return true;
             }

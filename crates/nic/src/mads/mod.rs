@@ -50,18 +50,21 @@ pub(crate) struct Lifelines {
     pub(crate) all: Mutex<class::Lifelines, Vec<Lifeline>>,
     /// When those are asked for that couldn't be had; `u64::MAX`: there are none.
     pub(crate) later: AtomicU64,
+    /// Some of these can be had later. The others are of another user's processes, which keep none, and are asked for to see whether those
+    /// processes are there.
+    pub(crate) are_missing: AtomicBool,
 }
 
 impl Default for Lifelines {
     fn default() -> Self {
-        Self { all: Mutex::default(), later: AtomicU64::new(u64::MAX) }
+        Self { all: Mutex::default(), later: AtomicU64::new(u64::MAX), are_missing: AtomicBool::new(false) }
     }
 }
 
 impl Lifelines {
-    /// Some couldn't be asked for yet.
+    /// Some can't be had yet.
     pub(crate) fn are_missing(&self) -> bool {
-        self.next() != u64::MAX
+        self.are_missing.load(Ordering::Acquire)
     }
 
     /// When there is something to do, in ns.
