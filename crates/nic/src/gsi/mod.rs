@@ -471,7 +471,7 @@ impl Source for GsiSource {
         if self.next() > clock::now().0 || gsi.at_work.swap(true, Ordering::AcqRel) {
             return;
         }
-        let _at_work = AtWork(&gsi.at_work);
+        let at_work = AtWork(&gsi.at_work);
         if gsi.is_read() {
             gsi.due.store(u64::MAX, Ordering::Relaxed);
             if gsi.lifelines.next() <= clock::now().0 {
@@ -506,11 +506,20 @@ impl Source for GsiSource {
             adapter.host.end_heard(heard);
         }
         adapter.pass_on();
+        drop(at_work);
+        // More clients have sent since, and `next` left them out. The lock of the clients sees to it that they are found here, or there.
+        if adapter.host.heard_so_far() > heard {
+            adapter.engine.wake_for(clock::now());
+        }
     }
 
     fn next(&self) -> u64 {
         let gsi = &self.0.gsi;
-        if gsi.has_mads.load(Ordering::Acquire) || self.0.host.has_heard() && !gsi.lifelines.are_missing() {
+        // A thread that is at work does this itself.
+        let ends_heard = || {
+            self.0.host.has_heard() && !gsi.lifelines.are_missing() && !gsi.at_work.load(Ordering::Acquire)
+        };
+        if gsi.has_mads.load(Ordering::Acquire) || ends_heard() {
             return 0;
         }
         // Without a manager nothing has set them.
