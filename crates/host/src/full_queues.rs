@@ -4,6 +4,7 @@ use super::names::{self, Name};
 use super::watch;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 /// Processes that can't be asked, because their queues of connections are full. The kernel names a process only to one that is connected
 /// to it, so the process is searched for by its socket, among those that this user may inspect.
@@ -14,29 +15,36 @@ impl FullQueues {
     /// As [`watch::are_held_up`], of the processes that listen at `names`. False where one of them can't be found, or has taken connections
     /// meanwhile: no request of this process lies in a full queue, so one that sleeps may have nothing left to do.
     pub(super) fn are_held_up(&mut self, names: &[Name], idle: &mut dyn FnMut()) -> bool {
-        let listeners = names::listeners_of(names);
-        let unknown: Vec<u32> =
-            listeners.values().copied().filter(|inode| !self.0.contains_key(inode)).collect();
-        if !unknown.is_empty() {
-            self.0.extend(openers_of(&unknown));
-        }
-        let pids: Option<Vec<&[i32]>> = names
-            .iter()
-            .map(|name| self.0.get(listeners.get(&name.address().text())?).map(Vec::as_slice))
-            .collect();
         let has_room = || {
             let is_full =
                 |name: &Name| matches!(name.connect(), Err(e) if e.kind() == io::ErrorKind::WouldBlock);
             !names.iter().all(is_full)
         };
         // The search may have taken long.
-        pids.is_some_and(|pids| {
+        self.processes_at(names).is_some_and(|pids| {
             !has_room()
-                && watch::are_held_up(pids.concat(), &mut || {
+                && watch::are_held_up(pids, &mut || {
                     idle();
                     has_room()
                 })
         })
+    }
+
+    /// The processes that have the listeners of `names`; `None` where one of them can't be found.
+    fn processes_at(&mut self, names: &[Name]) -> Option<Vec<i32>> {
+        let listeners = names::listeners_of(names);
+        // A process that has ended may have left its listener to another.
+        self.0.retain(|_, pids| pids.iter().all(|pid| Path::new(&format!("/proc/{pid}")).exists()));
+        let unknown: Vec<u32> =
+            listeners.values().copied().filter(|inode| !self.0.contains_key(inode)).collect();
+        if !unknown.is_empty() {
+            self.0.extend(openers_of(&unknown));
+        }
+        names
+            .iter()
+            .map(|name| self.0.get(listeners.get(&name.address().text())?).map(Vec::as_slice))
+            .collect::<Option<Vec<&[i32]>>>()
+            .map(|pids| pids.concat())
     }
 }
 
@@ -111,6 +119,17 @@ mod tests {
         assert!(!are_held_up(&mut || empty()), "while it is looked at");
         empty();
         assert!(!are_held_up(&mut || unreachable!("its queue has room")));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_searched_for_once_more() {
+        let name = test_name(9);
+        let _listener = name.listen().unwrap().expect("a free name");
+        let inode = names::listeners_of(&[name])[&name.address().text()];
+        let own = std::process::id().cast_signed();
+        // No process has that number.
+        let mut queues = FullQueues(BTreeMap::from([(inode, vec![i32::MAX])]));
+        assert_eq!(queues.processes_at(&[name]), Some(vec![own]));
     }
 
     #[test]
