@@ -23,7 +23,7 @@ use std::{fs, io};
 
 /// Where the committed figures are, from the workspace on.
 const COMMITTED: &str = "docs/instructions.json";
-const FABRICS: [Fabric; 7] = [
+const FABRICS: [Fabric; 11] = [
     Fabric { name: "local", program: Program::C, options: &[], settings: &[] },
     Fabric { name: "shm", program: Program::C, options: &["-2"], settings: &[] },
     Fabric { name: "udp", program: Program::C, options: &["-2"], settings: &[("FERROCE_FABRIC", "udp")] },
@@ -35,6 +35,20 @@ const FABRICS: [Fabric; 7] = [
     },
     Fabric { name: "Rust, local", program: Program::Rust, options: &["native"], settings: &[] },
     Fabric { name: "Rust, shm", program: Program::Rust, options: &["-2", "native"], settings: &[] },
+    Fabric {
+        name: "Rust with LTO, local",
+        program: Program::RustWithLto,
+        options: &["native"],
+        settings: &[],
+    },
+    Fabric {
+        name: "Rust with LTO, shm",
+        program: Program::RustWithLto,
+        options: &["-2", "native"],
+        settings: &[],
+    },
+    Fabric { name: "Rust, session, local", program: Program::Rust, options: &["session"], settings: &[] },
+    Fabric { name: "Rust, session, shm", program: Program::Rust, options: &["-2", "session"], settings: &[] },
     Fabric { name: "Rust, system, shm", program: Program::Rust, options: &["-2", "system"], settings: &[] },
 ];
 /// A figure is the median of so many batches: a packet that the kernel delivers late takes polls more in one of them.
@@ -64,7 +78,7 @@ pub fn instructions(write: bool) -> io::Result<()> {
         return Ok(());
     }
     dist::dist("release")?;
-    let bench = match Bench::new(rust_program()?) {
+    let bench = match Bench::new(rust_program("counted", &[])?, rust_program("counted-lto", &LTO)?) {
         Ok(bench) => bench,
         Err(Skip(why)) => {
             println!("skipped: {why}");
@@ -142,14 +156,19 @@ struct Fabric {
     settings: &'static [(&'static str, &'static str)],
 }
 
-/// Builds `tests/counted` with cargo's default profile, of the packages that the workspace is built of.
-fn rust_program() -> io::Result<String> {
-    let (directory, target) = (dist::workspace().join("tests/counted"), dist::target().join("counted"));
+/// What the workspace's manifest sets for the libraries, for another workspace's release profile.
+const LTO: [(&str, &str); 2] =
+    [("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")];
+
+/// Builds `tests/counted` with cargo's default profile but for these settings, of the packages that the workspace is built of.
+fn rust_program(folder: &str, settings: &[(&str, &str)]) -> io::Result<String> {
+    let (directory, target) = (dist::workspace().join("tests/counted"), dist::target().join(folder));
     fs::copy(dist::workspace().join("Cargo.lock"), directory.join("Cargo.lock"))?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--quiet", "--release", "--offline", "--target-dir"])
         .arg(&target)
+        .envs(settings.iter().copied())
         .current_dir(directory)
         .status()?;
     if !built.success() {
@@ -163,8 +182,10 @@ fn rust_program() -> io::Result<String> {
 enum Program {
     /// `tests/c/bench/counted.c`, by the C interface.
     C,
-    /// `tests/counted`, by the Rust API.
+    /// `tests/counted`, by the Rust API, as a user's crate is built.
     Rust,
+    /// The same, built as the libraries of C are.
+    RustWithLto,
 }
 
 /// The programs and their host.
@@ -172,16 +193,17 @@ struct Bench {
     world: World,
     c: String,
     rust: String,
+    rust_with_lto: String,
 }
 
 impl Bench {
-    fn new(rust: String) -> Result<Self, Skip> {
+    fn new(rust: String, rust_with_lto: String) -> Result<Self, Skip> {
         tool("valgrind", "valgrind")?;
         if !Path::new("/usr/include/valgrind/callgrind.h").exists() {
             return Err(Skip("valgrind's headers are not installed (Debian: valgrind)".into()));
         }
         let c = Artifacts::get().c_program("bench/counted")?;
-        Ok(Self { world: World::one_host(1500)?, c, rust })
+        Ok(Self { world: World::one_host(1500)?, c, rust, rust_with_lto })
     }
 
     fn run(&self) -> io::Result<Figures> {
@@ -193,6 +215,7 @@ impl Bench {
         let program = match fabric.program {
             Program::C => &self.c,
             Program::Rust => &self.rust,
+            Program::RustWithLto => &self.rust_with_lto,
         };
         let rounds = ROUNDS.to_string();
         let mut words = vec![
