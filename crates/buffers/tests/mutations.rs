@@ -74,8 +74,8 @@ const MUTATIONS: [Mutation; 9] = [
     Mutation {
         rule: "S7: all bytes of a buffer are initialised",
         file: "register.rs",
-        from: "NonNull::new(unsafe { alloc_zeroed(layout) })",
-        to: "NonNull::new(unsafe { std::alloc::alloc(layout) })",
+        from: "alloc_zeroed(layout) })",
+        to: "std::alloc::alloc(layout) })",
         test: ["it", "memory::all_bytes_up_to_the_capacity_are_initialised"],
     },
 ];
