@@ -61,7 +61,11 @@ impl TracerConnection {
     #[must_use]
     pub fn answer(&self, patience: Duration) -> QueryResult {
         let fd = self.connection.raw();
-        if sys::wait_for(fd, libc::POLLIN, patience) { receive(fd, self.longest) } else { self.silence() }
+        if sys::wait_for(fd, libc::POLLIN, patience) {
+            receive(fd, self.longest, Some)
+        } else {
+            self.silence()
+        }
     }
 
     fn silence(&self) -> QueryResult {

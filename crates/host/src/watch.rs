@@ -195,17 +195,7 @@ impl<T> WatchQuestion<'_, T> {
             return sys::pause(Duration::from_millis(1));
         }
         for (process, poll) in waiting.iter_mut().zip(&polls).filter(|(_, poll)| poll.revents != 0) {
-            let told = match receive(poll.fd, self.longest) {
-                QueryResult::Account(account) => {
-                    (self.read)(process.uid, account).map_or(QueryResult::Nonsense, QueryResult::Account)
-                }
-                QueryResult::Stopped => QueryResult::Stopped,
-                QueryResult::Silence => QueryResult::Silence,
-                QueryResult::Crowded { socket } => QueryResult::Crowded { socket },
-                QueryResult::Gone => QueryResult::Gone,
-                QueryResult::Nonsense => QueryResult::Nonsense,
-            };
-            process.end(told);
+            process.end(receive(poll.fd, self.longest, |account| (self.read)(process.uid, account)));
         }
     }
 }
@@ -217,9 +207,13 @@ impl<T> PendingQuery<T> {
     }
 }
 
-/// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that can't be made shorter, and is
+/// Takes an answer, of which `keep` makes what the caller needs. Nothing is believed of it: what is behind the descriptor is memory that can't be made shorter, and is
 /// read by a call that neither blocks nor faults, whichever process has made it.
-pub(super) fn receive(connection: i32, longest: usize) -> QueryResult {
+pub(super) fn receive<T>(
+    connection: i32,
+    longest: usize,
+    keep: impl FnOnce(Vec<u8>) -> Option<T>,
+) -> QueryResult<T> {
     let mut answer = [0; LONGEST_ANSWER];
     let Ok((length, fds)) = frame::receive(connection, &mut answer) else { return QueryResult::Gone };
     if length == 0 {
@@ -231,7 +225,7 @@ pub(super) fn receive(connection: i32, longest: usize) -> QueryResult {
         _ => None,
     };
     frame::discard(fds);
-    account.map_or(QueryResult::Nonsense, QueryResult::Account)
+    account.and_then(keep).map_or(QueryResult::Nonsense, QueryResult::Account)
 }
 
 fn read(memory: &EngineFd, longest: usize) -> Option<Vec<u8>> {
@@ -332,7 +326,7 @@ mod tests {
         let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         let mut answer = [&frame::header(status)[..], more].concat();
         frame::send(watched.raw(), &mut answer, fds).unwrap();
-        receive(watcher.raw(), 4096)
+        receive(watcher.raw(), 4096, Some)
     }
 
     fn memory(length: usize, seals: i32) -> EngineFd {
@@ -418,8 +412,8 @@ mod tests {
     fn an_answer_of_no_form_is_nonsense_and_none_is_an_end() {
         let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         frame::send(watched.raw(), &mut b"FRCX".to_vec(), &[]).unwrap();
-        assert_eq!(receive(watcher.raw(), 4096), QueryResult::Nonsense);
+        assert_eq!(receive(watcher.raw(), 4096, Some), QueryResult::Nonsense);
         drop(watched);
-        assert_eq!(receive(watcher.raw(), 4096), QueryResult::Gone);
+        assert_eq!(receive(watcher.raw(), 4096, Some), QueryResult::Gone);
     }
 }

@@ -39,12 +39,6 @@ impl NativeDevice {
         &self.0.device.info().name
     }
 
-    /// Whether its port can carry packets.
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        self.0.device.info().port().state == net::PortState::Active
-    }
-
     /// Makes a protection domain. The first one opens the device.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub(crate) enum PathLookup {
 }
 
 /// Address handles that a process may have.
-pub const MAX_AH: u32 = 1 << 20;
+pub(crate) const MAX_AH: u32 = 1 << 20;
 static HANDLES: Quota = Quota::new("address handles", MAX_AH);
 
 /// A path to the QPs of one process.

@@ -53,7 +53,7 @@ mod xrc;
 use ferroce_tests::inside as namespace;
 
 pub use adapter::{Adapter, prepare_wait, progress_of_waiter};
-pub use ah::{Ah, MAX_AH};
+pub use ah::Ah;
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, OfContext, fail_devices, limits};
 pub use ending::{come_back_to_network, has_network, leave_network};

@@ -83,7 +83,7 @@ impl<A: Clone> QpProtocol<A> {
             }
         }
         let mut is_taken = false;
-        while self.resp.kept.numbers.contains(self.resp.expected) {
+        while self.resp.kept.numbers.remove(self.resp.expected) {
             let Some(packet) = env.take_kept(self.resp.expected) else {
                 // What is kept isn't the requester's, which gets a report of nothing and sends all of it again.
                 self.forget_kept(env);
@@ -91,7 +91,6 @@ impl<A: Clone> QpProtocol<A> {
                 self.owe_nak_of_gap();
                 return;
             };
-            self.resp.kept.numbers.remove(self.resp.expected);
             is_taken = true;
             self.take_request(now, &packet.headers, &E::payload_of(&packet.payload), env);
         }

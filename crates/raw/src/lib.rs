@@ -23,5 +23,5 @@ pub use counters::{CounterPoint, FlowCounters, MAX_COUNTERS};
 pub use qp::{FlowInit, FlowKind, RawInit, RawQp, RawSend, SteeringFlow};
 pub use rss::{HASH_KEY_LEN, IndTable, MAX_TABLE, MAX_TABLES, Rss, fields};
 pub use spec::{Masked, Match, Spec};
-pub use tso::{MAX_TSO, MAX_TSO_HEADER, Tso};
+pub use tso::{MAX_TSO, Tso};
 pub use wq::{Wq, WqInit, WqState};

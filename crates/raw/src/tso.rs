@@ -7,7 +7,7 @@ use ferroce_wire::frame::{ETHERNET_LEN, Frame, Layer, Network, Transport};
 /// Bytes that one request may have segmented.
 pub const MAX_TSO: u32 = 256 << 10;
 /// Bytes of headers that it may bring: Ethernet, IP with options, and TCP.
-pub const MAX_TSO_HEADER: u16 = 512;
+pub(crate) const MAX_TSO_HEADER: u16 = 512;
 
 /// How bytes become TCP segments: the headers of the first, and how many bytes each has.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use std::{io, mem, ptr, thread};
+use std::{io, thread};
 
-use crate::waiting::{Set, Waker};
+use crate::waiting::{HeldSignals, Set, Waker};
 
 /// What the thread attends.
 pub(crate) trait Attendee: Send + Sync {
@@ -107,27 +107,12 @@ impl BackgroundService {
         set.add(waker.fd(), waker.fd() as u64)?;
         let (its_set, its_waker) = (set.clone(), waker.clone());
         // Signals are the program's.
-        let old = block_signals();
+        let held = HeldSignals::all();
         let started = thread::Builder::new().name("rsocket".into()).spawn(move || run(&its_set, &its_waker));
-        restore_signals(&old);
+        drop(held);
         started?;
         Ok(Self { process: std::process::id(), set, waker, entries: BTreeMap::new(), watches: 0 })
     }
-}
-
-fn block_signals() -> libc::sigset_t {
-    // SAFETY: both sets are filled before they are read.
-    unsafe {
-        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        old
-    }
-}
-
-fn restore_signals(old: &libc::sigset_t) {
-    // SAFETY: a set of this thread's.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
 }
 
 /// The thread.

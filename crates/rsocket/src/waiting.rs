@@ -108,31 +108,35 @@ pub(crate) fn deadline(milliseconds: c_int) -> Option<Instant> {
     u64::try_from(milliseconds).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
 }
 
-/// The signals of a thread, held back while it waits: they come during [`sleep`] alone. So a signal that comes between two sleeps of
-/// one call isn't missed, and the call fails with EINTR, as the kernel's calls do.
+/// Signals of faults, which a thread causes itself.
+const FAULTS: [c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// The signals of a thread, held back until this is dropped. While it waits they come during [`sleep`] alone. So a signal that comes between
+/// two sleeps of one call isn't missed, and the call fails with EINTR, as the kernel's calls do.
 pub(crate) struct HeldSignals {
     before: libc::sigset_t,
     has_slept: Cell<bool>,
 }
 
 impl HeldSignals {
-    /// Holds all signals back but those of faults, which the thread causes itself.
+    /// Holds all signals back but those of faults.
     pub(crate) fn new() -> Self {
-        const FAULTS: [c_int; 7] = [
-            libc::SIGSEGV,
-            libc::SIGBUS,
-            libc::SIGILL,
-            libc::SIGFPE,
-            libc::SIGTRAP,
-            libc::SIGSYS,
-            libc::SIGABRT,
-        ];
+        Self::all_but(&FAULTS)
+    }
+
+    /// Holds all signals back, for a thread that is started meanwhile: it inherits that.
+    pub(crate) fn all() -> Self {
+        Self::all_but(&[])
+    }
+
+    fn all_but(others: &[c_int]) -> Self {
         // SAFETY: both sets are filled before they are read.
         let before = unsafe {
             let (mut held, mut before): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
             libc::sigfillset(&raw mut held);
-            for fault in FAULTS {
-                libc::sigdelset(&raw mut held, fault);
+            for &signal in others {
+                libc::sigdelset(&raw mut held, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, &raw mut before);
             before

@@ -470,7 +470,9 @@ impl Host {
         let upto = clients.ended + too_many as u64;
         self.ports.heard.store(clients.heard.len(), Ordering::Relaxed);
         drop(clients);
-        self.end_heard(upto);
+        if too_many > 0 {
+            self.end_heard(upto);
+        }
     }
 
     /// How many clients' messages have been handed on so far.

@@ -173,11 +173,6 @@ impl Adapter {
         self.engine.generation()
     }
 
-    /// A number is of one of this process's slots.
-    pub(crate) fn owns(&self, number: u32) -> bool {
-        self.host.owns(number)
-    }
-
     /// Gives a new QP a number.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use crate::Context;
 use crate::qp::Qp;
 use crate::xrc::{Domain, DomainFile};
+use ferroce_mem::is_same;
 use ferroce_os::fork::InChild;
 use ferroce_os::sync::{Mutex, class};
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ pub(crate) fn contexts() -> Vec<Arc<Context>> {
 pub(crate) fn qps_of(context: &Context) -> Vec<Arc<Qp>> {
     // What is the last reference to an object must not be dropped here, where the registry is locked.
     let qps: Vec<Arc<Qp>> = with(|r| r.qps.values().filter_map(Weak::upgrade).collect());
-    let is_of = |qp: &Arc<Qp>| qp.is_target() || std::ptr::eq(Arc::as_ptr(&qp.context()), context);
+    let is_of = |qp: &Arc<Qp>| qp.is_target() || is_same(&**qp.pd().owner(), context);
     qps.into_iter().filter(is_of).collect()
 }
 

@@ -125,7 +125,7 @@ struct NewsListener(Box<dyn Fn(&DeviceNews) + Send + Sync>);
 
 impl std::fmt::Debug for NewsListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Listener")
+        f.write_str("NewsListener")
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 pub const MAX_GROUPS: u32 = 256;
 /// QPs of a process that may be attached to one group.
 pub const MAX_ATTACHED: u32 = 256;
+
 /// The groups of the process.
 #[derive(Debug)]
 pub(crate) struct Multicast<Q> {

@@ -39,7 +39,10 @@ impl KeptOfQp {
             self.port = port;
         }
         // Nothing if the packet was kept, unless it has replaced another one.
-        KEPT.fetch_sub(own + cost - self.bytes(), Ordering::Relaxed);
+        let spare = own + cost - self.bytes();
+        if spare > 0 {
+            KEPT.fetch_sub(spare, Ordering::Relaxed);
+        }
         is_kept
     }
 

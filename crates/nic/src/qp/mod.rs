@@ -28,7 +28,7 @@ mod xrc_backlog;
 mod xrc_target;
 
 pub use crate::attr::{
-    AddressVector, AttrRules, MAX_RATE, QpAttr, STATIC_RATES, check, check_av, check_rate, mask, names,
+    AddressVector, AttrRules, MAX_RATE, QpAttr, STATIC_RATES, check, check_rate, mask, names,
 };
 pub(crate) use crate::path::Path;
 pub use create::{QpCap, QpInit};

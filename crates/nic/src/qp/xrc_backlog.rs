@@ -72,7 +72,7 @@ impl QpEnv<'_> {
             return true;
         }
         let known =
-            self.qp.adapter.owns(srqn) || self.xrc_target.unreachable == Some(slot) || asked.is_some();
+            self.qp.adapter.host.owns(srqn) || self.xrc_target.unreachable == Some(slot) || asked.is_some();
         let runs = matches!(proto.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
         if known || !runs || !self.qp.has_shared_domain() {
             return false;

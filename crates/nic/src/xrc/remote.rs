@@ -82,7 +82,7 @@ impl Remote {
         qpn: u32,
         opener: &Arc<Opener>,
     ) -> Result<Arc<Self>> {
-        let Some(file) = domain.file.clone().filter(|_| !adapter.owns(qpn)) else {
+        let Some(file) = domain.file.clone().filter(|_| !adapter.host.owns(qpn)) else {
             return invalid!("the XRC domain has no target queue pair {qpn:#x}");
         };
         let Some(connection) = connect(adapter, &Open { qpn, file }) else {

@@ -58,7 +58,7 @@ fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
     let adapter = adapter::current().ok_or(())?;
     let xrcd = adapter.xrcd_of_srq(hello.srqn).ok_or(())?;
     // The other process has no target with a number of this process.
-    let is_own = adapter.owns(hello.qpn);
+    let is_own = adapter.host.owns(hello.qpn);
     if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 || is_own {
         return Err(());
     }

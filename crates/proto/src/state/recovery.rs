@@ -43,14 +43,17 @@ impl Recovery {
 
     /// The packet was lost and hasn't left again.
     pub(crate) fn waits(&self, psn: u64) -> bool {
-        let at = self.lost.partition_point(|lost| lost.psn < psn);
-        self.lost.get(at).is_some_and(|lost| lost.psn == psn && lost.again.is_none())
+        self.place_of(psn).is_some_and(|at| self.lost[at].again.is_none())
+    }
+
+    fn place_of(&self, psn: u64) -> Option<usize> {
+        self.lost.binary_search_by_key(&psn, |lost| lost.psn).ok()
     }
 
     /// The packets before `end` that aren't in the network: the peer keeps them, or they were lost and haven't left again.
     pub(crate) fn left_network(&self, end: u64) -> impl Iterator<Item = u64> {
         (self.una..end.min(self.top.max(self.una + 1)))
-            .filter(|psn| *psn < self.top && self.kept.contains(*psn) || self.waits(*psn))
+            .filter(|psn| self.kept.contains(*psn) || self.waits(*psn))
     }
 
     /// Packets are to be sent again.
@@ -70,9 +73,8 @@ impl Recovery {
 
     /// The packet that was [`Self::due`] has left.
     pub(crate) fn sent_again(&mut self, psn: u64, again: LastRepeat) {
-        let at = self.lost.partition_point(|lost| lost.psn < psn);
-        if let Some(lost) = self.lost.get_mut(at).filter(|lost| lost.psn == psn && lost.again.is_none()) {
-            lost.again = Some(again);
+        if let Some(at) = self.place_of(psn).filter(|&at| self.lost[at].again.is_none()) {
+            self.lost[at].again = Some(again);
             self.waiting -= 1;
             self.waiting_from = psn + 1;
         }
