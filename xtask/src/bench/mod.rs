@@ -2,6 +2,7 @@
 //!
 //! In here: starting the programs, reading their output, tables and JSON. Out of here: tests of outcome, which never look at a clock.
 
+mod compare;
 mod connections;
 pub(crate) mod curves;
 mod fabric;
@@ -25,17 +26,14 @@ use std::net::IpAddr;
 /// What to measure.
 #[derive(Subcommand)]
 pub enum Bench {
-    /// RC between two hosts joined by veth, beside iperf3 and plain UDP sockets, in the same run
+    /// RC between two hosts joined by veth of MTU 9000 and 1500, beside iperf3 and plain UDP sockets, and with losses, in the same run
     Wire {
         /// Seconds of each bandwidth measurement
-        #[arg(long, default_value_t = 4)]
+        #[arg(long, default_value_t = 3)]
         seconds: u64,
         /// Rounds; the table shows medians
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// The MTU of the veth pair
-        #[arg(long, default_value_t = 9000)]
-        mtu: u32,
     },
     /// Two processes of one host over shared memory, beside UCX's, TCP, and what the machine can do, in the same run
     Local {
@@ -43,7 +41,7 @@ pub enum Bench {
         #[arg(long, default_value_t = 2)]
         seconds: u64,
         /// Rounds; the table shows medians
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
     /// The same over sizes of 8 bytes to 8 MiB, as curves, beside UCX, libfabric and what the machine can do
@@ -139,6 +137,13 @@ pub enum RawMemory {
         /// For how long
         seconds: u64,
     },
+    /// Copy into another process through a ring
+    Pipeline {
+        /// Bytes at a time
+        size: usize,
+        /// For how long
+        seconds: u64,
+    },
     /// Pass a cache line to and fro
     PingPong {
         /// How often
@@ -161,7 +166,7 @@ pub enum RawUdp {
     },
     /// Send trains with UDP_SEGMENT
     Source {
-        /// Whom to send to
+        /// The address to send to
         address: IpAddr,
         /// Its port
         port: u16,
@@ -170,6 +175,22 @@ pub enum RawUdp {
         /// Bytes of one datagram
         segment: u16,
     },
+    /// Count what arrives, with recvmmsg
+    Count {
+        /// Where to listen
+        port: u16,
+    },
+    /// Send single datagrams with sendmmsg
+    Shower {
+        /// The address to send to
+        address: IpAddr,
+        /// Its port
+        port: u16,
+        /// For how long
+        seconds: u64,
+        /// Bytes of one datagram
+        size: usize,
+    },
     /// Return what arrives, polling
     Echo {
         /// Where to listen
@@ -177,7 +198,7 @@ pub enum RawUdp {
     },
     /// Send, poll for the answer, and again
     Ping {
-        /// Whom to send to
+        /// The address to send to
         address: IpAddr,
         /// Its port
         port: u16,
@@ -194,7 +215,7 @@ pub enum RawUdp {
 /// The build fails, or a program that is being measured does.
 pub fn bench(what: &Bench) -> io::Result<()> {
     match what {
-        Bench::Wire { seconds, rounds, mtu } => wire::wire(*seconds, *rounds, *mtu),
+        Bench::Wire { seconds, rounds } => wire::wire(*seconds, *rounds),
         Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
         Bench::Fabric { write } => fabric::fabric(*write),
         Bench::Sizes { seconds, rounds, write } => sizes::sizes(*seconds, *rounds, *write),
@@ -209,6 +230,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
                 raw_memory::memcpy(size, seconds);
                 Ok(())
             }
+            RawMemory::Pipeline { size, seconds } => raw_memory::pipeline(size, seconds),
             RawMemory::PingPong { iterations } => raw_memory::ping_pong(iterations),
             RawMemory::Events { iterations } => raw_memory::events(iterations),
         },
@@ -216,6 +238,10 @@ pub fn bench(what: &Bench) -> io::Result<()> {
             RawUdp::Sink { port } => raw_udp::sink(port),
             RawUdp::Source { address, port, seconds, segment } => {
                 raw_udp::source((address, port).into(), seconds, segment)
+            }
+            RawUdp::Count { port } => raw_udp::count(port),
+            RawUdp::Shower { address, port, seconds, size } => {
+                raw_udp::shower((address, port).into(), seconds, size)
             }
             RawUdp::Echo { port } => raw_udp::echo(port),
             RawUdp::Ping { address, port, iterations, size } => {

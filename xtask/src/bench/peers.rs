@@ -1,6 +1,6 @@
 //! What Ferroce is measured beside within a host: what two processes can do without a library, UCX, and libfabric.
 
-use super::programs::{LIMIT, Programs, ended, not_understood, number_in_line};
+use super::programs::{LIMIT, Programs, Role, ended, not_understood, number_in_line};
 use ferroce_tests::Outcome;
 use std::io;
 
@@ -47,6 +47,18 @@ fn microseconds(size: u32, rate: f64) -> f64 {
     f64::from(size) * 8.0 / (rate * 1e3)
 }
 
+/// Gbit/s of a pipelined copy from one process to another: into a ring in shared memory, and out of it.
+pub fn pipelined_copy(programs: &Programs, size: u32) -> io::Result<f64> {
+    copied(programs, "pipeline", size)
+}
+
+/// A cache line's round trip between two cores, in ns.
+pub fn core_distance(programs: &Programs) -> io::Result<f64> {
+    /// Some milliseconds.
+    const ROUND_TRIPS: usize = 20_000;
+    Ok(2e3 * bare_latency(programs, "ping-pong", ROUND_TRIPS)?)
+}
+
 fn copied(programs: &Programs, how: &str, size: u32) -> io::Result<f64> {
     let words = ["raw-memory", how, &size.to_string(), &programs.seconds.to_string()];
     let outcome = ended(programs.own(programs.world.first(), &words).wait(LIMIT))?;
@@ -73,6 +85,11 @@ pub fn ucx_bandwidth(programs: &Programs, transports: &str, test: &str, size: u3
     let iterations = (bytes / u64::from(size)).min(messages) * programs.seconds;
     let mib = ucx(programs, transports, test, size, iterations, COLUMN)?;
     Ok(mib * f64::from(1 << 20) * 8.0 / 1e9)
+}
+
+/// Million messages a second of one of UCX's bandwidth tests.
+pub fn ucx_messages(programs: &Programs, transports: &str, test: &str, size: u32) -> io::Result<f64> {
+    Ok(ucx_bandwidth(programs, transports, test, size)? * 1e3 / (8.0 * f64::from(size)))
 }
 
 /// Half a round trip of one of UCX's latency tests, in µs (a median).
@@ -126,11 +143,11 @@ fn with_server(
     settings: &[(&str, &str)],
 ) -> io::Result<Outcome> {
     let host = programs.world.first();
-    let mut server = host.start(words, settings);
+    let mut server = host.start(&programs.on_its_core(Role::Server, words), settings);
     host.wait_for_listener(port, &mut server, LIMIT);
     let address = host.ipv4();
     let words: Vec<&str> = words.iter().copied().chain([address.as_str()]).collect();
-    let client = ended(host.start(&words, settings).wait(LIMIT))?;
+    let client = ended(host.start(&programs.on_its_core(Role::Client, &words), settings).wait(LIMIT))?;
     server.wait(LIMIT);
     Ok(client)
 }

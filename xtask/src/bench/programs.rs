@@ -1,7 +1,7 @@
 //! The programs that are measured: starting them on the hosts of a world, and reading their figures.
 
 use crate::dist;
-use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Pair, Process, SERVER, Sides, Skip, World, tool};
+use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Process, SERVER, Sides, Skip, World, tool};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +14,10 @@ pub const ROUND_LIMIT: Duration = Duration::from_secs(1200);
 pub const PORT: u16 = 5201;
 /// That of perftest.
 const PERFTEST_PORT: u16 = 18_515;
+/// Columns of perftest's lines: the mean bandwidth, million messages a second, and a latency's median.
+const GBITS: usize = 3;
+const MESSAGES: usize = 4;
+const TYPICAL: usize = 4;
 /// Bytes of a file that is a buffer.
 const FILE: u64 = 64 << 20;
 
@@ -23,7 +27,16 @@ pub struct Programs {
     pub world: World,
     /// Seconds of each bandwidth measurement.
     pub seconds: u64,
+    /// Whether client and server have a core each, and no other.
+    pinned: bool,
     own: PathBuf,
+}
+
+/// A side of a measurement.
+#[derive(Clone, Copy)]
+pub enum Role {
+    Client,
+    Server,
 }
 
 impl Programs {
@@ -42,7 +55,22 @@ impl Programs {
             tool(program, package).map_err(missing)?;
         }
         let own = Artifacts::get().stage_program(&std::env::current_exe()?)?;
-        Ok(Self { world: world().map_err(missing)?, seconds, own })
+        Ok(Self { world: world().map_err(missing)?, seconds, pinned: false, own })
+    }
+
+    /// Has clients and servers run on a core each from now on.
+    pub fn pin(&mut self) {
+        self.pinned = true;
+    }
+
+    /// The words that start a side's program on the core of that side.
+    pub fn on_its_core<'a>(&self, role: Role, words: &[&'a str]) -> Vec<&'a str> {
+        let core = match role {
+            Role::Client => "0",
+            Role::Server => "1",
+        };
+        let before: &[&str] = if self.pinned { &["taskset", "-c", core] } else { &[] };
+        [before, words].concat()
     }
 
     /// A round of everything begins.
@@ -70,14 +98,23 @@ impl Programs {
 
     /// Gbit/s of one of perftest's bandwidth tools.
     pub fn bandwidth(&self, tool: &str, size: u32) -> io::Result<f64> {
-        self.bandwidth_of(tool, &[], size)
+        column(&self.stream(&[], tool, &[], size)?, size, GBITS)
     }
 
-    /// As [`Programs::bandwidth`], with options.
-    pub fn bandwidth_of(&self, tool: &str, options: &[&str], size: u32) -> io::Result<f64> {
+    /// Gbit/s of one of perftest's bandwidth tools on a damaged network.
+    pub fn bandwidth_with_fault(&self, tool: &str, fault: &str, size: u32) -> io::Result<f64> {
+        column(&self.stream(&["--fault", fault], tool, &[], size)?, size, GBITS)
+    }
+
+    /// Million messages a second of one of perftest's bandwidth tools.
+    pub fn messages(&self, tool: &str, options: &[&str], size: u32) -> io::Result<f64> {
+        column(&self.stream(&[], tool, options, size)?, size, MESSAGES)
+    }
+
+    fn stream(&self, run: &[&str], tool: &str, options: &[&str], size: u32) -> io::Result<Outcome> {
         let (size_word, seconds) = (size.to_string(), self.seconds.to_string());
         let words = [&[tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"], options].concat();
-        column(&self.perftest(&words)?, size, 3)
+        self.perftest(run, &words)
     }
 
     /// Half a round trip of one of perftest's latency tools, in µs (its `t_typical`, a median).
@@ -89,19 +126,23 @@ impl Programs {
     pub fn latency_of(&self, tool: &str, options: &[&str], size: u32, iterations: usize) -> io::Result<f64> {
         let (size_word, iterations) = (size.to_string(), iterations.to_string());
         let words = [&[tool, "-F", "-s", &size_word, "-n", &iterations], options].concat();
-        column(&self.perftest(&words)?, size, 4)
+        column(&self.perftest(&[], &words)?, size, TYPICAL)
     }
 
     /// As [`Programs::latency`], of memory that processes can share.
     pub fn latency_of_files(&self, tool: &str, size: u32, iterations: usize) -> io::Result<f64> {
         let (size_word, iterations) = (size.to_string(), iterations.to_string());
-        column(&self.on_files(&[tool, "-F", "-s", &size_word, "-n", &iterations])?, size, 4)
+        column(&self.on_files(&[tool, "-F", "-s", &size_word, "-n", &iterations])?, size, TYPICAL)
     }
 
     /// As [`Programs::bandwidth`], of memory that processes can share.
     pub fn bandwidth_of_files(&self, tool: &str, size: u32) -> io::Result<f64> {
         let (size_word, seconds) = (size.to_string(), self.seconds.to_string());
-        column(&self.on_files(&[tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"])?, size, 3)
+        column(
+            &self.on_files(&[tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"])?,
+            size,
+            GBITS,
+        )
     }
 
     /// Runs a tool of perftest whose buffers are files of tmpfs, one for each side.
@@ -117,24 +158,24 @@ impl Programs {
             [words, vec![options[option].clone()], rest.iter().map(ToString::to_string).collect()].concat()
         };
         let (server, client) = (side(0, &[]), side(1, &[SERVER]));
+        self.sides(&words_of(&server), &words_of(&client), &[])
+    }
+
+    /// Runs a tool of perftest on both sides, under `ferroce run` with some options.
+    fn perftest(&self, options: &[&str], words: &[&str]) -> io::Result<Outcome> {
+        self.sides(words, &[words, &[SERVER]].concat(), options)
+    }
+
+    fn sides(&self, server: &[&str], client: &[&str], options: &[&str]) -> io::Result<Outcome> {
         let sides = Sides {
-            server: &server.iter().map(String::as_str).collect::<Vec<_>>(),
-            client: &client.iter().map(String::as_str).collect::<Vec<_>>(),
+            server: &self.on_its_core(Role::Server, server),
+            client: &self.on_its_core(Role::Client, client),
             port: PERFTEST_PORT,
-            options: &[],
+            options,
             settings: &[],
             limit: LIMIT,
         };
         let outcome = sides.run(&self.world, Fabric::Any);
-        if outcome.client.success() && outcome.server.success() {
-            Ok(outcome.client)
-        } else {
-            Err(io::Error::other(outcome.to_string()))
-        }
-    }
-
-    fn perftest(&self, words: &[&str]) -> io::Result<Outcome> {
-        let outcome = Pair::new(&self.world, Fabric::Any).run(words);
         if outcome.client.success() && outcome.server.success() {
             Ok(outcome.client)
         } else {
@@ -148,6 +189,10 @@ impl Programs {
         let line: Vec<&str> = [own.as_str(), "bench"].iter().chain(words).copied().collect();
         host.start(&line, &[])
     }
+}
+
+fn words_of(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
 }
 
 /// An outcome, if it is a good one.

@@ -1,5 +1,5 @@
-//! What one or two processes of one host can do without any library: a copy, the kernel's copy from one into the other, a cache
-//! line that both poll, and eventfds by which they wake each other.
+//! What one or two processes of one host can do without any library: a copy, the kernel's copy from one into the other, a copy
+//! through a ring, a cache line that both poll, and eventfds by which they wake each other.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,6 +11,9 @@ use std::{hint, process, ptr};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Round trips between two looks at the clock, which would cost more than one of them.
 const BATCH: u64 = 100;
+/// Bytes that a pipelined copy hands over at a time, and how many of these its ring contains.
+const SLOT: usize = 16 << 10;
+const SLOTS: usize = 16;
 
 /// A word with its cache line, and the line beside it, which processors fetch as well.
 #[repr(C, align(128))]
@@ -24,26 +27,36 @@ struct Shared {
 
 impl Shared {
     fn new() -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, of at least the size of two lines, aligned to a page and zeroed.
-        let base = unsafe { libc::mmap(ptr::null_mut(), 2 * size_of::<Line>(), protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let line = base.cast::<Line>();
-        // SAFETY: both lines lie in the mapping, which is never unmapped; zero is a valid `Line`.
+        let line = shared_pages(2 * size_of::<Line>())?.cast::<Line>();
+        // SAFETY: both lines lie in the mapping, which is aligned to a page and never unmapped; zero is a valid `Line`.
         Ok(unsafe { Self { ping: &*line, pong: &*line.add(1) } })
+    }
+}
+
+/// Maps zeroed memory that this process's children share.
+fn shared_pages(size: usize) -> io::Result<*mut u8> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping.
+    match unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) } {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        base => Ok(base.cast()),
     }
 }
 
 /// Polls until a word has a value.
 fn wait_for(line: &Line, value: u64) -> io::Result<()> {
+    wait_until(line, |found| found == value).map(|_| ())
+}
+
+/// Polls until a word has a value that will do, and returns it.
+fn wait_until(line: &Line, will_do: impl Fn(u64) -> bool) -> io::Result<u64> {
     let mut start = None;
     loop {
         for _ in 0..1 << 16 {
-            if line.0.load(Ordering::Acquire) == value {
-                return Ok(());
+            let value = line.0.load(Ordering::Acquire);
+            if will_do(value) {
+                return Ok(value);
             }
             hint::spin_loop();
         }
@@ -78,6 +91,7 @@ pub fn copy(size: usize, seconds: u64) -> io::Result<()> {
     let own: &mut [u8] = &mut buffer;
     let iov = libc::iovec { iov_base: own.as_mut_ptr().cast(), iov_len: size };
     let child = fork(|| {
+        pin(1)?;
         // The pages are shared until they are written to.
         own.fill(0xa5);
         hint::black_box(&*own);
@@ -87,6 +101,7 @@ pub fn copy(size: usize, seconds: u64) -> io::Result<()> {
         }
     })?;
     wait_for(shared.ping, 1)?;
+    pin(0)?;
     let (start, mut bytes) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_secs(seconds) {
         // SAFETY: `iov` is our own live buffer, and the child's copy of it at the same address.
@@ -114,7 +129,69 @@ pub fn memcpy(size: usize, seconds: u64) {
     println!("copied {bytes} bytes in {} seconds", start.elapsed().as_secs_f64());
 }
 
-/// Passes a word to and fro between two polling processes; prints `median MICROSECONDS usec` of half a round trip.
+/// Copies `size` bytes at a time into a ring in shared memory, from which another process copies them; prints as [`copy`] does.
+///
+/// # Errors
+/// A system call fails, or the other process doesn't read for ten seconds.
+pub fn pipeline(size: usize, seconds: u64) -> io::Result<()> {
+    /// The first word of a message that isn't copied: the end.
+    const END: u64 = u64::MAX;
+    let shared = Shared::new()?;
+    let ring = shared_pages(SLOTS * SLOT)?;
+    let mut from = vec![0x5a_u8; size];
+    let slot = |number: u64| ring.wrapping_add(number as usize % SLOTS * SLOT);
+    fork(|| {
+        pin(1)?;
+        let (mut to, mut at, mut read) = (vec![0xa5_u8; size], 0, 0);
+        loop {
+            let written = wait_until(shared.ping, |written| written != read)?;
+            if written == END {
+                return Ok(());
+            }
+            while read < written {
+                let length = SLOT.min(size - at);
+                // SAFETY: the slot is in the ring, and the writer leaves it alone until `pong` says that it has been read.
+                unsafe { ptr::copy_nonoverlapping(slot(read), to[at..].as_mut_ptr(), length) };
+                hint::black_box(&mut to);
+                at = (at + length) % size;
+                read += 1;
+                shared.pong.0.store(read, Ordering::Release);
+            }
+        }
+    })?;
+    pin(0)?;
+    let (start, mut bytes, mut written) = (Instant::now(), 0, 0);
+    while start.elapsed() < Duration::from_secs(seconds) {
+        for at in (0..size).step_by(SLOT) {
+            wait_until(shared.pong, |read| written - read < SLOTS as u64)?;
+            let piece = &hint::black_box(&mut from)[at..size.min(at + SLOT)];
+            // SAFETY: the slot is in the ring, and the reader has read what it contained.
+            unsafe { ptr::copy_nonoverlapping(piece.as_ptr(), slot(written), piece.len()) };
+            written += 1;
+            shared.ping.0.store(written, Ordering::Release);
+        }
+        bytes += size;
+    }
+    wait_until(shared.pong, |read| read == written)?;
+    println!("copied {bytes} bytes in {} seconds", start.elapsed().as_secs_f64());
+    shared.ping.0.store(END, Ordering::Release);
+    Ok(())
+}
+
+/// Has this process run on one core only.
+fn pin(core: usize) -> io::Result<()> {
+    // SAFETY: zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `core` is below the set's size.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: a set and its size.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Passes a word to and fro between two polling processes, each on a core of its own; prints `median MICROSECONDS usec` of half a round trip.
 ///
 /// # Errors
 /// A system call fails, or an answer doesn't come within ten seconds.
@@ -122,12 +199,14 @@ pub fn ping_pong(iterations: u64) -> io::Result<()> {
     let shared = Shared::new()?;
     let batches = iterations.div_ceil(BATCH);
     fork(|| {
+        pin(1)?;
         for turn in 1..=batches * BATCH {
             wait_for(shared.ping, turn)?;
             shared.pong.0.store(turn, Ordering::Release);
         }
         Ok(())
     })?;
+    pin(0)?;
     print_median(batches, |turn| {
         shared.ping.0.store(turn, Ordering::Release);
         wait_for(shared.pong, turn)

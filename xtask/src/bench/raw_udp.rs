@@ -1,10 +1,10 @@
 //! What plain UDP sockets do on the same path: the ceiling for a transport in user space.
 
 use std::io::{self, ErrorKind};
-use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use std::{mem, ptr};
 
 /// The kernel's limit for one train (64 segments on older kernels, 65,507 bytes on all).
 const MAX_SEGMENTS: usize = 64;
@@ -75,7 +75,80 @@ pub fn source(to: SocketAddr, seconds: u64, segment: u16) -> io::Result<()> {
     }
     let elapsed = start.elapsed().as_secs_f64();
     println!("sent {bytes} bytes in {elapsed} seconds");
-    // The queue before it may be full, so the end is sent more than once.
+    announce_the_end(&socket)
+}
+
+/// Datagrams of one sendmmsg or recvmmsg.
+const BATCH: usize = 64;
+
+/// The structures of a sendmmsg or recvmmsg of [`BATCH`] datagrams, which lie one behind the other in `buffer`.
+fn batch(buffer: &mut [u8]) -> (Vec<libc::iovec>, Vec<libc::mmsghdr>) {
+    let size = buffer.len() / BATCH;
+    let mut pieces: Vec<libc::iovec> = buffer
+        .chunks_exact_mut(size)
+        .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: size })
+        .collect();
+    let headers = pieces.iter_mut().map(|piece| {
+        // SAFETY: zeroes are a valid header: no address, no data, no control messages.
+        let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
+        (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (piece, 1);
+        header
+    });
+    let headers = headers.collect();
+    (pieces, headers)
+}
+
+/// Counts datagrams with recvmmsg until a sender announces its end; prints `received COUNT messages in SECONDS seconds`.
+///
+/// # Errors
+/// A socket call fails, or nothing arrives for ten seconds.
+pub fn count(port: u16) -> io::Result<()> {
+    let socket = UdpSocket::bind(unspecified(port))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    println!("ready");
+    let mut buffer = vec![0; BATCH * 2048];
+    let (_pieces, mut headers) = batch(&mut buffer);
+    let (mut messages, mut first, mut last) = (0usize, None, Instant::now());
+    loop {
+        let (descriptor, wait_for_one) = (socket.as_raw_fd(), libc::MSG_WAITFORONE);
+        // SAFETY: the headers, their pieces and the buffer outlive the call.
+        let received = unsafe {
+            libc::recvmmsg(descriptor, headers.as_mut_ptr(), BATCH as u32, wait_for_one, ptr::null_mut())
+        };
+        let Ok(received) = usize::try_from(received) else { return Err(io::Error::last_os_error()) };
+        if headers[..received].iter().any(|header| header.msg_len as usize == END.len()) {
+            break;
+        }
+        last = Instant::now();
+        first.get_or_insert(last);
+        messages += received;
+    }
+    let seconds = first.map_or(0.0, |first| (last - first).as_secs_f64());
+    println!("received {messages} messages in {seconds} seconds");
+    Ok(())
+}
+
+/// Sends datagrams of `size` bytes with sendmmsg as fast as the socket takes them.
+///
+/// # Errors
+/// A socket call fails.
+pub fn shower(to: SocketAddr, seconds: u64, size: usize) -> io::Result<()> {
+    let socket = UdpSocket::bind(unspecified(0))?;
+    socket.connect(mapped(to))?;
+    let mut buffer = vec![0x5a; BATCH * size];
+    let (_pieces, mut headers) = batch(&mut buffer);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(seconds) {
+        // SAFETY: the headers, their pieces and the buffer outlive the call.
+        if unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), BATCH as u32, 0) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    announce_the_end(&socket)
+}
+
+/// Sends the end more than once: the queue before it may be full.
+fn announce_the_end(socket: &UdpSocket) -> io::Result<()> {
     for _ in 0..20 {
         socket.send(END).or_else(refused_is_fine)?;
         std::thread::sleep(Duration::from_millis(5));

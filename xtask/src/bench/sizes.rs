@@ -4,6 +4,7 @@
 use super::curves::{Curve, Picture, Point};
 use super::peers::{
     POSIX_CMA, TCP, bare_copy, libfabric_latency, memcpy, memcpy_time, ucx_bandwidth, ucx_latency,
+    ucx_messages,
 };
 use super::programs::Programs;
 use super::report::{Machine, Row, save, write};
@@ -108,7 +109,7 @@ fn plans() -> Vec<Plan> {
     let bandwidth =
         |what, tool: &'static str| curve(what, move |programs, size| programs.bandwidth(tool, size));
     let rate = |what, tool: &'static str, options: &'static [&'static str]| {
-        curve(what, move |programs, size| Ok(messages(programs.bandwidth_of(tool, options, size)?, size)))
+        curve(what, move |programs, size| programs.messages(tool, options, size))
     };
     vec![
         Plan {
@@ -169,11 +170,9 @@ fn plans() -> Vec<Plan> {
                 rate("WRITE, 1 QP (ib_write_bw)", "ib_write_bw", &[]),
                 rate("WRITE, 16 QPs (ib_write_bw -q 16)", "ib_write_bw", &["-q", "16"]),
                 curve("UCX posix and cma (tag_bw)", |programs, size| {
-                    Ok(messages(ucx_bandwidth(programs, POSIX_CMA, "tag_bw", size)?, size))
+                    ucx_messages(programs, POSIX_CMA, "tag_bw", size)
                 }),
-                curve("UCX tcp (tag_bw)", |programs, size| {
-                    Ok(messages(ucx_bandwidth(programs, TCP, "tag_bw", size)?, size))
-                }),
+                curve("UCX tcp (tag_bw)", |programs, size| ucx_messages(programs, TCP, "tag_bw", size)),
             ],
         },
     ]
@@ -181,11 +180,6 @@ fn plans() -> Vec<Plan> {
 
 fn round_trips(size: u32) -> usize {
     (BYTES / size as usize).clamp(FEWEST_ROUND_TRIPS, ROUND_TRIPS)
-}
-
-/// Million messages a second, of Gbit/s.
-fn messages(rate: f64, size: u32) -> f64 {
-    rate * 1e3 / (8.0 * f64::from(size))
 }
 
 /// Where the committed figures and curves are.
