@@ -150,7 +150,7 @@ pub fn pipeline(size: usize, seconds: u64) -> io::Result<()> {
             }
             while read < written {
                 let length = SLOT.min(size - at);
-                // SAFETY: the slot is in the ring, and the writer leaves it alone until `pong` says that it has been read.
+                // SAFETY: the slot is in the ring, and the writer leaves it alone until `pong` has passed its number.
                 unsafe { ptr::copy_nonoverlapping(slot(read), to[at..].as_mut_ptr(), length) };
                 hint::black_box(&mut to);
                 at = (at + length) % size;
