@@ -101,9 +101,10 @@ impl Programs {
         column(&self.stream(&[], tool, &[], size)?, size, GBITS)
     }
 
-    /// Gbit/s of one of perftest's bandwidth tools on a damaged network.
+    /// Gbit/s of one of perftest's bandwidth tools on a network that damages packets once each way: at the client.
     pub fn bandwidth_with_fault(&self, tool: &str, fault: &str, size: u32) -> io::Result<f64> {
-        column(&self.stream(&["--fault", fault], tool, &[], size)?, size, GBITS)
+        let fault = format!("FERROCE_FAULT={fault}");
+        column(&self.stream(&["env", &fault], tool, &[], size)?, size, GBITS)
     }
 
     /// Million messages a second of one of perftest's bandwidth tools.
@@ -111,10 +112,11 @@ impl Programs {
         column(&self.stream(&[], tool, options, size)?, size, MESSAGES)
     }
 
-    fn stream(&self, run: &[&str], tool: &str, options: &[&str], size: u32) -> io::Result<Outcome> {
+    /// Runs a bandwidth tool on both sides; `before` starts the client.
+    fn stream(&self, before: &[&str], tool: &str, options: &[&str], size: u32) -> io::Result<Outcome> {
         let (size_word, seconds) = (size.to_string(), self.seconds.to_string());
         let words = [&[tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"], options].concat();
-        self.perftest(run, &words)
+        self.sides(&words, &[before, &words, &[SERVER]].concat())
     }
 
     /// Half a round trip of one of perftest's latency tools, in µs (its `t_typical`, a median).
@@ -126,7 +128,7 @@ impl Programs {
     pub fn latency_of(&self, tool: &str, options: &[&str], size: u32, iterations: usize) -> io::Result<f64> {
         let (size_word, iterations) = (size.to_string(), iterations.to_string());
         let words = [&[tool, "-F", "-s", &size_word, "-n", &iterations], options].concat();
-        column(&self.perftest(&[], &words)?, size, TYPICAL)
+        column(&self.sides(&words, &[&words[..], &[SERVER]].concat())?, size, TYPICAL)
     }
 
     /// As [`Programs::latency`], of memory that processes can share.
@@ -158,20 +160,15 @@ impl Programs {
             [words, vec![options[option].clone()], rest.iter().map(ToString::to_string).collect()].concat()
         };
         let (server, client) = (side(0, &[]), side(1, &[SERVER]));
-        self.sides(&words_of(&server), &words_of(&client), &[])
+        self.sides(&words_of(&server), &words_of(&client))
     }
 
-    /// Runs a tool of perftest on both sides, under `ferroce run` with some options.
-    fn perftest(&self, options: &[&str], words: &[&str]) -> io::Result<Outcome> {
-        self.sides(words, &[words, &[SERVER]].concat(), options)
-    }
-
-    fn sides(&self, server: &[&str], client: &[&str], options: &[&str]) -> io::Result<Outcome> {
+    fn sides(&self, server: &[&str], client: &[&str]) -> io::Result<Outcome> {
         let sides = Sides {
             server: &self.on_its_core(Role::Server, server),
             client: &self.on_its_core(Role::Client, client),
             port: PERFTEST_PORT,
-            options,
+            options: &[],
             settings: &[],
             limit: LIMIT,
         };
