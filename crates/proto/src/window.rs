@@ -18,6 +18,8 @@ const MAXIMUM: u32 = 64 << 20;
 const STEP: u32 = 16;
 /// A round trip that is longer by no more than this part of the shortest wasn't delayed by a queue.
 const CLEAR: u64 = 8;
+/// A round trip of so many of the shortest may be that of a network without a queue, where a process has waited for a processor.
+const CALM: u64 = 2;
 /// The part of what the path carries in a round trip that may be lost without congestion.
 const FEW: u32 = 32;
 /// Samples after which older ones count no more than once.
@@ -45,6 +47,8 @@ pub(crate) struct Window {
     samples: u8,
     /// The last sample was hardly longer than the shortest: no queue has delayed it.
     is_clear: bool,
+    /// The last sample was longer by a round trip at most: if a queue has delayed it, it hasn't overflowed yet.
+    is_calm: bool,
     /// When it was last cut.
     cut: Option<Instant>,
     /// Bytes that were reported lost since then; they count for a round trip.
@@ -64,6 +68,7 @@ impl Window {
             carried: [0; 2],
             samples: 0,
             is_clear: false,
+            is_calm: false,
             cut: None,
             lost: 0,
             lost_since: Instant(0),
@@ -111,6 +116,7 @@ impl Window {
         }
         self.samples += 1;
         self.is_clear = rtt - self.shortest <= self.shortest / CLEAR;
+        self.is_calm = rtt <= self.shortest * CALM;
         self.carried[0] = self.carried[0].max(u32::try_from(carried).unwrap_or(u32::MAX));
         if self.srtt == 0 {
             (self.srtt, self.deviation) = (rtt, rtt / 2);
@@ -148,15 +154,15 @@ impl Window {
         }
     }
 
-    /// The peer has reported that so many bytes were lost. Few of many, where no queue delays packets, aren't a sign of congestion: the window
-    /// gets smaller by what was lost, and grows as before.
+    /// The peer has reported that so many bytes were lost. Few of many, where no long queue delays packets, aren't a sign of congestion: the
+    /// window gets smaller by what was lost, and grows as before.
     pub(crate) fn lost_bytes(&mut self, now: Instant, bytes: u64, mtu: u32) {
         if now.since(self.lost_since) >= self.rtt() {
             (self.lost, self.lost_since) = (0, now);
         }
         self.lost += bytes;
         let [latest, before] = self.carried;
-        if self.is_clear && self.lost <= u64::from(latest.max(before) / FEW) {
+        if self.is_calm && self.lost <= u64::from(latest.max(before) / FEW) {
             self.size = self.size.saturating_sub(bytes as u32).max(mtu);
         } else {
             self.lost(now, mtu);
@@ -249,12 +255,14 @@ mod tests {
         w.lost_bytes(Instant(1), 900, 1024);
         w.lost(Instant(101_000), 1024);
         assert_eq!(w.size(), INITIAL - 900);
-        // A queue delays packets.
-        let mut w = Window::new();
-        w.sample(Duration::from_micros(100), 20_000);
-        w.sample(Duration::from_micros(200), 32_768);
-        w.lost_bytes(Instant(1), 100, 1024);
-        assert_eq!(w.size(), 20_000 - 100);
+        // A process that waits for a processor delays packets for less than a round trip, and a queue for more.
+        for (rtt, size) in [(200, 32_768 - 100), (201, 20_000 - 100)] {
+            let mut w = Window::new();
+            w.sample(Duration::from_micros(100), 20_000);
+            w.sample(Duration::from_micros(rtt), 32_768);
+            w.lost_bytes(Instant(1), 100, 1024);
+            assert_eq!(w.size(), size);
+        }
     }
 
     #[test]
