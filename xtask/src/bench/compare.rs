@@ -46,7 +46,8 @@ pub enum Floor {
 }
 
 impl Floor {
-    fn is_reached(self, ratio: f64) -> bool {
+    /// Whether a ratio will do.
+    pub fn is_reached(self, ratio: f64) -> bool {
         match self {
             Self::AtLeast(least) => ratio >= least,
             Self::AtMost(most) => ratio <= most,

@@ -1,7 +1,11 @@
-//! Connections a second through librdmacm, by rdma-core's `cmtime`, beside `rdma_rxe` in the same guest.
+//! Connections a second through librdmacm, by rdma-core's `cmtime`, and perftest's bandwidth and latency, beside `rdma_rxe` in the
+//! same guest.
 
-use super::programs::{LIMIT, Programs, ROUND_LIMIT, ended, number_in_line};
-use super::report::{Machine, Row, save};
+use super::compare::Floor;
+use super::programs::{
+    GBITS, LIMIT, PERFTEST_PORT, Programs, ROUND_LIMIT, TYPICAL, column, ended, number_in_line,
+};
+use super::report::{Machine, Row, save, verdict};
 use ferroce_tests::{Artifacts, Fabric, Guest, Outcome, Skip, World};
 use serde::Serialize;
 use std::io;
@@ -12,6 +16,9 @@ const TCP: u16 = 0x0106;
 const PORT: u16 = 7471;
 /// Connections in the guest, whose processor is emulated.
 const COUNT_IN_GUEST: u32 = 200;
+/// Bytes of a message in the guest whose bandwidth is measured, and of one whose time is.
+const BLOCK: u32 = 65_536;
+const SMALL: u32 = 8;
 /// `rdma_rxe` has UDP port 4791 of the guest until it is gone.
 const GIVE_UP_PORT: &str = "rdma link delete rxe0 && rmmod rdma_rxe";
 
@@ -20,7 +27,7 @@ const GIVE_UP_PORT: &str = "rdma link delete rxe0 && rmmod rdma_rxe";
 /// # Errors
 /// The build fails, `cmtime` or the guest is missing, or a run ends badly.
 pub fn connections(count: u32, rounds: usize) -> io::Result<()> {
-    let tools = [("cmtime", "rdmacm-utils")];
+    let tools = [("cmtime", "rdmacm-utils"), ("ib_write_bw", "perftest")];
     let one = Programs::new(|| World::one_host(1500), 1, &tools)?;
     let two = Programs::new(|| World::two_hosts(1500), 1, &tools)?;
     let mut report =
@@ -36,11 +43,12 @@ pub fn connections(count: u32, rounds: usize) -> io::Result<()> {
         let world = World::one_host_with_tap(1500).map_err(missing)?;
         let guest = Guest::start(&world, 1500).map_err(missing)?;
         report.guest_rxe.add(&inside(&guest, "")?)?;
+        report.streams_rxe.add(&guest, "")?;
         guest.run(GIVE_UP_PORT);
         let ferroce = Artifacts::get().ferroce();
-        report
-            .guest_udp
-            .add(&inside(&guest, &format!("FERROCE_FABRIC=udp {} run -- ", ferroce.display()))?)?;
+        let udp = format!("FERROCE_FABRIC=udp {} run -- ", ferroce.display());
+        report.guest_udp.add(&inside(&guest, &udp)?)?;
+        report.streams_udp.add(&guest, &udp)?;
         report.guest_shm.add(&inside(&guest, &format!("{} run -- ", ferroce.display()))?)?;
     }
     report.print();
@@ -63,6 +71,30 @@ fn inside(guest: &Guest<'_>, before: &str) -> io::Result<Outcome> {
     let line = |option| format!("{before}cmtime {option} {address} -c {count}");
     let script = format!("{} & sleep 5; {}; code=$?; kill -9 $!; exit $code", line("-b"), line("-s"));
     ended(guest.start_script(&script).wait(3 * LIMIT))
+}
+
+/// perftest between two processes of the guest.
+#[derive(Default, Serialize)]
+struct Streams {
+    /// `ib_write_bw`, Gbit/s.
+    bandwidth: Row,
+    /// `ib_send_lat`, half a round trip, µs.
+    latency: Row,
+}
+
+impl Streams {
+    fn add(&mut self, guest: &Guest<'_>, before: &str) -> io::Result<()> {
+        let tool = |words: &str, size: u32, index| {
+            let words = format!("{before}{words} -s {size}");
+            let mut server = guest.start_server(&[&words], PERFTEST_PORT);
+            let client = ended(guest.start_script(&format!("{words} {}", guest.ipv4())).wait(3 * LIMIT));
+            server.wait(LIMIT);
+            column(&client?, size, index)
+        };
+        self.bandwidth.add(tool("ib_write_bw -F -D 3 --report_gbits", BLOCK, GBITS)?);
+        self.latency.add(tool("ib_send_lat -F -n 2000", SMALL, TYPICAL)?);
+        Ok(())
+    }
 }
 
 /// Milliseconds of all connections together, step by step.
@@ -93,6 +125,8 @@ struct Report {
     guest_rxe: Steps,
     guest_shm: Steps,
     guest_udp: Steps,
+    streams_rxe: Streams,
+    streams_udp: Streams,
 }
 
 impl Report {
@@ -112,5 +146,18 @@ impl Report {
         line("the kernel's rdma_rxe, in the guest", self.guest_count, &self.guest_rxe);
         line("shared memory, in the guest", self.guest_count, &self.guest_shm);
         line("UDP, in the guest", self.guest_count, &self.guest_udp);
+        println!("\n| in the guest | rdma_rxe | Ferroce, UDP | ratio |\n|---|---:|---:|---|");
+        let line = |what, [rxe, ours]: [f64; 2], floor: Floor| {
+            let ratio = ours / rxe;
+            let verdict = verdict(floor.is_reached(ratio));
+            println!("| {what} | {rxe:.2} | {ours:.2} | **{ratio:.2}** ({floor}: {verdict}) |");
+        };
+        let rate = |steps: &Steps| f64::from(self.guest_count) * 1e3 / steps.connect.median();
+        let (rxe, udp) = (&self.streams_rxe, &self.streams_udp);
+        line("connections a second", [rate(&self.guest_rxe), rate(&self.guest_udp)], Floor::AtLeast(1.0));
+        let bandwidths = [rxe.bandwidth.median(), udp.bandwidth.median()];
+        line("64 KiB writes, Gbit/s", bandwidths, Floor::AtLeast(2.0));
+        let latencies = [rxe.latency.median(), udp.latency.median()];
+        line("8-byte messages, half a round trip, µs", latencies, Floor::AtMost(1.2));
     }
 }

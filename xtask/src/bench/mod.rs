@@ -80,7 +80,7 @@ pub enum Bench {
         #[arg(long, default_value_t = 3)]
         rounds: usize,
     },
-    /// Connections a second through librdmacm, beside the kernel's rdma_rxe in the same guest
+    /// Connections a second through librdmacm, bandwidth and latency, beside the kernel's rdma_rxe in the same guest
     Connections {
         /// How many at once
         #[arg(long, default_value_t = 1000)]

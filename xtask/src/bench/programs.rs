@@ -13,11 +13,11 @@ pub const ROUND_LIMIT: Duration = Duration::from_secs(1200);
 /// The TCP or UDP port of what isn't perftest.
 pub const PORT: u16 = 5201;
 /// That of perftest.
-const PERFTEST_PORT: u16 = 18_515;
+pub const PERFTEST_PORT: u16 = 18_515;
 /// Columns of perftest's lines: the mean bandwidth, million messages a second, and a latency's median.
-const GBITS: usize = 3;
+pub const GBITS: usize = 3;
 const MESSAGES: usize = 4;
-const TYPICAL: usize = 4;
+pub const TYPICAL: usize = 4;
 /// Bytes of a file that is a buffer.
 const FILE: u64 = 64 << 20;
 
@@ -211,6 +211,6 @@ pub fn number_in_line(outcome: &Outcome, first: &str, index: usize) -> io::Resul
 }
 
 /// A column of perftest's line for messages of `size` bytes.
-fn column(outcome: &Outcome, size: u32, index: usize) -> io::Result<f64> {
+pub fn column(outcome: &Outcome, size: u32, index: usize) -> io::Result<f64> {
     number_in_line(outcome, &size.to_string(), index)
 }
