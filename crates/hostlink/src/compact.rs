@@ -1,67 +1,122 @@
-//! Compact headers: how a record names a packet of a connection that both ends know already.
+//! Compact headers: how a cell names a packet of a connection that both ends know already.
 //!
-//! Addresses, traffic class and hop limit of such a packet are those of the connection, so the record leaves them out. What
-//! is left lies in native order at fixed places, and a message of up to 40 bytes takes one line of memory.
+//! Addresses, traffic class and hop limit of such a packet are those of the connection, so the cell leaves them out. What
+//! is left lies in native order at fixed places, and a message of up to 40 bytes takes the cell alone.
 
 use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
 
 /// Bytes before the payload where the packet names no memory of the receiver.
-pub(super) const SHORT: usize = 24;
+const SHORT: usize = 24;
 /// Bytes before the payload where it does.
 const LONG: usize = 40;
 
 const SOLICITED: u32 = 1 << 24;
 const ACK_REQUEST: u32 = 1 << 25;
-/// In place of [`ACK_REQUEST`]: the packet is acknowledged when the consumer's position has passed it.
-const BY_POSITION: u32 = 1 << 26;
+/// In place of [`ACK_REQUEST`]: the result of the cell acknowledges the packet.
+const BY_RESULT: u32 = 1 << 26;
 const PSN: u32 = (1 << 24) - 1;
 
 /// What lies where a payload would, as headers have no place for it: what an atomic swaps in or adds, and what it compares with; or what
 /// the memory held, of the answer to one.
 pub(super) type Operands = [u64; 2];
 
-/// How many bytes of [`Operands`] a packet of this opcode has.
-#[inline]
-const fn operands_len(opcode: Opcode) -> usize {
-    if opcode.is_atomic() {
-        16
-    } else if opcode.carries_atomic_ack() {
-        8
-    } else {
-        0
+/// How a packet of some opcode lies in a cell.
+#[derive(Clone, Copy)]
+struct CellForm {
+    opcode: Opcode,
+    /// Bytes before the payload: [`SHORT`], or [`LONG`] where the packet names memory of the receiver. 0: it has no compact headers.
+    offset: usize,
+    /// How many bytes of [`Operands`] come before the payload.
+    operands: usize,
+    /// The result of its cell may acknowledge it.
+    is_plain_send: bool,
+}
+
+impl CellForm {
+    /// By the value of the opcode.
+    const ALL: [Self; 256] = {
+        let mut all = [Self::of(Opcode::CNP); 256];
+        let mut value = 0;
+        while value < all.len() {
+            if let Some(opcode) = Opcode::from_u8(value as u8) {
+                all[value] = Self::of(opcode);
+            }
+            value += 1;
+        }
+        all
+    };
+
+    const fn of(opcode: Opcode) -> Self {
+        let Opcode { service, operation } = opcode;
+        let is_compact = matches!(service, Service::Rc | Service::Uc) && !opcode.carries_feth();
+        let names_memory = opcode.carries_reth() || opcode.is_atomic();
+        let offset = if names_memory { LONG } else { SHORT };
+        let operands = if opcode.is_atomic() {
+            16
+        } else if opcode.carries_atomic_ack() {
+            8
+        } else {
+            0
+        };
+        let is_plain_send = matches!(service, Service::Rc)
+            && matches!(operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
+        Self { opcode, offset: if is_compact { offset } else { 0 }, operands, is_plain_send }
+    }
+
+    #[inline]
+    fn get(value: u8) -> &'static Self {
+        static ALL: [CellForm; 256] = CellForm::ALL;
+        &ALL[usize::from(value)]
+    }
+
+    /// Of a packet of this opcode.
+    #[inline]
+    fn of_packet(opcode: Opcode) -> &'static Self {
+        Self::get(opcode.to_u8())
     }
 }
 
-/// The first words of a record as they lie in memory, each of two halves in native order: length of the record and a byte each
-/// for its kind and the opcode before the partition key; destination QPN and PSN; length of the payload and
-/// [`CompactHeaders::word`]; length and key of the memory that is named; its address.
+/// The words of a cell before its payload. The upper half of the first is a byte each for the kind of the record and the opcode, and the
+/// partition key; its lower half belongs to the ring. The others are two halves each, in native order: destination QPN and PSN; length of
+/// the payload and [`CompactHeaders::word`]; length and key of the memory that is named; its address.
 pub(super) type Front = [u64; LONG / 8];
 
 /// The first and the second four bytes of a word.
 #[inline]
-fn halves(word: u64) -> [u32; 2] {
-    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+const fn halves(word: u64) -> [u32; 2] {
+    let [low, high] = [word as u32, (word >> 32) as u32];
+    if cfg!(target_endian = "little") { [low, high] } else { [high, low] }
 }
 
 /// The word of two halves.
 #[inline]
-fn word_of(first: u32, second: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+const fn word_of(first: u32, second: u32) -> u64 {
+    let [low, high] = if cfg!(target_endian = "little") { [first, second] } else { [second, first] };
+    low as u64 | (high as u64) << 32
 }
 
-/// The length of a record, and its kind.
+/// The kind of a record, by the first word of its cell.
 #[inline]
-pub(super) fn length_and_kind(first: u64) -> (usize, u8) {
-    let [length, about] = halves(first);
-    (length as usize, about.to_ne_bytes()[0])
+pub(super) const fn kind_of(first: u64) -> u8 {
+    (first >> 32) as u8
 }
 
-/// The first word of a record without headers.
+/// The QPN that a packet is for, by the second word of its cell.
 #[inline]
-pub(super) fn first_word(length: usize, kind: u8) -> u64 {
-    word_of(length as u32, u32::from_ne_bytes([kind, 0, 0, 0]))
+pub(super) fn dest_of(second: u64) -> u32 {
+    halves(second)[0]
+}
+
+/// The first words of a cell whose packet has its headers elsewhere: destination QPN, and bytes of the packet.
+#[inline]
+pub(super) fn front_of_whole(kind: u8, dest_qp: u32, bytes: u32) -> Front {
+    [u64::from(kind) << 32, word_of(dest_qp, 0), word_of(bytes, 0), 0, 0]
+}
+
+/// Bytes of a payload, or of a packet, by the third word of its cell.
+#[inline]
+pub(super) fn len_of(third: u64) -> usize {
+    halves(third)[0] as usize
 }
 
 /// How syndrome and MSN lie in [`CompactHeaders::word`].
@@ -114,7 +169,7 @@ impl CompactHeaders {
         let fits = opcode.carries_reth() == reth.is_some()
             && opcode.is_atomic() == atomic.is_some()
             && opcode.carries_atomic_ack() == atomic_ack.is_some();
-        if !plain || !has_compact_form(opcode) || !fits {
+        if !plain || CellForm::of_packet(opcode).offset == 0 || !fits {
             return None;
         }
         let word = match (aeth, immediate, invalidate_rkey) {
@@ -148,11 +203,11 @@ impl CompactHeaders {
         };
         let mut bytes = [0; size_of::<Operands>()];
         bytes.as_chunks_mut::<8>().0.iter_mut().zip(operands).for_each(|(to, word)| *to = word.to_ne_bytes());
-        Some((bytes, operands_len(headers.bth.opcode)))
+        Some((bytes, CellForm::of_packet(headers.bth.opcode).operands))
     }
 
-    /// Those of a SEND of one packet that asks for an acknowledgement, `by_position` or as a packet: its opcode, the
-    /// connection's partition key and destination QPN, its PSN, whether it is solicited, and its immediate data.
+    /// Those of a SEND of one packet that asks for an acknowledgement: its opcode, the connection's partition key and destination QPN, its
+    /// PSN, whether it is solicited, and its immediate data.
     #[must_use]
     #[inline]
     pub fn of_send(
@@ -160,12 +215,16 @@ impl CompactHeaders {
         (pkey, dest_qp): (u16, u32),
         psn: u32,
         (solicited, word): (bool, u32),
-        by_position: bool,
     ) -> Self {
-        let psn = psn & PSN
-            | if by_position { BY_POSITION } else { ACK_REQUEST }
-            | if solicited { SOLICITED } else { 0 };
+        let psn = psn & PSN | ACK_REQUEST | if solicited { SOLICITED } else { 0 };
         Self { opcode, pkey, dest_qp, psn, word, reth: NOWHERE }
+    }
+
+    /// The same headers of a SEND, acknowledged by the result of its cell.
+    #[must_use]
+    #[inline]
+    pub(super) const fn acknowledged_by_result(self) -> Self {
+        Self { psn: self.psn & !ACK_REQUEST | BY_RESULT, ..self }
     }
 
     /// Those of a READ or an atomic: its opcode, the connection's partition key and destination QPN, its PSN, and the memory that is
@@ -211,18 +270,18 @@ impl CompactHeaders {
         self.psn & SOLICITED != 0
     }
 
-    /// The requester wants an acknowledgement, as a packet or by position.
+    /// The requester wants an acknowledgement, as a packet or by the result of the cell.
     #[must_use]
     #[inline]
     pub const fn asks_for_ack(&self) -> bool {
-        self.psn & (ACK_REQUEST | BY_POSITION) != 0
+        self.psn & (ACK_REQUEST | BY_RESULT) != 0
     }
 
-    /// The packet waits to be acknowledged by position: see [`Link::send_plain`](crate::Link::send_plain).
+    /// The result of its cell acknowledges the packet: see [`Link::send_plain`](crate::Link::send_plain).
     #[must_use]
     #[inline]
-    pub const fn is_by_position(&self) -> bool {
-        self.psn & BY_POSITION != 0
+    pub const fn is_by_result(&self) -> bool {
+        self.psn & BY_RESULT != 0
     }
 
     /// Of a SEND of one packet: its immediate data, if it has any. `None` for other packets.
@@ -238,8 +297,8 @@ impl CompactHeaders {
 
     /// How many bytes of [`Operands`] come before the payload.
     #[inline]
-    pub(super) const fn operands_len(&self) -> usize {
-        operands_len(self.opcode)
+    pub(super) fn operands_len(&self) -> usize {
+        CellForm::of_packet(self.opcode).operands
     }
 
     /// The same headers as the transport takes them. The operands are asked for where there are any.
@@ -271,20 +330,19 @@ impl CompactHeaders {
         headers
     }
 
-    /// Where the payload begins in the record.
+    /// Where a payload begins that the cell has room for.
     #[inline]
-    pub(super) const fn payload_offset(&self) -> usize {
-        if self.opcode.carries_reth() || self.opcode.is_atomic() { LONG } else { SHORT }
+    pub(super) fn payload_offset(&self) -> usize {
+        CellForm::of_packet(self.opcode).offset
     }
 
-    /// The first words of a record of `length` bytes with a payload of `payload`, and how many of them count.
+    /// The words of a cell with a payload of `payload` bytes, and how many of them count.
     #[inline]
-    pub(super) fn front(&self, kind: u8, length: usize, payload: usize) -> (Front, usize) {
+    pub(super) fn front(&self, kind: u8, payload: usize) -> (Front, usize) {
         let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
-        let [low, high] = pkey.to_ne_bytes();
-        let about = u32::from_ne_bytes([kind, opcode.to_u8(), low, high]);
+        let about = u32::from(kind) | u32::from(opcode.to_u8()) << 8 | u32::from(pkey) << 16;
         let front = [
-            word_of(length as u32, about),
+            u64::from(about) << 32,
             word_of(dest_qp, psn),
             word_of(payload as u32, word),
             word_of(reth.dma_len, reth.rkey),
@@ -293,44 +351,25 @@ impl CompactHeaders {
         (front, self.payload_offset() / 8)
     }
 
-    /// Understands the first words of a record: the headers and the payload's length. `None` for what can't be.
+    /// Understands the first words of a cell: the headers and the payload's length. `None` for what can't be.
     #[inline]
     pub(super) fn parse(front: &Front) -> Option<(Self, usize)> {
-        let [_, opcode, low, high] = halves(front[0])[1].to_ne_bytes();
-        let opcode = Opcode::from_u8(opcode)?;
+        let about = (front[0] >> 32) as u32;
+        let &CellForm { opcode, offset, operands, is_plain_send } = CellForm::get((about >> 8) as u8);
         let ([dest_qp, psn], [payload, word]) = (halves(front[1]), halves(front[2]));
-        if !has_compact_form(opcode)
-            || dest_qp > PSN
-            || psn & !(PSN | SOLICITED | ACK_REQUEST | BY_POSITION) != 0
-        {
+        let flags = SOLICITED | ACK_REQUEST | if is_plain_send { BY_RESULT } else { 0 };
+        if offset == 0 || dest_qp > PSN || psn & !(PSN | flags) != 0 || (payload as usize) < operands {
             return None;
         }
-        if psn & BY_POSITION != 0 && !is_plain_send(opcode) {
-            return None;
-        }
-        if (payload as usize) < operands_len(opcode) {
-            return None;
-        }
-        let reth = if opcode.carries_reth() || opcode.is_atomic() {
+        let reth = if offset == LONG {
             let [dma_len, rkey] = halves(front[3]);
             Reth { va: front[4], rkey, dma_len }
         } else {
             NOWHERE
         };
-        let pkey = u16::from_ne_bytes([low, high]);
+        let pkey = (about >> 16) as u16;
         Some((Self { opcode, pkey, dest_qp, psn, word, reth }, payload as usize))
     }
-}
-
-/// Whether the packets of this opcode have no header that a compact record has no place for.
-const fn has_compact_form(opcode: Opcode) -> bool {
-    matches!(opcode.service, Service::Rc | Service::Uc) && !opcode.carries_feth()
-}
-
-/// Whether packets of this opcode may be acknowledged by position.
-const fn is_plain_send(opcode: Opcode) -> bool {
-    matches!(opcode.service, Service::Rc)
-        && matches!(opcode.operation, Operation::SendOnly | Operation::SendOnlyWithImmediate)
 }
 
 const fn carries_word(opcode: Opcode) -> bool {

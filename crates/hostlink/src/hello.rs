@@ -13,9 +13,9 @@ use std::os::fd::RawFd;
 
 /// The kind of a request for shared memory.
 pub(super) const KIND: u8 = 2;
-/// What records and words contain: a hash that a test makes of samples of all of them. A change of meaning without one of the
+/// What cells and words contain: a hash that a test makes of samples of all of them. A change of meaning without one of the
 /// samples adds a sample.
-const ENCODING: u64 = 0x9cea_9083_aedc_c56c;
+const ENCODING: u64 = 0x176b_6029_070f_99f8;
 /// All that two processes have to agree on.
 pub const LAYOUT: u64 =
     layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
@@ -105,9 +105,12 @@ pub(super) fn refuse(fd: RawFd) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cells::Cell;
     use super::super::compact::CompactHeaders;
     use super::super::directory::{ListedQp, ListedRegion};
-    use super::super::protocol::{AccessWord, Consumer, EndedFlag, Producer, RingWords};
+    use super::super::protocol::{
+        AccessWord, CellResult, Consumer, EndedFlag, Producer, RingWords, set_result,
+    };
     use super::super::record::{self, Draft};
     use super::*;
     use ferroce_access::SharedMemory;
@@ -132,30 +135,33 @@ mod tests {
         (0..len).step_by(8).map(|at| ("", at, word(at))).filter(|(_, _, word)| *word != 0).collect()
     }
 
-    /// All kinds of records, one after the other.
+    /// All kinds of cells and of bulk, one after the other.
     fn records() -> Vec<(&'static str, usize, u64)> {
-        const AT: usize = 64;
+        const CELL_AT: usize = 64;
+        const BULK_AT: usize = 128;
         let meta = record::tests::meta("10.0.0.1", "fd00::2");
         let mut all = Vec::new();
-        let mut sample = |write: &dyn Fn(&SharedMemory)| {
+        let mut sample = |write: &dyn Fn(&Cell, &SharedMemory) -> u64| {
             let memory = SharedMemory::create(4096, false).unwrap();
-            write(&memory);
+            let cell: &Cell = memory.words(CELL_AT);
+            cell[0].store(write(cell, &memory), Ordering::Relaxed);
             all.extend(words(&memory, 4096));
         };
         for headers in (0..=u8::MAX).filter_map(Opcode::from_u8).map(record::tests::headers) {
-            sample(&|memory| Draft::packet(&headers, &meta, 100).unwrap().write(memory, AT));
-            sample(&|memory| {
-                let Some(compact) = CompactHeaders::of(&headers) else { return };
+            sample(&|cell, memory| {
+                Draft::packet(&headers, &meta, 100).unwrap().write(cell, memory, (BULK_AT, 64))
+            });
+            sample(&|cell, memory| {
+                let Some(compact) = CompactHeaders::of(&headers) else { return 0 };
                 let operands = CompactHeaders::operands_of(&headers).unwrap_or_default();
-                memory.write(AT + compact.payload_offset(), &operands.0);
-                record::write_compact(memory, AT, &compact, operands.1);
+                memory.write(CELL_AT + compact.payload_offset(), &operands.0);
+                record::write_compact(cell, &compact, operands.1, None)
             });
         }
-        let send = CompactHeaders::of_send(Opcode::from_u8(4).unwrap(), (1, 2), 3, (true, 4), true);
-        sample(&|memory| record::write_compact(memory, AT, &send, 5));
-        sample(&|memory| record::write_disowned(memory, AT, (64, 128)));
-        sample(&|memory| record::write_padding(memory, AT, 192));
-        all.push(("longest", record::MAX_PAYLOAD, record::MAX_COPIED as u64));
+        let send = CompactHeaders::of_send(Opcode::from_u8(4).unwrap(), (1, 2), 3, (true, 4));
+        sample(&|cell, _| record::write_compact(cell, &send, 5, None));
+        sample(&|cell, _| record::write_compact(cell, &send.acknowledged_by_result(), 50, Some(64)));
+        all.push(("longest", record::MAX_PAYLOAD, record::bulk_of(&send, 41) as u64));
         all
     }
 
@@ -188,16 +194,19 @@ mod tests {
         used.leave();
         memory.words::<EndedFlag>(128).set();
         let lines: &RingWords = memory.words(1024);
-        let (mut producer, mut consumer) = (Producer::new(2048), Consumer::new(2048));
-        lines.copy_last(64, [1, 2, 3, 4, 5]);
-        for _ in 0..2 {
-            let place = producer.reserve(lines, 64).unwrap().unwrap();
-            producer.publish(lines, place);
+        let (mut producer, mut consumer) = (Producer::new(8, 1024), Consumer::new(8, 1024));
+        let word = |at: usize| memory.words::<AtomicU64>(2048 + 8 * at);
+        for at in 0..2 {
+            let space = producer.reserve(lines, 65).unwrap().unwrap();
+            let (begin, end) = space.bulk;
+            word(2 + at).store(begin << 32 | end, Ordering::Relaxed);
+            producer.publish(space, word(at), 5 << 32);
+            consumer.advance(Some(end));
         }
-        producer.wait(lines);
-        consumer.peek(lines).unwrap();
-        consumer.release(lines, 64);
-        lines.acknowledge(64, 1);
+        lines.wait();
+        consumer.release(lines);
+        set_result(word(4), 4, CellResult::Done);
+        set_result(word(5), 5, CellResult::Left);
         words(&memory, 4096)
     }
 

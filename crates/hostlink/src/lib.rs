@@ -5,16 +5,16 @@
 //! Out of here: which QP uses which fabric, and which thread reads the rings when (`engine`); names and sockets (`host`).
 //!
 //! A *link* joins two processes: one memfd with a ring each way, made by the process that has something to send first.
-//! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload. Packets of a connection
-//! that both ends know have compact headers instead. No byte is changed on the way, so there is no ICRC, and
-//! a record is given back when it has been executed. RC loses nothing; UC and UD do when a ring has been full for 100 ms.
+//! A packet is a cell of one line, with bulk beside it where a line is too short: the transport headers as on the wire and up to 64 KiB of
+//! payload. Packets of a connection that both ends know have compact headers instead. No byte is changed on the way, so there is no ICRC,
+//! and a cell is given back when it has been executed. RC loses nothing; UC and UD do when a ring has been full for 100 ms.
 //!
 //! An RDMA WRITE or READ needs no packet while its QP has no other outstanding request: the initiator looks up region and QP in the
 //! target's *directory* and copies, in memory that both have mapped or by the kernel. A target that watches its ring gets a record
 //! all the same. An *access word* names the region and the QP that an initiator uses; a process that withdraws either waits for the
 //! words that name it.
 //!
-//! A plain SEND is acknowledged by a word with the position up to which the ring has been executed, without a record.
+//! A plain SEND is acknowledged by the result of its cell, a word of the receiver, without a packet.
 //!
 //! A sleeping thread is woken by a byte over the link's connection.
 //!
@@ -22,6 +22,7 @@
 //! dies, however it dies, its connection is closed: the records that it has left are executed, then its link ends.
 #![forbid(unsafe_code)]
 
+mod cells;
 mod compact;
 mod directory;
 mod hello;
@@ -41,14 +42,14 @@ pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair};
 pub use hello::LAYOUT;
 pub use link::{
-    ArrivalMark, CompactRun, LARGE, Link, LinkPeer, PeerAccess, Receive, ReceivedRecord, SendOutcome,
-    SentPacket, Single, SinglePacket, Unserved, Wanted,
+    ArrivalMark, LARGE, Link, LinkPeer, PeerAccess, Receive, RecordRun, SendOutcome, SentPacket, Unserved,
+    Wanted,
 };
 pub use links::{LinkRefusal, LinkWithWork, Links};
 pub use own::own_directory;
 pub use payload::{RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
-pub use record::{CompactRecord, MAX_PAYLOAD, Record};
+pub use record::{CompactRecord, MAX_PAYLOAD, Record, RingRecord};
 pub use revocation::{RevokedQp, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 
 use ferroce_access::PeerMemory;

@@ -1,7 +1,6 @@
 //! Payloads on their way through a link: into a ring and out of it.
 
-use super::record::{CopiedPayload, MAX_COPIED};
-use ferroce_access::{Fault, SharedMemory, copy};
+use ferroce_access::{Fault, SharedMemory};
 
 /// Room for a payload in a ring.
 pub struct RingBytes<'a> {
@@ -23,9 +22,7 @@ impl<'a> RingBytes<'a> {
 
     /// The bytes, for showing.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len];
-        self.memory.read(self.at, &mut bytes);
-        bytes
+        ShmPayload::new(self.memory, self.at, self.len).to_vec()
     }
 
     /// Copies `len` bytes of the program's memory at `addr` to byte `offset` of the payload.
@@ -39,36 +36,27 @@ impl<'a> RingBytes<'a> {
     }
 }
 
-/// The payload of a packet. The peer may still change its bytes where they aren't copied.
+/// The payload of a packet in a ring. The peer may still change its bytes.
 #[derive(Clone, Copy)]
-pub enum ShmPayload<'a> {
-    /// In a ring.
-    Ring {
-        /// The ring's memory.
-        memory: &'a SharedMemory,
-        /// The first byte there.
-        at: usize,
-        /// Bytes.
-        len: usize,
-    },
-    /// A copy in this process, which the peer can't change.
-    Copied {
-        /// The words that hold it.
-        words: &'a CopiedPayload,
-        /// Bytes.
-        len: usize,
-    },
+pub struct ShmPayload<'a> {
+    memory: &'a SharedMemory,
+    at: usize,
+    len: usize,
 }
 
 #[expect(clippy::len_without_is_empty, reason = "no caller needs is_empty")]
-impl ShmPayload<'_> {
+impl<'a> ShmPayload<'a> {
+    /// `len` bytes from byte `at` of `memory`.
+    #[inline]
+    pub(super) fn new(memory: &'a SharedMemory, at: usize, len: usize) -> Self {
+        Self { memory, at, len }
+    }
+
     /// Bytes of the payload.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        match self {
-            Self::Ring { len, .. } | Self::Copied { len, .. } => *len,
-        }
+        self.len
     }
 
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
@@ -77,36 +65,14 @@ impl ShmPayload<'_> {
     /// A byte of the program's memory can't be written.
     #[inline]
     pub fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
-        match *self {
-            Self::Ring { memory, at, len: whole } => {
-                assert!(offset <= whole && len <= whole - offset);
-                memory.copy_to_program(at + offset, addr, len)
-            }
-            Self::Copied { words, len: whole } => {
-                assert!(offset <= whole && len <= whole - offset);
-                let bytes = bytes_of(words);
-                copy::write(addr, &bytes[offset..offset + len])
-            }
-        }
+        assert!(offset <= self.len && len <= self.len - offset);
+        self.memory.copy_to_program(self.at + offset, addr, len)
     }
 
     /// The bytes, for showing.
     pub fn to_vec(self) -> Vec<u8> {
-        match self {
-            Self::Ring { memory, at, len } => {
-                let mut bytes = vec![0; len];
-                memory.read(at, &mut bytes);
-                bytes
-            }
-            Self::Copied { words, len } => bytes_of(words)[..len].to_vec(),
-        }
+        let mut bytes = vec![0; self.len];
+        self.memory.read(self.at, &mut bytes);
+        bytes
     }
-}
-
-/// The words as they lie in memory.
-#[inline]
-fn bytes_of(words: &CopiedPayload) -> [u8; MAX_COPIED] {
-    let mut bytes = [0; MAX_COPIED];
-    bytes.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_ne_bytes());
-    bytes
 }

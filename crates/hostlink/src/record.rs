@@ -1,10 +1,12 @@
-//! Records of a ring: what a packet is on the `shm` fabric.
+//! What a cell is: a packet on the `shm` fabric.
 //!
-//! A record is a fixed part, the transport headers as they are on the wire, and a payload. A compact record has [`CompactHeaders`] and a
-//! payload. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
+//! A packet of a connection has [`CompactHeaders`] in its cell. Any other packet is in the cell's bulk: a fixed part, the transport headers
+//! as they are on the wire, and the payload. Whatever a peer writes: reading a cell gives a record or an error, and touches no byte
+//! outside cell and bulk.
 
-use super::compact::{self, CompactHeaders, Operands};
-use super::protocol::{Broken, COPIED_WORDS, RingWords};
+use super::cells::{Cell, RingPlace};
+use super::compact::{self, CompactHeaders, Front, Operands};
+use super::protocol::{Broken, CELL};
 use ferroce_access::SharedMemory;
 use ferroce_types::{MAX_FLOW_LABEL, PacketMeta, gid_of, ip_of};
 use ferroce_wire::Headers;
@@ -20,38 +22,38 @@ const FRONT: usize = FIXED + MAX_HEADERS;
 /// Payload bytes of a record, at most.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
-/// The first words of a record in memory.
-type FrontWords = [AtomicU64; size_of::<compact::Front>() / 8];
+/// Where a cell has the position of its bulk.
+const BULK_WORD: usize = CELL / size_of::<u64>() - 1;
 
-/// The words of operands in memory. Each lies within the line that a record takes at least.
+/// The words of operands in memory.
 type OperandWords = [AtomicU64; size_of::<Operands>() / 8];
-
-/// The words of a record that is copied whole.
-type CopiedWords = [AtomicU64; COPIED_WORDS];
 
 /// What a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum RecordKind {
-    /// Nothing: the end of the ring was too short.
-    Padding = 0,
-    /// A packet with its payload.
-    Packet = 1,
+    /// A packet with addresses and headers.
+    Whole = 1,
     /// A packet of a connection, with [`CompactHeaders`] and its payload.
     Compact = 2,
-    /// No packet: what ends between two positions of the other ring isn't acknowledged by position.
-    Disowned = 3,
 }
 
-/// What a reader finds in a ring that isn't a compact record.
-#[derive(Debug)]
-pub(crate) enum RingRecord {
-    /// Nothing: the end of the ring was too short.
-    Padding,
+/// What a reader finds in a cell.
+#[derive(Clone, Copy, Debug)]
+pub enum RingRecord<'a> {
+    /// A packet of a connection.
+    Compact(&'a CompactRecord),
     /// A packet with addresses and headers.
-    Whole(Record),
-    /// What ends from the first to the last of these positions of the ring to the peer isn't acknowledged by position.
-    Disowned((u64, u64)),
+    Whole(&'a Record),
+}
+
+/// Room for what a reader finds: a record is written where it is read, since a copy costs as much as all else.
+#[derive(Debug, Default)]
+pub(super) struct ReadRecord {
+    compact: Option<CompactRecord>,
+    whole: Option<Record>,
+    /// Where its bulk ends, if it has any.
+    pub(super) bulk_end: Option<u64>,
 }
 
 /// A packet of a connection in a ring.
@@ -59,30 +61,11 @@ pub(crate) enum RingRecord {
 pub struct CompactRecord {
     /// Its headers.
     pub headers: CompactHeaders,
-    /// Its payload, operands included.
-    pub(crate) payload: CompactPayload,
+    /// Where its payload begins in the link's memory, operands included.
+    pub(crate) at: usize,
     /// Bytes of the payload.
     pub(crate) len: usize,
-    /// Where the record ends in its ring, as positions go.
-    pub(crate) end: u64,
 }
-
-/// Where the payload of a compact record is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum CompactPayload {
-    /// In the link's memory, from this byte on.
-    Ring(usize),
-    /// In these words: that of a SEND which is acknowledged by position.
-    Copied(CopiedPayload),
-}
-
-/// The payload of a record of which a copy was made.
-pub(crate) type CopiedPayload = [u64; COPIED_WORDS - compact::SHORT / 8];
-/// Payload bytes of a SEND that can be copied beside the position.
-pub(super) const MAX_COPIED: usize = size_of::<CopiedPayload>();
-
-// The position, two words more, and the copy: all in one line.
-const _: () = assert!((3 + COPIED_WORDS) * size_of::<u64>() == RingWords::GRAIN);
 
 impl CompactRecord {
     /// All its headers. The memory is that of its link.
@@ -94,14 +77,8 @@ impl CompactRecord {
     /// What an atomic swaps in or adds, and what it compares with; or what the memory held.
     #[inline]
     pub(crate) fn operands(&self, memory: &SharedMemory) -> Operands {
-        match self.payload {
-            CompactPayload::Ring(at) => {
-                let words: &OperandWords = memory.words(at);
-                std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
-            }
-            // Of SENDs, which have none.
-            CompactPayload::Copied(_) => Operands::default(),
-        }
+        let words: &OperandWords = memory.words(self.at);
+        std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
     }
 }
 
@@ -116,50 +93,45 @@ pub struct Record {
     pub(crate) payload: (usize, usize),
 }
 
-/// Bytes of a record.
+/// Bytes of a packet in bulk.
 const fn total(headers: usize, payload: usize) -> usize {
-    (payload_offset(headers) + payload).next_multiple_of(RingWords::GRAIN)
+    payload_offset(headers) + payload
 }
 
 const fn payload_offset(headers: usize) -> usize {
     (FIXED + headers).next_multiple_of(8)
 }
 
-/// Bytes of a record with compact headers.
+/// Bytes of bulk that a packet with compact headers and a payload of `payload` bytes needs: 0 if its cell has room for the payload.
 #[inline]
-pub(super) const fn compact_total(headers: &CompactHeaders, payload: usize) -> usize {
-    (headers.payload_offset() + payload).next_multiple_of(RingWords::GRAIN)
+pub(super) fn bulk_of(headers: &CompactHeaders, payload: usize) -> usize {
+    if payload <= CELL - headers.payload_offset() { 0 } else { payload }
 }
 
-/// Writes everything of a record with compact headers but its payload of `payload` bytes.
+/// Writes all words of a cell with compact headers but the first, and returns that one. Its payload of `payload` bytes lies in the cell
+/// unless there is `bulk`, the position of the bulk.
 #[inline(always)]
-pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactHeaders, payload: usize) {
-    let (front, len) = headers.front(RecordKind::Compact as u8, compact_total(headers, payload), payload);
-    let words: &FrontWords = memory.words(at);
-    let (short, rest) = words.split_at(compact::SHORT / 8);
-    short.iter().zip(&front).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
-    if len > short.len() {
-        rest.iter().zip(&front[short.len()..]).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
+pub(super) fn write_compact(cell: &Cell, headers: &CompactHeaders, payload: usize, bulk: Option<u64>) -> u64 {
+    let (front, len) = headers.front(RecordKind::Compact as u8, payload);
+    if let Some(bulk) = bulk {
+        cell[BULK_WORD].store(bulk, Ordering::Relaxed);
     }
+    cell[1].store(front[1], Ordering::Relaxed);
+    cell[2].store(front[2], Ordering::Relaxed);
+    if len > 3 {
+        cell[3].store(front[3], Ordering::Relaxed);
+        cell[4].store(front[4], Ordering::Relaxed);
+    }
+    front[0]
 }
 
-/// Bytes of a record that disowns others.
-pub(super) const DISOWNED: usize = RingWords::GRAIN;
-
-/// Writes a record that disowns those which end from `first` to `last` of the other ring.
-pub(super) fn write_disowned(memory: &SharedMemory, at: usize, (first, last): (u64, u64)) {
-    let words: &FrontWords = memory.words(at);
-    words[0].store(compact::first_word(DISOWNED, RecordKind::Disowned as u8), Ordering::Relaxed);
-    words[1].store(first, Ordering::Relaxed);
-    words[2].store(last, Ordering::Relaxed);
-}
-
-/// A record that is about to be written.
+/// A packet with addresses that is about to be written.
 pub(super) struct Draft {
     bytes: [u8; FRONT],
     front: usize,
     headers: usize,
     payload: usize,
+    dest_qp: u32,
 }
 
 impl Draft {
@@ -168,8 +140,6 @@ impl Draft {
     pub(super) fn packet(headers: &Headers, meta: &PacketMeta, payload: usize) -> Option<Self> {
         let mut bytes = [0; FRONT];
         let len = headers.emit(&mut bytes[FIXED..FIXED + MAX_HEADERS]).ok()?;
-        bytes[..4].copy_from_slice(&(total(len, payload) as u32).to_ne_bytes());
-        bytes[4] = RecordKind::Packet as u8;
         bytes[5] = len as u8;
         bytes[6] = meta.tos;
         bytes[7] = meta.ttl;
@@ -180,134 +150,145 @@ impl Draft {
         bytes[14..16].copy_from_slice(&(label as u16).to_ne_bytes());
         bytes[16..32].copy_from_slice(&gid_of(meta.src));
         bytes[32..48].copy_from_slice(&gid_of(meta.dst));
-        Some(Self { bytes, front: FIXED + len, headers: len, payload })
+        Some(Self { bytes, front: FIXED + len, headers: len, payload, dest_qp: headers.bth.dest_qp })
     }
 
-    /// Bytes of the record.
+    /// Bytes of bulk that it needs.
     pub(super) const fn total(&self) -> usize {
         total(self.headers, self.payload)
     }
 
-    /// Where the payload of a record at `at` goes.
+    /// Where the payload goes if the bulk is at `at`.
     pub(super) const fn payload_at(&self, at: usize) -> usize {
         at + payload_offset(self.headers)
     }
 
-    /// Writes everything but an inline payload.
-    pub(super) fn write(&self, memory: &SharedMemory, at: usize) {
+    /// Writes everything but the payload, and all words of the cell but the first, which it returns. The bulk is at byte `at` of `memory`
+    /// and position `bulk`.
+    pub(super) fn write(&self, cell: &Cell, memory: &SharedMemory, (at, bulk): (usize, u64)) -> u64 {
         memory.write(at, &self.bytes[..self.front]);
+        let [first, second, third, ..] =
+            compact::front_of_whole(RecordKind::Whole as u8, self.dest_qp, self.total() as u32);
+        cell[1].store(second, Ordering::Relaxed);
+        cell[2].store(third, Ordering::Relaxed);
+        cell[BULK_WORD].store(bulk, Ordering::Relaxed);
+        first
     }
 }
 
-/// Writes a record that fills the end of the ring.
-pub(super) fn write_padding(memory: &SharedMemory, at: usize, len: usize) {
-    let mut bytes = [0; 5];
-    bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-    bytes[4] = RecordKind::Padding as u8;
-    memory.write(at, &bytes);
-}
-
-/// The first words of the record at `at`, of which `available` bytes are published. They are copied: the peer may change its bytes at
-/// any time, so a caller that copies them again has to check the copy again.
+/// The QPN that the packet of a published cell is for.
 #[inline]
-fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::Front, Broken> {
-    if available < RingWords::GRAIN {
-        return Err(Broken);
+pub(super) fn dest_of(cell: &Cell) -> u32 {
+    compact::dest_of(cell[1].load(Ordering::Relaxed))
+}
+
+impl ReadRecord {
+    /// The record, if there is one.
+    #[inline]
+    pub(super) fn get(&self) -> Option<RingRecord<'_>> {
+        match (&self.compact, &self.whole) {
+            (Some(packet), _) => Some(RingRecord::Compact(packet)),
+            (None, Some(packet)) => Some(RingRecord::Whole(packet)),
+            (None, None) => None,
+        }
     }
-    let words: &FrontWords = memory.words(at);
-    Ok(std::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
-}
 
-/// Reads the record at `at`, which begins at the position `before` and of which `available` bytes are published, if it is a compact
-/// record. `None`: [`read`] has to.
-#[inline(always)]
-pub(super) fn read_compact(
-    memory: &SharedMemory,
-    at: usize,
-    available: usize,
-    before: u64,
-) -> Result<Option<CompactRecord>, Broken> {
-    let front = front(memory, at, available)?;
-    let (length, kind) = compact::length_and_kind(front[0]);
-    if kind != RecordKind::Compact as u8 {
-        return Ok(None);
+    /// The record, if it is a packet of a connection.
+    #[inline]
+    pub(super) fn compact(&self) -> Option<&CompactRecord> {
+        self.compact.as_ref()
     }
-    let (headers, payload) = CompactHeaders::parse(&front).ok_or(Broken)?;
-    if length > available || payload > MAX_PAYLOAD || compact_total(&headers, payload) != length {
-        return Err(Broken);
+
+    /// Drops the record.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.compact = None;
+        if self.whole.is_some() {
+            self.whole = None;
+        }
     }
-    let from = CompactPayload::Ring(at + headers.payload_offset());
-    Ok(Some(CompactRecord { headers, payload: from, len: payload, end: before + length as u64 }))
-}
 
-/// The words with headers and payload of the SEND at `at`, which this process has written: of [`MAX_COPIED`] bytes at most.
-#[inline]
-pub(super) fn copy(memory: &SharedMemory, at: usize) -> [u64; COPIED_WORDS] {
-    let words: &CopiedWords = memory.words(at);
-    std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
-}
-
-/// Understands a [`copy`] of the record that ends at `end`. `None`: it isn't one.
-#[inline(always)]
-pub(super) fn read_copy(words: [u64; COPIED_WORDS], end: u64) -> Option<CompactRecord> {
-    let (length, kind) = compact::length_and_kind(words[0]);
-    let (headers, len) = CompactHeaders::parse(&words)?;
-    let [_, _, _, payload @ ..] = words;
-    let fits = kind == RecordKind::Compact as u8
-        && length == RingWords::GRAIN
-        && headers.is_by_position()
-        && len <= MAX_COPIED;
-    fits.then_some(CompactRecord { headers, payload: CompactPayload::Copied(payload), len, end })
-}
-
-/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It isn't a compact record.
-pub(super) fn read(
-    memory: &SharedMemory,
-    at: usize,
-    available: usize,
-) -> Result<(RingRecord, usize), Broken> {
-    let front = front(memory, at, available)?;
-    let (length, kind) = compact::length_and_kind(front[0]);
-    if kind != RecordKind::Disowned as u8 {
-        return read_whole(memory, at, available);
+    /// Reads the published cell at `position` of a ring whose packet is for `dest_qp`. The words are copied: the peer may change its bytes
+    /// at any time, so a caller that copies them again has to check the copy again.
+    #[inline(always)]
+    pub(super) fn read(
+        &mut self,
+        memory: &SharedMemory,
+        ring: &RingPlace,
+        position: u64,
+        dest_qp: u32,
+    ) -> Result<(), Broken> {
+        let cell = ring.cell(position);
+        let front: Front = std::array::from_fn(|i| cell[i].load(Ordering::Relaxed));
+        let kind = compact::kind_of(front[0]);
+        if kind != RecordKind::Compact as u8 {
+            return if kind == RecordKind::Whole as u8 {
+                self.read_whole(memory, ring, cell, dest_qp)
+            } else {
+                Err(Broken)
+            };
+        }
+        let (headers, len) = CompactHeaders::parse(&front).ok_or(Broken)?;
+        let at = if bulk_of(&headers, len) == 0 {
+            self.bulk_end = None;
+            ring.cell_at(position) + headers.payload_offset()
+        } else if len <= MAX_PAYLOAD {
+            self.read_bulk(ring, cell, len)?
+        } else {
+            return Err(Broken);
+        };
+        if headers.dest_qp != dest_qp {
+            return Err(Broken);
+        }
+        self.compact = Some(CompactRecord { headers, at, len });
+        Ok(())
     }
-    if length == DISOWNED { Ok((RingRecord::Disowned((front[1], front[2])), length)) } else { Err(Broken) }
-}
 
-/// As [`read`], of a packet with addresses, or padding.
-fn read_whole(memory: &SharedMemory, at: usize, available: usize) -> Result<(RingRecord, usize), Broken> {
-    let mut bytes = [0; FRONT];
-    let have = bytes.len().min(available);
-    memory.read(at, &mut bytes[..have]);
-    let mut parsed = parse(&bytes[..have], available)?;
-    if let Some(Record { payload: (payload, _), .. }) = &mut parsed.packet {
-        *payload += at;
+    /// As [`ReadRecord::read`], of a packet with addresses.
+    #[inline(never)]
+    fn read_whole(
+        &mut self,
+        memory: &SharedMemory,
+        ring: &RingPlace,
+        cell: &Cell,
+        dest_qp: u32,
+    ) -> Result<(), Broken> {
+        let total = compact::len_of(cell[2].load(Ordering::Relaxed));
+        if total > FRONT + MAX_PAYLOAD {
+            return Err(Broken);
+        }
+        let at = self.read_bulk(ring, cell, total)?;
+        let mut bytes = [0; FRONT];
+        let have = bytes.len().min(total);
+        memory.read(at, &mut bytes[..have]);
+        let mut record = parse(&bytes[..have], total)?;
+        record.payload.0 += at;
+        if record.headers.bth.dest_qp != dest_qp {
+            return Err(Broken);
+        }
+        self.whole = Some(record);
+        Ok(())
     }
-    Ok((parsed.packet.map_or(RingRecord::Padding, RingRecord::Whole), parsed.total))
+
+    /// Where the bulk of a cell begins in the link's memory: `len` bytes that lie in the ring's bulk.
+    #[inline]
+    fn read_bulk(&mut self, ring: &RingPlace, cell: &Cell, len: usize) -> Result<usize, Broken> {
+        let position = cell[BULK_WORD].load(Ordering::Relaxed);
+        if len > RingPlace::bulk_left(position) || !position.is_multiple_of(CELL as u64) {
+            return Err(Broken);
+        }
+        self.bulk_end = Some(position.wrapping_add(len.next_multiple_of(CELL) as u64));
+        Ok(ring.bulk_at(position))
+    }
 }
 
-struct Parsed {
-    packet: Option<Record>,
-    total: usize,
-}
-
-/// Understands the first bytes of a record. The place of an inline payload counts from the record's beginning.
-fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
+/// Understands the first bytes of a packet with addresses, of `length` bytes. The place of its payload counts from its beginning.
+fn parse(bytes: &[u8], length: usize) -> Result<Record, Broken> {
     let fixed: &[u8; FIXED] = bytes.first_chunk().ok_or(Broken)?;
-    let word =
-        |at: usize| u32::from_ne_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]) as usize;
-    let (length, payload_len, label) = (word(0), word(8) & 0xfff_ffff, word(8) >> 28 << 16);
-    if length == 0 || length > available || !length.is_multiple_of(RingWords::GRAIN) {
-        return Err(Broken);
-    }
-    if fixed[4] == RecordKind::Padding as u8 {
-        return Ok(Parsed { packet: None, total: length });
-    }
-    if payload_len > MAX_PAYLOAD {
-        return Err(Broken);
-    }
+    let word = u32::from_ne_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]);
+    let (payload_len, label) = ((word & 0xfff_ffff) as usize, word >> 28 << 16);
     let headers_len = usize::from(fixed[5]);
-    if total(headers_len, payload_len) != length {
+    if payload_len > MAX_PAYLOAD || total(headers_len, payload_len) != length {
         return Err(Broken);
     }
     let (headers, parsed) =
@@ -323,27 +304,26 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         dst: address(32),
         tos: fixed[6],
         ttl: fixed[7],
-        flow_label: label as u32 | u32::from(u16::from_ne_bytes([fixed[14], fixed[15]])),
+        flow_label: label | u32::from(u16::from_ne_bytes([fixed[14], fixed[15]])),
         len: u16::from_ne_bytes([fixed[12], fixed[13]]),
         source_port: 0,
     };
     if meta.len > PacketMeta::MAX_LEN {
         return Err(Broken);
     }
-    let at = payload_offset(headers_len);
-    if fixed[4] != RecordKind::Packet as u8 {
-        return Err(Broken);
-    }
-    Ok(Parsed { packet: Some(Record { headers, meta, payload: (at, payload_len) }), total: length })
+    Ok(Record { headers, meta, payload: (payload_offset(headers_len), payload_len) })
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::cells::{BULK, SPAN};
     use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Feth, Opcode, Reth};
-    use proptest::prelude::*;
+    use std::sync::Arc;
 
-    const AT: usize = 128;
+    /// A position whose cell and bulk aren't the first of the ring.
+    const POSITION: u64 = (1 << 40) + 5;
+    const BULK_POSITION: u64 = (1 << 40) + 7 * CELL as u64;
 
     pub(crate) fn headers(opcode: Opcode) -> Headers {
         let bth = Bth { solicited: true, ack_request: true, ..Bth::new(opcode, 0x12_3456, 0xab_cdef) };
@@ -367,15 +347,35 @@ pub(super) mod tests {
         PacketMeta { src, dst, tos: 0xb8, ttl: 63, flow_label: 0xa_bcde, len: 1234, source_port: 0 }
     }
 
-    /// Reads the record back, of which exactly its bytes are published.
+    /// A ring in memory of its own.
+    fn ring() -> (Arc<SharedMemory>, RingPlace) {
+        let memory = Arc::new(SharedMemory::create(SPAN, false).unwrap());
+        let ring = RingPlace::new(&memory, 0);
+        (memory, ring)
+    }
+
+    /// Reads what has been written.
+    fn read_back((memory, ring): &(Arc<SharedMemory>, RingPlace), first: u64) -> Result<ReadRecord, Broken> {
+        ring.cell(POSITION)[0].store(first, Ordering::Relaxed);
+        let mut record = ReadRecord::default();
+        record.read(memory, ring, POSITION, 0x12_3456).map(|()| record)
+    }
+
+    fn end_of(len: usize) -> u64 {
+        BULK_POSITION + len.next_multiple_of(CELL) as u64
+    }
+
+    /// Writes the packet and reads it back.
     fn back(draft: &Draft) -> Record {
-        let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
-        draft.write(&memory, AT);
-        let (record, total) = read(&memory, AT, draft.total()).unwrap();
-        assert_eq!(total, draft.total());
-        assert_eq!(read(&memory, AT, total - RingWords::GRAIN).map(|_| ()), Err(Broken));
-        let RingRecord::Whole(packet) = record else { panic!("{record:?}") };
-        packet
+        let both @ (memory, ring) = &ring();
+        let at = ring.bulk_at(BULK_POSITION);
+        let first = draft.write(ring.cell(POSITION), memory, (at, BULK_POSITION));
+        assert_eq!(dest_of(ring.cell(POSITION)), 0x12_3456);
+        let record = read_back(both, first).unwrap();
+        assert_eq!(record.bulk_end, Some(end_of(draft.total())));
+        let Some(RingRecord::Whole(packet)) = record.get() else { panic!("{record:?}") };
+        assert_eq!(packet.payload.0, draft.payload_at(at));
+        packet.clone()
     }
 
     #[test]
@@ -386,51 +386,7 @@ pub(super) mod tests {
                 let draft = Draft::packet(&headers(opcode), &meta, len).unwrap();
                 let packet = back(&draft);
                 assert_eq!((packet.headers, packet.meta), (headers(opcode), meta), "{opcode:?}");
-                assert_eq!(packet.payload, (draft.payload_at(AT), len));
-                assert!(packet.payload.0 + len <= AT + draft.total());
-            }
-        }
-    }
-
-    /// The headers of a SEND that is acknowledged by position.
-    fn send_by_position() -> CompactHeaders {
-        let opcode = Opcode::from_u8(4).unwrap();
-        CompactHeaders::of_send(opcode, (0xffff, 9), 5, (true, 0), true)
-    }
-
-    #[test]
-    fn a_copy_of_a_short_record_is_the_record() {
-        let headers = send_by_position();
-        for len in 0..=MAX_COPIED {
-            let memory = SharedMemory::create(4096, false).unwrap();
-            let payload: Vec<u8> = (1..=len as u8).collect();
-            memory.write(AT + headers.payload_offset(), &payload);
-            write_compact(&memory, AT, &headers, len);
-            let packet = read_copy(copy(&memory, AT), 7).unwrap();
-            assert_eq!((packet.headers, packet.len, packet.end), (headers, len, 7));
-            let CompactPayload::Copied(words) = packet.payload else { panic!("{packet:?}") };
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            assert_eq!(bytes[..len], payload);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_copy_that_a_peer_makes_up_is_no_record_or_one_that_is_here(
-            words: [u64; COPIED_WORDS],
-            len in 0..100usize,
-            is_front_whole: bool,
-        ) {
-            let mut words = words;
-            if is_front_whole {
-                let (front, _) = send_by_position().front(RecordKind::Compact as u8, RingWords::GRAIN, len);
-                words[..3].copy_from_slice(&front[..3]);
-            }
-            let packet = read_copy(words, 64);
-            prop_assert!(!is_front_whole || packet.is_some() == (len <= MAX_COPIED));
-            if let Some(packet) = packet {
-                prop_assert!(packet.len <= MAX_COPIED && packet.headers.operands_len() <= packet.len);
-                prop_assert!(matches!(packet.payload, CompactPayload::Copied(_)));
+                assert_eq!(packet.payload.1, len);
             }
         }
     }
@@ -444,28 +400,30 @@ pub(super) mod tests {
             let (operands, shortest) =
                 CompactHeaders::operands_of(&self::headers(opcode)).unwrap_or_default();
             for len in (shortest..300).chain([MAX_PAYLOAD - 1, MAX_PAYLOAD]) {
-                let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
-                let total = compact_total(&headers, len);
+                let ring @ (memory, place) = &ring();
+                let cell = place.cell(POSITION);
                 // As a sender does: the payload is there before the headers.
                 let payload = [&operands[..shortest], &vec![0xee; len - shortest]].concat();
-                memory.write(AT + headers.payload_offset(), &payload);
-                write_compact(&memory, AT, &headers, len);
-                let packet = read_compact(&memory, AT, total, 7).unwrap().unwrap();
-                assert_eq!(packet.end, 7 + total as u64);
-                assert_eq!(packet.headers(&memory), self::headers(opcode));
-                let at = AT + headers.payload_offset();
-                assert!(matches!(packet.payload, CompactPayload::Ring(from) if from == at));
-                assert!(packet.len == len && at + len <= AT + total);
+                let (at, bulk) = if bulk_of(&headers, len) == 0 {
+                    (place.cell_at(POSITION) + headers.payload_offset(), None)
+                } else {
+                    (place.bulk_at(BULK_POSITION), Some(BULK_POSITION))
+                };
+                memory.write(at, &payload);
+                let first = write_compact(cell, &headers, len, bulk);
+                assert_eq!(dest_of(cell), 0x12_3456);
+                let record = read_back(ring, first).unwrap();
+                let Some(packet) = record.compact() else { panic!("{record:?}") };
+                assert_eq!(record.bulk_end, bulk.map(|_| end_of(len)));
+                assert_eq!((packet.headers(memory), packet.at, packet.len), (self::headers(opcode), at, len));
                 let mut arrived = vec![0; len];
                 memory.read(at, &mut arrived);
                 assert_eq!(arrived, payload, "{opcode:?}");
-                assert!(read_compact(&memory, AT, total - RingWords::GRAIN, 7).is_err());
-                assert!(read(&memory, AT, total).is_err());
             }
-            let memory = SharedMemory::create(4096, false).unwrap();
+            let ring = ring();
             for len in 0..shortest {
-                write_compact(&memory, AT, &headers, len);
-                assert!(read_compact(&memory, AT, 4096 - AT, 7).is_err(), "{opcode:?} with {len} bytes");
+                let first = write_compact(ring.1.cell(POSITION), &headers, len, None);
+                assert!(read_back(&ring, first).is_err(), "{opcode:?} with {len} bytes");
             }
         }
         // RC: all but FLUSH; UC: all.
@@ -482,33 +440,46 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn compact_headers_that_cannot_be_are_broken() {
+    fn compact_headers_and_bulk_that_cannot_be_are_broken() {
         let headers = CompactHeaders::of(&headers(Opcode::from_u8(4).unwrap())).unwrap();
-        let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
-        for (what, at, bytes) in [
-            ("no length", 0, &0u32.to_ne_bytes()[..]),
-            ("a shorter record", 0, &64u32.to_ne_bytes()),
-            ("the longest record", 0, &u32::MAX.to_ne_bytes()),
-            ("an opcode that isn't", 5, &[0xff]),
-            ("an opcode of a datagram", 5, &[0x64]),
-            ("an atomic, whose payload begins later", 5, &[0x13]),
-            ("FLUSH", 5, &[0x1c]),
-            ("a QPN of more than 24 bits", 8, &0x0100_0000u32.to_ne_bytes()),
-            ("flags that aren't", 12, &0x0800_0000u32.to_ne_bytes()),
-            ("a longer payload", 16, &200u32.to_ne_bytes()),
-            ("a payload beyond all", 16, &u32::MAX.to_ne_bytes()),
+        let ring @ (memory, place) = &ring();
+        let (cell, at) = (place.cell(POSITION), place.cell_at(POSITION));
+        let write = |len| write_compact(cell, &headers, len, Some(BULK_POSITION));
+        let opcode = |opcode: u64| 0xffff_00ff_ffff_ffff & write(100) | opcode << 40;
+        for (what, first) in [
+            ("no kind", 0),
+            ("another kind", write(100) + (1 << 32)),
+            ("an opcode that isn't", opcode(0xff)),
+            ("an opcode of a datagram", opcode(0x64)),
+            ("FLUSH", opcode(0x1c)),
         ] {
-            write_compact(&memory, AT, &headers, 100);
-            assert!(read_compact(&memory, AT, 512, 0).is_ok());
-            memory.write(AT + at, bytes);
-            assert!(read_compact(&memory, AT, 512, 0).is_err(), "{what}");
+            assert!(read_back(ring, first).is_err(), "{what}");
         }
+        let begin = BULK as u64;
+        for (what, word, bytes) in [
+            ("another QPN", 8, &7u32.to_ne_bytes()[..]),
+            ("a QPN of more than 24 bits", 8, &0x0112_3456u32.to_ne_bytes()),
+            ("flags that aren't", 12, &0x0800_0000u32.to_ne_bytes()),
+            ("a payload beyond all", 16, &u32::MAX.to_ne_bytes()),
+            ("the longest payload and a byte", 16, &(MAX_PAYLOAD as u32 + 1).to_ne_bytes()),
+            ("bulk between two lines", 56, &(BULK_POSITION + 8).to_ne_bytes()),
+            ("bulk beyond the last byte", 56, &(begin - CELL as u64).to_ne_bytes()),
+            ("bulk nowhere", 56, &u64::MAX.to_ne_bytes()),
+        ] {
+            let first = write(100);
+            assert!(read_back(ring, first).is_ok());
+            memory.write(at + word, bytes);
+            assert!(read_back(ring, first).is_err(), "{what}");
+        }
+        // The last line of all.
+        let first = write_compact(cell, &headers, CELL, Some(u64::MAX - 63));
+        assert_eq!(read_back(ring, first).unwrap().bulk_end, Some(0));
     }
 
     #[test]
     fn payloads_of_every_length_near_that_of_a_packet_are_read() {
         let opcode = Opcode::from_u8(4).unwrap();
-        for len in (0..300).chain(65_000..=MAX_PAYLOAD) {
+        for len in (0..300).chain(65_400..=MAX_PAYLOAD) {
             let packet_len = headers(opcode).packet_len(len);
             let meta = meta("10.0.0.1", "10.0.0.2").with_len(packet_len);
             let draft = Draft::packet(&headers(opcode), &meta, len).unwrap();
@@ -518,38 +489,32 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn padding_is_no_packet() {
-        let memory = SharedMemory::create(4096, false).unwrap();
-        write_padding(&memory, AT, 192);
-        assert!(matches!(read(&memory, AT, 192), Ok((RingRecord::Padding, 192))));
-        assert!(matches!(read(&memory, AT, 256), Ok((RingRecord::Padding, 192))));
-        assert!(read(&memory, AT, 128).is_err());
-    }
-
-    #[test]
-    fn lengths_and_kinds_that_cannot_be_are_broken() {
+    fn packets_with_addresses_that_cannot_be_are_broken() {
         let opcode = Opcode::from_u8(4).unwrap();
         let draft = Draft::packet(&headers(opcode), &meta("::1", "::1"), 100).unwrap();
-        let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
+        let ring @ (memory, place) = &ring();
+        let (cell, bulk) = (place.cell_at(POSITION), place.bulk_at(BULK_POSITION));
         for (what, at, bytes) in [
-            ("no length", 0, &0u32.to_ne_bytes()[..]),
-            ("a shorter record", 0, &64u32.to_ne_bytes()),
-            ("a longer record", 0, &320u32.to_ne_bytes()),
-            ("the longest record", 0, &u32::MAX.to_ne_bytes()),
-            ("another kind", 4, &[RecordKind::Disowned as u8 + 1]),
-            ("compact headers of another length", 4, &[RecordKind::Compact as u8]),
-            ("no headers", 5, &[0]),
-            ("too many headers", 5, &[255]),
-            ("headers of another opcode", 48, &[6]),
-            ("an opcode that isn't", 48, &[0xff]),
-            ("a longer payload", 8, &200u32.to_ne_bytes()),
-            ("a payload beyond all", 8, &u32::MAX.to_ne_bytes()),
-            ("more than an IP packet", 12, &u16::MAX.to_ne_bytes()),
+            ("a shorter packet", cell + 16, &64u32.to_ne_bytes()[..]),
+            ("no packet", cell + 16, &0u32.to_ne_bytes()),
+            ("a longer packet", cell + 16, &320u32.to_ne_bytes()),
+            ("the longest packet", cell + 16, &u32::MAX.to_ne_bytes()),
+            ("bulk beyond the last byte", cell + 56, &(BULK as u64 - 64).to_ne_bytes()),
+            ("no headers", bulk + 5, &[0]),
+            ("too many headers", bulk + 5, &[255]),
+            ("headers of another opcode", bulk + 48, &[6]),
+            ("an opcode that isn't", bulk + 48, &[0xff]),
+            ("a longer payload", bulk + 8, &200u32.to_ne_bytes()),
+            ("a payload beyond all", bulk + 8, &u32::MAX.to_ne_bytes()),
+            ("more than an IP packet", bulk + 12, &u16::MAX.to_ne_bytes()),
         ] {
-            draft.write(&memory, AT);
-            assert!(read(&memory, AT, 512).is_ok());
-            memory.write(AT + at, bytes);
-            assert!(read(&memory, AT, 512).is_err(), "{what}");
+            let first = draft.write(place.cell(POSITION), memory, (bulk, BULK_POSITION));
+            assert!(read_back(ring, first).is_ok());
+            memory.write(at, bytes);
+            assert!(read_back(ring, first).is_err(), "{what}");
         }
+        let first = draft.write(place.cell(POSITION), memory, (bulk, BULK_POSITION));
+        assert!(read_back(ring, first).is_ok());
+        assert!(ReadRecord::default().read(memory, place, POSITION, 7).is_err(), "for another QP");
     }
 }

@@ -1,40 +1,36 @@
 //! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
 
-use super::protocol::{Broken, COPIED_WORDS, Consumer, RingWords};
-use super::record::{self, CompactPayload, CompactRecord, Record, RingRecord};
+use super::cells::{BULK, CELLS, RingPlace, SPAN};
+use super::protocol::{self, Broken, CELL};
+use super::record::{self, MAX_PAYLOAD, ReadRecord, RingRecord};
 use ferroce_access::SharedMemory;
 use ferroce_types::PacketMeta;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// Bytes of the ring: short, so that its end is reached soon.
-const RING: usize = 4096;
-const BYTES_AT: usize = 4096;
-/// Where the producer's tail is among a ring's words.
-const TAIL_AT: usize = 0;
-/// … and the copy of the last record.
-const LAST_AT: usize = 16;
+/// The position of the first cell: the ring's end is reached soon.
+const BEGIN: u64 = 3 * CELLS as u64 - 3;
 
 /// What a reader has made of a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingReading {
     /// Packets.
     pub packets: usize,
-    /// Bytes of all records.
-    pub consumed: u64,
     /// The peer has written what can't be.
     pub is_broken: bool,
     /// All that was understood.
     said: String,
 }
 
-/// Reads what a peer publishes that puts `stream` (zeros from its end on) into the ring and writes each of `tails` in turn.
+/// Reads what a peer publishes that puts `cells`, a cell each, into the ring, and `bulk` at the beginning of the ring's bulk.
 ///
 /// # Panics
-/// If a record doesn't lie within what has been published, or if bytes beyond matter.
+/// If a packet doesn't lie within its cell or within the bulk, or if bytes matter that haven't been published.
 #[must_use]
-pub fn read(stream: &[u8], tails: &[u64]) -> RingReading {
+pub fn read(cells: &[u8], bulk: &[u8]) -> RingReading {
     let readings = [0, 0xff].map(|beyond| {
-        let mut reading = RingReading { packets: 0, consumed: 0, is_broken: false, said: String::new() };
-        reading.is_broken = read_into(&mut reading, stream, tails, beyond).is_err();
+        let mut reading = RingReading { packets: 0, is_broken: false, said: String::new() };
+        reading.is_broken = read_into(&mut reading, cells, bulk, beyond).is_err();
         reading
     });
     assert_eq!(readings[0], readings[1], "bytes matter that haven't been published");
@@ -42,81 +38,52 @@ pub fn read(stream: &[u8], tails: &[u64]) -> RingReading {
     reading
 }
 
-/// As [`read`], with `beyond` in every byte of the ring that isn't published.
-fn read_into(reading: &mut RingReading, stream: &[u8], tails: &[u64], beyond: u8) -> Result<(), Broken> {
-    let memory = SharedMemory::create(BYTES_AT + RING, false).expect("memory to share");
-    let lines: &RingWords = memory.words(0);
-    let mut consumer = Consumer::new(RING);
-    for &tail in tails {
-        let head = reading.consumed;
-        let mut bytes = [beyond; RING];
-        for position in head..tail.min(head + RING as u64) {
-            bytes[position as usize % RING] = stream.get(position as usize).copied().unwrap_or(0);
-        }
-        memory.write(BYTES_AT, &bytes);
-        memory.write(TAIL_AT, &tail.to_ne_bytes());
-        // A copy that needn't be one: what would lie at the head.
-        let copy: [u8; 8 * COPIED_WORDS] =
-            std::array::from_fn(|at| stream.get(head as usize + at).copied().unwrap_or(0));
-        memory.write(LAST_AT, &tail.to_ne_bytes());
-        memory.write(LAST_AT + 8, &copy);
-        while let Some((at, published)) = consumer.peek(lines)? {
-            assert!(at + published <= RING && reading.consumed + published as u64 <= tail);
-            let begin = BYTES_AT + at;
-            if let Some(packet) =
-                consumer.copy_of_only(lines).and_then(|words| record::read_copy(words, tail))
-            {
-                check_compact(&packet, &memory, 0..0);
-                reading.said += &format!("{packet:?} beside the position\n");
-            }
-            let whole = |total: usize| {
-                assert!(total > 0 && total <= published);
-                begin..begin + total
-            };
-            let total = if let Some(packet) = record::read_compact(&memory, begin, published, 0)? {
-                check_compact(&packet, &memory, whole(packet.end as usize));
-                reading.packets += 1;
-                reading.said += &format!("{packet:?}\n");
-                packet.end as usize
-            } else {
-                let (record, total) = record::read(&memory, begin, published)?;
-                if let RingRecord::Whole(packet) = &record {
-                    check(packet, whole(total));
-                }
-                reading.packets += usize::from(!matches!(record, RingRecord::Padding));
-                reading.said += &format!("{record:?}\n");
-                whole(total).len()
-            };
-            consumer.release(lines, total);
-            reading.consumed += total as u64;
-        }
+/// As [`read`], with `beyond` in every byte of the cell behind the last.
+fn read_into(reading: &mut RingReading, cells: &[u8], bulk: &[u8], beyond: u8) -> Result<(), Broken> {
+    let memory = Arc::new(SharedMemory::create(SPAN, false).expect("memory to share"));
+    let ring = RingPlace::new(&memory, 0);
+    memory.write(ring.bulk_at(0), &bulk[..bulk.len().min(BULK)]);
+    let (cells, _) = cells.as_chunks::<CELL>();
+    for (position, bytes) in (BEGIN..).zip(cells) {
+        memory.write(ring.cell_at(position), bytes);
+        let stamp = (position as u32).wrapping_add(1);
+        let first = &ring.cell(position)[0];
+        first.store(first.load(Ordering::Relaxed) >> 32 << 32 | u64::from(stamp), Ordering::Relaxed);
+        memory.write(ring.cell_at(position + 1), &[beyond; CELL]);
+        assert!(protocol::is_published(first, position));
+        assert!(!protocol::is_published(&ring.cell(position + 1)[0], position + 1));
+        let mut record = ReadRecord::default();
+        record.read(&memory, &ring, position, record::dest_of(ring.cell(position)))?;
+        check(&record, &memory, &ring, position);
+        reading.packets += 1;
+        reading.said += &format!("{record:?}\n");
     }
     Ok(())
 }
 
 /// What is done with a packet can be done.
-fn check(packet: &Record, record: std::ops::Range<usize>) {
-    assert!(packet.headers.emit(&mut [0; 128]).is_ok());
-    assert!(packet.meta.len <= PacketMeta::MAX_LEN);
-    let (at, len) = packet.payload;
-    assert!(at >= record.start && at + len <= record.end && len <= record::MAX_PAYLOAD);
-}
-
-/// As [`check`].
-fn check_compact(packet: &CompactRecord, memory: &SharedMemory, record: std::ops::Range<usize>) {
-    assert!(packet.headers(memory).emit(&mut [0; 128]).is_ok());
-    let len = packet.len;
-    match packet.payload {
-        CompactPayload::Ring(at) => {
-            assert!(at >= record.start && at + len <= record.end && len <= record::MAX_PAYLOAD);
+fn check(record: &ReadRecord, memory: &SharedMemory, ring: &RingPlace, position: u64) {
+    let (headers, (at, len)) = match record.get().expect("a record") {
+        RingRecord::Compact(packet) => {
+            assert!(packet.headers.operands_len() <= packet.len);
+            (packet.headers(memory), (packet.at, packet.len))
         }
-        CompactPayload::Copied(_) => assert!(len <= record::MAX_COPIED),
-    }
-    assert!(packet.headers.operands_len() <= len);
+        RingRecord::Whole(packet) => {
+            assert!(packet.meta.len <= PacketMeta::MAX_LEN);
+            (packet.headers, packet.payload)
+        }
+    };
+    assert!(headers.emit(&mut [0; 128]).is_ok() && len <= MAX_PAYLOAD);
+    let (first, room) = match record.bulk_end {
+        None => (ring.cell_at(position), CELL),
+        Some(_) => (ring.bulk_at(0), BULK),
+    };
+    assert!(at >= first && at + len <= first + room);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cells::Cell;
     use super::super::record::Draft;
     use super::*;
     use crate::compact::CompactHeaders;
@@ -124,106 +91,89 @@ mod tests {
     use proptest::prelude::*;
     use std::net::Ipv6Addr;
 
-    fn packet(payload: usize, on_wire: u16) -> Vec<u8> {
+    /// A ring in memory of its own.
+    struct OwnRing {
+        memory: Arc<SharedMemory>,
+        place: RingPlace,
+    }
+
+    /// The bytes of a cell that `write` writes, which returns the first word.
+    fn cell(write: impl FnOnce(&Cell, &OwnRing) -> u64) -> ([u8; CELL], OwnRing) {
+        let memory = Arc::new(SharedMemory::create(SPAN, false).unwrap());
+        let ring = OwnRing { place: RingPlace::new(&memory, 0), memory };
+        let first = write(ring.place.cell(0), &ring);
+        ring.place.cell(0)[0].store(first, Ordering::Relaxed);
+        let mut bytes = [0; CELL];
+        ring.memory.read(ring.place.cell_at(0), &mut bytes);
+        (bytes, ring)
+    }
+
+    /// A cell with a packet whose bulk is the first of all, and that.
+    fn packet(payload: usize, on_wire: u16) -> ([u8; CELL], Vec<u8>) {
         let headers = Headers::new(Bth::new(Opcode::new(Service::Rc, Operation::SendOnly).unwrap(), 7, 9));
         let ip = Ipv6Addr::LOCALHOST.into();
         let meta =
             PacketMeta { src: ip, dst: ip, tos: 0, ttl: 64, flow_label: 0, len: on_wire, source_port: 0 };
         let draft = Draft::packet(&headers, &meta, payload).unwrap();
-        let memory = SharedMemory::create(draft.total(), false).unwrap();
-        draft.write(&memory, 0);
-        let mut bytes = vec![0; draft.total()];
-        memory.read(0, &mut bytes);
-        bytes
+        let (cell, ring) = cell(|cell, ring| draft.write(cell, &ring.memory, (ring.place.bulk_at(0), 0)));
+        let mut bulk = vec![0; draft.total()];
+        ring.memory.read(ring.place.bulk_at(0), &mut bulk);
+        (cell, bulk)
     }
 
-    fn compact(payload: usize, by_position: bool) -> Vec<u8> {
+    fn compact(payload: usize, bulk: Option<u64>) -> [u8; CELL] {
         let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
-        let headers = CompactHeaders::of_send(opcode, (7, 9), 5, (false, 0), by_position);
-        let total = record::compact_total(&headers, payload);
-        let memory = SharedMemory::create(total, false).unwrap();
-        record::write_compact(&memory, 0, &headers, payload);
-        let mut bytes = vec![0; total];
-        memory.read(0, &mut bytes);
+        let headers = CompactHeaders::of_send(opcode, (7, 9), 5, (false, 0)).acknowledged_by_result();
+        cell(|cell, _| record::write_compact(cell, &headers, payload, bulk)).0
+    }
+
+    /// Cells as they should be, and bytes that are anything.
+    fn part() -> impl Strategy<Value = [u8; CELL]> {
+        let position =
+            prop_oneof![(0..2 * BULK as u64 / CELL as u64).prop_map(|line| line * CELL as u64), any::<u64>()];
+        prop_oneof![
+            Just(packet(100, 1).0),
+            (0..1500usize, any::<Option<u64>>()).prop_map(|(len, bulk)| compact(len, bulk)),
+            (0..70_000usize, position).prop_map(|(len, bulk)| compact(len, Some(bulk))),
+            prop::collection::vec(any::<u8>(), CELL).prop_map(|bytes| *bytes.first_chunk().unwrap()),
+        ]
+    }
+
+    fn damaged(mut bytes: Vec<u8>, damage: Vec<(prop::sample::Index, u8)>) -> Vec<u8> {
+        for (index, byte) in damage {
+            if !bytes.is_empty() {
+                let at = index.index(bytes.len());
+                bytes[at] = byte;
+            }
+        }
         bytes
     }
 
-    /// Records as they should be, and bytes that are anything.
-    fn part() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![
-            (0..1500usize, prop_oneof![any::<u16>(), Just(u16::MAX)])
-                .prop_map(|(payload, on_wire)| packet(payload, on_wire)),
-            (0..1500usize, any::<bool>()).prop_map(|(len, by_position)| compact(len, by_position)),
-            (0..20usize).prop_map(|len| compact(len, true)),
-            (1..8u32).prop_map(|grains| {
-                let mut padding = vec![0; RingWords::GRAIN * grains as usize];
-                padding[..4].copy_from_slice(&(RingWords::GRAIN as u32 * grains).to_ne_bytes());
-                padding
-            }),
-            any::<[u64; 7]>().prop_map(|words| {
-                let first = [RingWords::GRAIN as u32, 3].map(u32::to_ne_bytes).concat();
-                [first, words.map(u64::to_ne_bytes).concat()].concat()
-            }),
-            prop::collection::vec(any::<u8>(), 0..200),
-        ]
-    }
-
-    fn stream() -> impl Strategy<Value = Vec<u8>> {
-        let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
-        (prop::collection::vec(part(), 0..12), damage).prop_map(|(parts, damage)| {
-            let mut stream = parts.concat();
-            for (index, byte) in damage {
-                if !stream.is_empty() {
-                    let at = index.index(stream.len());
-                    stream[at] = byte;
-                }
-            }
-            stream
-        })
-    }
-
-    fn tail() -> impl Strategy<Value = u64> {
-        prop_oneof![
-            6 => (0..200u64).prop_map(|grains| grains * RingWords::GRAIN as u64),
-            1 => 0..20_000u64,
-            1 => any::<u64>(),
-        ]
+    fn damage() -> impl Strategy<Value = Vec<(prop::sample::Index, u8)>> {
+        prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)
     }
 
     proptest! {
         #[test]
         fn whatever_a_peer_writes_is_read_within_bounds_or_broken(
-            stream in stream(),
-            mut tails in prop::collection::vec(tail(), 1..6),
-            in_order: bool,
+            parts in prop::collection::vec(part(), 0..12),
+            in_cells in damage(),
+            in_bulk in damage(),
         ) {
-            if in_order {
-                tails.sort_unstable();
-            }
-            let reading = read(&stream, &tails);
-            prop_assert!(reading.consumed <= tails.iter().copied().max().unwrap());
+            let cells = damaged(parts.concat(), in_cells);
+            let reading = read(&cells, &damaged(packet(100, 1).1, in_bulk));
+            prop_assert!(reading.packets <= parts.len());
         }
     }
 
     #[test]
-    fn good_records_are_read_and_a_bad_one_after_them_breaks_the_ring() {
-        let mut stream = [packet(100, 1), packet(0, 2), packet(500, 3)].concat();
-        let good = stream.len() as u64;
-        let reading = read(&stream, &[good]);
-        assert_eq!((reading.packets, reading.consumed, reading.is_broken), (3, good, false));
-        stream.extend([0xff; 64]);
-        let reading = read(&stream, &[good, good + 64]);
-        assert_eq!((reading.packets, reading.consumed, reading.is_broken), (3, good, true));
-    }
-
-    #[test]
-    fn positions_that_cannot_be_break_the_ring() {
-        let stream = packet(100, 1);
-        let whole = stream.len() as u64;
-        for tails in [&[1][..], &[whole + 1], &[RING as u64 + 64], &[u64::MAX], &[u64::MAX - 63], &[whole, 0]]
-        {
-            assert!(read(&stream, tails).is_broken, "{tails:?}");
-        }
-        assert!(!read(&stream, &[0, 0, whole, whole]).is_broken);
+    fn good_cells_are_read_and_a_bad_one_after_them_breaks_the_ring() {
+        let (whole, bulk) = packet(100, 1);
+        let mut cells = [whole, compact(40, None), compact(41, Some(64)), whole].concat();
+        let reading = read(&cells, &bulk);
+        assert_eq!((reading.packets, reading.is_broken), (4, false));
+        cells.extend([0xff; CELL]);
+        let reading = read(&cells, &bulk);
+        assert_eq!((reading.packets, reading.is_broken), (4, true));
     }
 }

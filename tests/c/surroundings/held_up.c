@@ -145,7 +145,7 @@ static int write_page(void *unused)
 static void sender_of_a_page(void)
 {
 	pid_t first, second;
-	int to_first = start_side(answer_six, &first), to_second = start_side(answer_one, &second);
+	int to_first = start_side(answer_six, &first), to_second = start_side(answer_two, &second);
 	struct end ends[6];
 	uint64_t began;
 
@@ -157,7 +157,10 @@ static void sender_of_a_page(void)
 	for (int i = 0; i < 6; i++)
 		send_and_wait(&ends[i]);
 	held_up = connect_new(to_second);
+	struct end beside = connect_new(to_second);
+
 	meet_again(to_second);
+	send_and_wait(&beside);
 	char *page = map_without_pages(PAGE);
 	struct ibv_mr *other = register_new(map_apart(PAGE), PAGE);
 
@@ -175,6 +178,8 @@ static void sender_of_a_page(void)
 	if (now_ms() - began >= 5000)
 		fail("5 queue pairs are destroyed in %llu ms", (unsigned long long)(now_ms() - began));
 	send_and_wait(&ends[5]);
+	/* The same peer's. */
+	RETURNS(0, destroy, beside.qp);
 	give_pages(page, PAGE);
 	struct ibv_wc wc;
 

@@ -243,6 +243,11 @@ UNUSED static void answer_one(int fd)
 	answer(fd, 1);
 }
 
+UNUSED static void answer_two(int fd)
+{
+	answer(fd, 2);
+}
+
 UNUSED static void answer_six(int fd)
 {
 	answer(fd, 6);

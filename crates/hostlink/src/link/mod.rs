@@ -2,29 +2,28 @@
 
 mod access;
 mod choice;
-mod executed;
 mod receive;
-mod received;
+mod results;
 mod send;
 mod speeds;
 mod unserved;
 mod views;
 
-pub use executed::{CompactRun, SentPacket};
-pub use receive::{ArrivalMark, Receive, Single, SinglePacket};
-pub use received::ReceivedRecord;
+pub use receive::{ArrivalMark, Receive, RecordRun};
+pub use results::SentPacket;
 pub use send::SendOutcome;
 pub use speeds::{LARGE, Wanted};
 pub use unserved::Unserved;
 pub use views::PeerAccess;
 
 use choice::Costs;
-use executed::RingSender;
 use receive::RingReceiver;
+use results::{NO_CELL, RingSender};
 use speeds::Speeds;
 use views::Views;
 
 use super::PeerMemory;
+use super::cells::{self, BULK, CELLS, RingPlace};
 use super::directory::PeerDirectory;
 use super::protocol::{AccessWord, EndedFlag, Producer, RevokedObject, RingWords};
 use ferroce_access::{PeerView, SharedMemory, SharedPlace, SharedWords, layout};
@@ -35,11 +34,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Bytes of records in a ring.
-pub(super) const RING: usize = 512 * 1024;
-/// Where a ring's bytes begin: after its words.
-const BYTES_AT: usize = 4096;
-const SPAN: usize = BYTES_AT + RING;
+/// Where the cells of a ring begin: after its words.
+const CELLS_AT: usize = 4096;
+const SPAN: usize = CELLS_AT + cells::SPAN;
 /// Bytes of a link's memory.
 pub(super) const LEN: usize = 2 * SPAN;
 
@@ -95,7 +92,7 @@ impl PeersAccess {
 /// What the producer of a ring shows about itself.
 #[repr(C)]
 struct Terms {
-    /// 1: it takes compact headers, and acknowledges by position. 0: it captures packets, or hasn't answered.
+    /// 1: it takes compact headers, and acknowledges by results. 0: it captures packets, or hasn't answered.
     compact: AtomicU64,
     /// How many regions of the consumer's it has mapped.
     views: AtomicU64,
@@ -114,7 +111,7 @@ const USED: u64 = 1;
 /// The peer has made a link as well, which is used instead.
 const YIELDED: u64 = 2;
 
-/// The words before a ring's bytes.
+/// The words before a ring's cells.
 #[repr(C)]
 struct RingHead {
     lines: RingWords,
@@ -124,11 +121,11 @@ struct RingHead {
     terms: Terms,
 }
 
-const _: () = assert!(size_of::<RingHead>() <= BYTES_AT);
+const _: () = assert!(size_of::<RingHead>() <= CELLS_AT);
 
 /// Of a link's memory.
 pub(super) const LAYOUT: u64 =
-    layout(LEN, &[("ring", SPAN, RingHead::LAYOUT), ("records", BYTES_AT, RingWords::GRAIN as u64)]);
+    layout(LEN, &[("ring", SPAN, RingHead::LAYOUT), ("cells", CELLS_AT, cells::LAYOUT)]);
 
 ferroce_access::shared_words!(
     Terms { compact, views, ended, sees_exit, fate, unserved }
@@ -149,14 +146,14 @@ pub(super) fn ask_to_yield(memory: &Arc<SharedMemory>) -> bool {
 #[derive(Debug)]
 struct Ring {
     head: SharedPlace<RingHead>,
-    /// Where its records begin in the link's memory.
-    bytes_at: usize,
+    place: RingPlace,
 }
 
 impl Ring {
     /// The first or the second of a link's memory.
     fn new(memory: &Arc<SharedMemory>, number: usize) -> Self {
-        Self { head: SharedPlace::new(memory, number * SPAN), bytes_at: number * SPAN + BYTES_AT }
+        let at = number * SPAN;
+        Self { head: SharedPlace::new(memory, at), place: RingPlace::new(memory, at + CELLS_AT) }
     }
 }
 
@@ -194,13 +191,16 @@ pub struct Link {
     to_peer: Ring,
     from_peer: Ring,
     tx: Mutex<class::LinkTx, RingSender>,
-    /// The position up to which the QPs have been notified that the peer has executed.
-    executed: AtomicU64,
-    /// Records that disown SENDs of the peer wait for room.
-    has_disowned: AtomicBool,
-    /// Too many SENDs wait to be acknowledged by position for more to do so.
-    many_awaited: AtomicBool,
+    /// The end of the cells to the peer. Written with `tx` locked, and read without: a page can hold a thread up with `tx` for any time.
+    sent: AtomicU64,
+    /// The position of the oldest cell to the peer whose result is awaited, or [`NO_CELL`]. Written with `tx` locked.
+    awaited: AtomicU64,
+    /// The position of the oldest cell to the peer whose result is known here while its QP is being notified, or [`NO_CELL`]. Written with
+    /// `rx` locked.
+    notifying: AtomicU64,
     rx: Mutex<class::LinkRx, RingReceiver>,
+    /// The cells from the peer before this position have been dealt with. Written with `rx` locked.
+    taken: AtomicU64,
     pub(super) remote: OnceLock<PeerProcess>,
     settled: AtomicBool,
     /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
@@ -258,11 +258,12 @@ impl Link {
             from_peer: Ring::new(&memory, from_peer),
             memory,
             own_memory: (end == LinkEnd::Both).then(PeerView::of_this_process),
-            tx: Mutex::new(RingSender::new(Producer::new(RING))),
-            executed: AtomicU64::new(0),
-            has_disowned: AtomicBool::new(false),
-            many_awaited: AtomicBool::new(false),
+            tx: Mutex::new(RingSender::new(Producer::new(CELLS, BULK))),
+            sent: AtomicU64::new(0),
+            awaited: AtomicU64::new(NO_CELL),
+            notifying: AtomicU64::new(NO_CELL),
             rx: Mutex::new(RingReceiver::new()),
+            taken: AtomicU64::new(0),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
             answered: AtomicBool::new(end != LinkEnd::Peer),
@@ -434,12 +435,12 @@ impl Link {
         &ring.head.terms
     }
 
-    /// Permits the peer to send packets of connections with compact headers, and to have them acknowledged by position.
+    /// Permits the peer to send packets of connections with compact headers, and to have them acknowledged by results.
     pub(super) fn offer_compact(&self) {
         self.terms(true).compact.store(1, Ordering::Release);
     }
 
-    /// The peer takes packets of connections with compact headers, and acknowledges by position: it has answered, and captures no packets.
+    /// The peer takes packets of connections with compact headers, and acknowledges by results: it has answered, and captures no packets.
     #[inline]
     pub fn peer_takes_compact(&self) -> bool {
         // In the child of a fork the memory isn't there.

@@ -1,11 +1,11 @@
-//! The ring to the peer: writes its records, and keeps the QPs that wait for room.
+//! The ring to the peer: writes its cells, and keeps the QPs that wait for room.
 
-use super::executed::RingSender;
-use super::{Link, PATIENCE, RING};
+use super::results::{RingSender, SentPacket};
+use super::{Link, PATIENCE};
 use crate::compact::CompactHeaders;
 use crate::directory::QpnPair;
 use crate::payload::RingBytes;
-use crate::protocol::Broken;
+use crate::protocol::{Broken, CellSpace};
 use crate::record::{self, Draft};
 use ferroce_types::{Instant, PacketMeta};
 use ferroce_wire::Headers;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// What became of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOutcome<E> {
-    /// It is in the ring, which the peer has dealt with when it has consumed everything up to this position.
+    /// It is in the ring: the peer has dealt with it when it has dealt with all cells before this position.
     Published(u64),
     /// There is no room now.
     Full,
@@ -34,14 +34,12 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> SendOutcome<E> {
-        match Draft::packet(headers, meta, payload) {
-            Some(draft) => self.publish(draft.total(), |at| {
-                fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload))?;
-                draft.write(&self.memory, at);
-                Ok(())
-            }),
-            None => SendOutcome::Lost,
-        }
+        let Some(draft) = Draft::packet(headers, meta, payload) else { return SendOutcome::Lost };
+        self.publish(draft.total(), |_, space| {
+            let bulk @ (at, _) = self.bulk(space);
+            fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload))?;
+            Ok(draft.write(self.to_peer.place.cell(space.position), &self.memory, bulk))
+        })
     }
 
     /// Sends a packet of a connection: `None` when its headers have no compact form. The peer takes these ([`Link::peer_takes_compact`]).
@@ -62,7 +60,7 @@ impl Link {
         })
     }
 
-    /// Sends a packet of a connection, which isn't acknowledged by position. `fill` copies `payload` bytes into the ring: the operands of
+    /// Sends a packet of a connection, which isn't acknowledged by a result. `fill` copies `payload` bytes into the ring: the operands of
     /// an atomic, or what the memory held, are a payload here. The peer takes these ([`Link::peer_takes_compact`]).
     #[inline]
     pub fn send_on_connection<E>(
@@ -71,68 +69,85 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> SendOutcome<E> {
-        self.publish_compact(headers, payload, fill, |_, _| ())
+        self.publish_compact(headers, payload, fill, |_| *headers)
     }
 
-    /// As [`Link::send_compact`], with headers that have their form; `before` is called with the record's end before the peer can see
-    /// it.
+    /// Sends a SEND of a connection, from the QP with the number `qpn`; `fill` copies the payload into the ring. With `by_result` the result
+    /// of its cell acknowledges it if that is possible, and [`Receive::executed`](super::Receive::executed) is called for it.
     #[inline(always)]
-    pub(super) fn publish_compact<E>(
+    pub fn send_plain<E>(
+        &self,
+        headers: &CompactHeaders,
+        (qpn, connection): (u32, u64),
+        by_result: bool,
+        payload: usize,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
+    ) -> SendOutcome<E> {
+        self.publish_compact(headers, payload, fill, |sender| {
+            if !by_result || !sender.may_await() {
+                return *headers;
+            }
+            self.await_result(sender, SentPacket { qpn, connection, psn: headers.psn() });
+            headers.acknowledged_by_result()
+        })
+    }
+
+    /// As [`Link::send_compact`], with headers that have their form; `last` returns those that the peer gets.
+    #[inline(always)]
+    fn publish_compact<E>(
         &self,
         headers: &CompactHeaders,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-        before: impl FnOnce(&mut RingSender, u64),
+        last: impl FnOnce(&mut RingSender) -> CompactHeaders,
     ) -> SendOutcome<E> {
-        let write = |at: usize| {
-            fill(&RingBytes::new(&self.memory, at + headers.payload_offset(), payload))?;
-            record::write_compact(&self.memory, at, headers, payload);
-            Ok(())
-        };
-        self.publish_with(record::compact_total(headers, payload), write, before)
+        let len = record::bulk_of(headers, payload);
+        self.publish(len, |sender, space| {
+            let (at, bulk) = if len == 0 {
+                (self.to_peer.place.cell_at(space.position) + headers.payload_offset(), None)
+            } else {
+                let (at, position) = self.bulk(space);
+                (at, Some(position))
+            };
+            fill(&RingBytes::new(&self.memory, at, payload))?;
+            Ok(record::write_compact(self.to_peer.place.cell(space.position), &last(sender), payload, bulk))
+        })
     }
 
-    /// Publishes a record of `total` bytes, which `write` writes at its argument, an offset in the link's memory.
+    /// Where the bulk of a cell begins in the link's memory, and its position.
     #[inline]
-    pub(super) fn publish<E>(
-        &self,
-        total: usize,
-        write: impl FnOnce(usize) -> Result<(), E>,
-    ) -> SendOutcome<E> {
-        self.publish_with(total, write, |_, _| ())
+    fn bulk(&self, space: &CellSpace) -> (usize, u64) {
+        let (position, _) = space.bulk;
+        (self.to_peer.place.bulk_at(position), position)
     }
 
-    /// As [`Link::publish`]; `before` is called with the record's end before the peer can see it.
+    /// Publishes a cell with `bulk` bytes of bulk. `write` writes both, and returns the cell's first word.
     #[inline(always)]
-    pub(super) fn publish_with<E>(
+    fn publish<E>(
         &self,
-        total: usize,
-        write: impl FnOnce(usize) -> Result<(), E>,
-        before: impl FnOnce(&mut RingSender, u64),
+        bulk: usize,
+        write: impl FnOnce(&mut RingSender, &CellSpace) -> Result<u64, E>,
     ) -> SendOutcome<E> {
         if self.is_dead() {
             return SendOutcome::Lost;
         }
-        let (base, lines) = (self.to_peer.bytes_at, self.tx_lines());
         let mut tx = self.tx.lock();
-        let place = match tx.producer.reserve(lines, total) {
-            Ok(Some(place)) => place,
+        let space = match tx.producer.reserve(self.tx_lines(), bulk) {
+            Ok(Some(space)) => space,
             Ok(None) => return SendOutcome::Full,
             Err(Broken) => {
                 self.broken();
                 return SendOutcome::Lost;
             }
         };
-        if let Err(error) = write(base + place.at) {
-            return SendOutcome::Failed(error);
-        }
-        if let Some((start, len)) = place.padding {
-            record::write_padding(&self.memory, base + start, len);
-        }
-        before(&mut tx, place.end());
-        let end = tx.producer.publish(lines, place);
-        // The next record goes there.
-        self.memory.prepare_write(base + end as usize % RING);
+        let first = match write(&mut tx, &space) {
+            Ok(first) => first,
+            Err(error) => return SendOutcome::Failed(error),
+        };
+        let end = tx.producer.publish(space, &self.to_peer.place.cell(space.position)[0], first);
+        self.sent.store(end, Ordering::Release);
+        // The next cell goes there.
+        self.memory.prepare_write(self.to_peer.place.cell_at(end));
         drop(tx);
         if self.full_since.load(Ordering::Relaxed) != 0 {
             self.full_since.store(0, Ordering::Relaxed);
@@ -154,19 +169,10 @@ impl Link {
         now.after(PATIENCE + Duration::from_millis(1))
     }
 
-    /// The peer has dealt with everything up to `position`.
-    #[inline]
-    pub(super) fn is_consumed(&self, position: u64) -> bool {
-        self.tx_lines().is_consumed(position)
-    }
-
-    /// The peer hasn't processed the record that ends at `position` of the ring to it, or an acknowledgement by position of this record, or
-    /// of one before, hasn't reached the QPs of this process.
+    /// The peer hasn't dealt with a cell before `position`, or results of such cells haven't reached the QPs of this process.
     pub fn is_unacknowledged(&self, position: u64) -> bool {
-        // An entry removed from `awaited` has been acknowledged; its QP is completed before `executed` is advanced.
-        !self.is_consumed(position)
-            || self.is_kept_from_telling(position)
-            || self.has_executed_before(position)
+        // A cell's result is written before the cell is given back.
+        !self.tx_lines().is_consumed(position) || self.has_results_before(position)
     }
 
     /// The peer's QP of `ends` owes this process's QP of `ends` an answer.
@@ -174,24 +180,17 @@ impl Link {
         self.remote.get().is_some_and(|remote| remote.directory.owes(ends))
     }
 
-    /// The end of what the peer has published, unless all of it has been dealt with.
-    pub fn unread(&self) -> Option<u64> {
-        self.rx_lines().unread()
-    }
-
-    /// Everything that the peer has published up to `position` has been dealt with.
-    pub fn is_read(&self, position: u64) -> bool {
-        self.rx_lines().is_consumed(position)
-    }
-
     /// The QP with this number goes on when there is room. False when there is some already.
     pub fn wake_when_room(&self, qpn: u32) -> bool {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(true, Ordering::SeqCst);
         let mut tx = self.tx.lock();
-        tx.producer.wait(self.tx_lines());
+        self.tx_lines().wait();
         if self.is_dead() || tx.producer.has_room(self.tx_lines()) != Ok(false) {
-            self.has_blocked.store(!blocked.is_empty(), Ordering::SeqCst);
+            if blocked.is_empty() {
+                self.tx_lines().stop_waiting();
+                self.has_blocked.store(false, Ordering::SeqCst);
+            }
             return false;
         }
         if !blocked.contains(&qpn) {
@@ -200,10 +199,10 @@ impl Link {
         true
     }
 
-    /// A QP, or a record that disowns, waits for room.
+    /// A QP waits for room.
     #[inline]
     pub(super) fn waits_for_room(&self) -> bool {
-        self.has_blocked.load(Ordering::Relaxed) || self.has_disowned.load(Ordering::Relaxed)
+        self.has_blocked.load(Ordering::Relaxed)
     }
 
     /// A QP waits for room, and there is some.
@@ -217,13 +216,17 @@ impl Link {
     pub fn take_blocked(&self) -> Vec<u32> {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(false, Ordering::SeqCst);
+        if !self.is_dead() {
+            // Written with `blocked` locked: a thread that is held up in filling a cell has `tx` for any time.
+            self.tx_lines().stop_waiting();
+        }
         std::mem::take(&mut *blocked)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::receive::tests::{RingEvents, link, try_send};
+    use super::super::receive::tests::{RingEvents, link, send, try_send};
     use super::*;
 
     fn fill(link: &Link) {
@@ -264,8 +267,39 @@ mod tests {
         fill(&link);
         link.broken();
         assert!(!link.wake_when_room(3));
-        let sent = link.publish(64, |_| Ok::<(), ()>(()));
+        let sent = link.publish(64, |_, _| Ok::<u64, ()>(0));
         assert_eq!(sent, SendOutcome::Lost);
+    }
+
+    /// What `call` does with a link while another thread is held up in filling a cell.
+    fn beside_a_fill(call: fn(&Link)) {
+        let [link, peer] = link();
+        send(&peer, 5, 2, false);
+        let (returned, returns) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let sent = link.publish(0, |_, _| {
+                scope.spawn(|| {
+                    call(&link);
+                    returned.send(()).unwrap();
+                });
+                Err::<u64, bool>(returns.recv_timeout(Duration::from_secs(10)).is_ok())
+            });
+            assert_eq!(sent, SendOutcome::Failed(true), "the call waits for the thread that fills");
+        });
+    }
+
+    #[test]
+    fn a_link_is_read_while_a_thread_is_held_up_in_filling_a_cell() {
+        beside_a_fill(|link| {
+            let mut told = RingEvents::default();
+            assert!(link.receive_arrived(link.arrived(), &mut told));
+            assert_eq!(told.events.len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_link_ends_while_a_thread_is_held_up_in_filling_a_cell() {
+        beside_a_fill(|link| assert!(link.end().is_empty()));
     }
 
     #[test]

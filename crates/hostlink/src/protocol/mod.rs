@@ -1,4 +1,4 @@
-//! The protocol of the words that two processes share: how far a ring is filled, which threads sleep or watch,
+//! The protocol of the words that two processes share: how far a ring is filled, what became of its cells, which threads sleep or watch,
 //! which objects may be accessed.
 //!
 //! In here: the words and the orders in which they are written and read, on nothing but `crate::sync`, so that
@@ -13,4 +13,7 @@ mod ring;
 pub use attention::Attention;
 pub use bell::Bell;
 pub(crate) use entry::{AccessWord, DirectoryEntry, EndedFlag, RevokedObject};
-pub(crate) use ring::{Broken, COPIED_WORDS, Consumer, Producer, RingWords};
+pub(crate) use ring::{
+    Broken, CELL, CellResult, CellSpace, Consumer, Producer, RingWords, fence_of_own_ring, is_published,
+    published_end, result, set_result,
+};

@@ -1,11 +1,16 @@
-//! Positions of a ring between one producer and one consumer: which bytes belong to whom.
+//! A ring of cells between one producer and one consumer, with a ring of bulk beside it.
 //!
-//! Positions count bytes since the beginning and never wrap; records are contiguous, and their lengths are multiples
-//! of [`RingWords::GRAIN`]. Neither side believes the other: a position that can't be right is [`Broken`].
+//! Positions count cells, or bytes of bulk, since the beginning and never wrap. A cell's first word contains the cell's *stamp* once the
+//! cell is published; bytes of bulk belong to the cell that names them. The consumer writes the *result* of a cell into a word of its own.
+//! Neither side believes the other: a word that can't be right is [`Broken`].
 
 use crate::sync::{AtomicU64, Ordering, fence, shared_words};
+use std::collections::VecDeque;
 
-/// The words of a ring.
+/// Bytes of a cell. Bulk of a cell begins at a multiple of this.
+pub(crate) const CELL: usize = 64;
+
+/// The words of a ring that belong to no cell.
 #[derive(Default, Debug)]
 #[repr(C)]
 pub(crate) struct RingWords {
@@ -17,314 +22,274 @@ pub(crate) struct RingWords {
 #[derive(Default, Debug)]
 #[repr(C, align(128))]
 struct ProducerLine {
-    /// The end of what has been published.
-    tail: AtomicU64,
-    /// Counts how often the producer has begun to wait for room.
+    /// 1: the producer waits for room.
     waits: AtomicU64,
-    /// So that a reader which has read all before it needs no other line of memory.
-    last: LastRecord,
-}
-
-/// Words of a record that are copied beside the position of its end.
-pub(crate) const COPIED_WORDS: usize = 5;
-
-/// A copy of the last record that was published, if that is short.
-#[derive(Default, Debug)]
-#[repr(C)]
-struct LastRecord {
-    /// Where that record ends; another position where there is no copy, or it is being made.
-    end: AtomicU64,
-    words: [AtomicU64; COPIED_WORDS],
 }
 
 /// Written by the consumer's process only.
 #[derive(Default, Debug)]
 #[repr(C, align(128))]
 struct ConsumerLine {
-    /// The end of what has been dealt with.
+    /// The cells before this position have been dealt with.
     head: AtomicU64,
-    /// Up to here, whatever was to be acknowledged by position has been executed, or disowned.
-    executed: AtomicU64,
-    /// How many records have been disowned so far.
-    disowned: AtomicU64,
 }
 
-shared_words!(RingWords { producer, consumer } ProducerLine { tail, waits, last } LastRecord { end, words } ConsumerLine { head, executed, disowned });
+shared_words!(RingWords { producer, consumer } ProducerLine { waits } ConsumerLine { head });
 
 /// The other side has written something that can't be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Broken;
 
-/// Where a record of the asked length goes.
+/// What the consumer has made of a cell whose producer waits for its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RecordSpace {
-    /// Bytes to be skipped first, at the ring's end, and where they begin: they need a record of their own.
-    pub(crate) padding: Option<(usize, usize)>,
-    /// Offset in the ring.
-    pub(crate) at: usize,
-    /// The tail with this record published.
-    tail: u64,
+#[repr(u8)]
+pub(crate) enum CellResult {
+    /// It was executed: that acknowledges it.
+    Done = 1,
+    /// It was left to the general rules: packets acknowledge, refuse or repeat it.
+    Left = 2,
 }
 
-impl RecordSpace {
-    /// The position of the record's end.
-    pub(crate) const fn end(&self) -> u64 {
-        self.tail
+/// A cell for which there is room, and its bulk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CellSpace {
+    /// The cell's position.
+    pub(crate) position: u64,
+    /// The position of the first byte of its bulk, and the position after the last one.
+    pub(crate) bulk: (u64, u64),
+}
+
+/// What the first word of the cell at `position` contains in its lower half when the cell is published.
+#[inline]
+const fn stamp(position: u64) -> u32 {
+    (position as u32).wrapping_add(1)
+}
+
+/// Whether the cell at `position` is published, by its first word.
+#[inline]
+pub(crate) fn is_published(first: &AtomicU64, position: u64) -> bool {
+    // SYNC: pairs with `Producer::publish`.
+    first.load(Ordering::Acquire) as u32 == stamp(position)
+}
+
+/// The end of the published cells of a ring of `cells` cells, at least that at the time of the call. Those before `taken` have been dealt
+/// with, and `first` returns the first word of a cell. The consumer may take cells meanwhile, and the producer publish others.
+pub(crate) fn published_end<'a>(
+    cells: usize,
+    taken: &AtomicU64,
+    first: impl Fn(u64) -> &'a AtomicU64,
+) -> u64 {
+    // In the words of a cell that was taken, the producer may have published one of the next round. SYNC: the producer has found that
+    // room by `head`, which follows `taken`. Model: `a_look_beside_reader_and_producer_finds_all_that_was_published`.
+    let is_before_end = |at| is_published(first(at), at) || taken.load(Ordering::Acquire) > at;
+    let begin = taken.load(Ordering::Acquire);
+    let (mut end, mut beyond) = (begin, begin + cells as u64);
+    while end != beyond {
+        let middle = end + (beyond - end) / 2;
+        if is_before_end(middle) {
+            end = middle + 1;
+        } else {
+            beyond = middle;
+        }
+    }
+    end
+}
+
+/// Precedes the look for cells in a ring that threads of one process read, of which one at a time holds the consumer. A thread looks when it
+/// has published a cell, which it then takes if no other thread holds the consumer; and when it has freed the consumer.
+#[inline]
+pub(crate) fn fence_of_own_ring() {
+    // SYNC: pairs with itself in another thread (store buffering): either the thread that has published finds the consumer free, or the
+    // thread that has freed the consumer finds the cell. Model: `a_cell_that_finds_the_consumer_held_is_taken`.
+    fence(Ordering::SeqCst);
+}
+
+/// Writes the result of the cell at `position`, by its consumer.
+#[inline]
+pub(crate) fn set_result(word: &AtomicU64, position: u64, result: CellResult) {
+    // SYNC: pairs with `result`.
+    word.store(position << 2 | result as u64, Ordering::Release);
+}
+
+/// The result of the cell at `position`, if there is one.
+///
+/// # Errors
+/// There is none of that number.
+#[inline]
+pub(crate) fn result(word: &AtomicU64, position: u64) -> Result<Option<CellResult>, Broken> {
+    // SYNC: pairs with `set_result`. The word may contain the result of an earlier cell.
+    match word.load(Ordering::Acquire).wrapping_sub(position << 2) {
+        1 => Ok(Some(CellResult::Done)),
+        2 => Ok(Some(CellResult::Left)),
+        3 => Err(Broken),
+        _ => Ok(None),
     }
 }
 
 impl RingWords {
-    /// Records begin and end at multiples of this.
-    pub(crate) const GRAIN: usize = 64;
-
-    /// Whether a published record hasn't been consumed.
-    #[inline]
-    pub(crate) fn has_records(&self) -> bool {
-        self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
-    }
-
-    /// As [`RingWords::has_records`], of a ring that threads of one process read, of which one at a time holds the consumer. To be asked by a
-    /// thread that has published a record, which then takes it if no other thread holds the consumer; and by a thread that has freed the
-    /// consumer.
-    #[inline]
-    pub(crate) fn has_unclaimed_records(&self) -> bool {
-        // SYNC: pairs with itself in another thread (store buffering): either the thread that has published finds the consumer free, or the
-        // thread that has freed the consumer finds the record. Model: `a_record_that_finds_the_consumer_held_is_taken`.
-        fence(Ordering::SeqCst);
-        self.has_records()
-    }
-
-    /// By the producer, before it publishes the record that ends at `end`: these are its words.
-    #[inline]
-    pub(crate) fn copy_last(&self, end: u64, words: [u64; COPIED_WORDS]) {
-        let last = &self.producer.last;
-        last.end.store(0, Ordering::Relaxed);
-        // SYNC: pairs with the fence in `RingWords::last` (seqlock): a reader that sees a new word sees `end` 0 or the new `end`.
-        // Model: `a_copy_of_the_last_record_is_of_that_record_or_is_not_there`.
-        fence(Ordering::Release);
-        last.words.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
-        last.end.store(end, Ordering::Release);
-    }
-
-    /// The words of the record that ends at `end`, if there is a copy of them.
-    #[inline]
-    fn last(&self, end: u64) -> Option<[u64; COPIED_WORDS]> {
-        let last = &self.producer.last;
-        if last.end.load(Ordering::Acquire) != end {
-            return None;
-        }
-        let words = std::array::from_fn(|i| last.words[i].load(Ordering::Relaxed));
-        // SYNC: pairs with the fence in `RingWords::copy_last`.
-        fence(Ordering::Acquire);
-        (last.end.load(Ordering::Relaxed) == end).then_some(words)
-    }
-
-    /// The end of the published records, unless all are consumed.
-    pub(crate) fn unread(&self) -> Option<u64> {
-        let tail = self.producer.tail.load(Ordering::Acquire);
-        (!self.is_consumed(tail)).then_some(tail)
-    }
-
-    /// Called by the consumer after it has published the records that disown, `disowned` so far: everything
-    /// else up to `position` that was to be acknowledged by position has been executed.
-    pub(crate) fn acknowledge(&self, position: u64, disowned: u64) {
-        // A producer that reads this count finds the counted records in its ring.
-        self.consumer.disowned.store(disowned, Ordering::Release);
-        self.consumer.executed.store(position, Ordering::Release);
-    }
-
-    /// The position up to which the consumer has executed, by its word.
-    #[inline]
-    pub(crate) fn executed(&self) -> u64 {
-        self.consumer.executed.load(Ordering::Acquire)
-    }
-
-    /// How many records the consumer has disowned, at least, of those before a position that [`RingWords::executed`] gave.
-    #[inline]
-    pub(crate) fn disowned(&self) -> u64 {
-        self.consumer.disowned.load(Ordering::Acquire)
-    }
-
-    /// Everything up to `position` has been dealt with by the consumer.
-    pub(crate) fn is_consumed(&self, position: u64) -> bool {
-        self.consumer.head.load(Ordering::Acquire) >= position
-    }
-}
-
-/// Where a position is in a ring of `size` bytes, a power of two: a division costs as much as all else that is done for a record.
-#[inline]
-const fn offset(position: u64, size: u64) -> u64 {
-    position & (size - 1)
-}
-
-/// The producer's side.
-#[derive(Debug)]
-pub(crate) struct Producer {
-    size: u64,
-    tail: u64,
-    head: u64,
-}
-
-impl Producer {
-    /// At the beginning of a ring of `size` bytes, a power of two.
-    pub(crate) const fn new(size: usize) -> Self {
-        assert!(size.is_power_of_two());
-        Self { size: size as u64, tail: 0, head: 0 }
-    }
-
-    /// The end of what has been published.
-    pub(crate) const fn tail(&self) -> u64 {
-        self.tail
-    }
-
-    /// Finds room for a record of `len` bytes, a multiple of the grain and at most a quarter of the ring; `None` when
-    /// there isn't any now.
-    #[inline]
-    pub(crate) fn reserve(&mut self, lines: &RingWords, len: usize) -> Result<Option<RecordSpace>, Broken> {
-        let at = offset(self.tail, self.size);
-        let rest = self.size - at;
-        let (padding, start) = if rest < len as u64 {
-            (Some((at as usize, rest as usize)), self.tail + rest)
-        } else {
-            (None, self.tail)
-        };
-        let tail = start + len as u64;
-        if tail - self.head > self.size {
-            self.look(lines)?;
-            if tail - self.head > self.size {
-                return Ok(None);
-            }
-        }
-        Ok(Some(RecordSpace { padding, at: offset(start, self.size) as usize, tail }))
-    }
-
-    /// Looks how far the consumer is.
-    fn look(&mut self, lines: &RingWords) -> Result<(), Broken> {
-        let head = lines.consumer.head.load(Ordering::Acquire);
-        if head < self.head || head > self.tail || !head.is_multiple_of(RingWords::GRAIN as u64) {
-            return Err(Broken);
-        }
-        self.head = head;
-        Ok(())
-    }
-
-    /// Gives the record (and the padding before it) to the consumer, and returns the position of its end.
-    #[inline]
-    pub(crate) fn publish(&mut self, lines: &RingWords, place: RecordSpace) -> u64 {
-        self.tail = place.tail;
-        lines.producer.tail.store(place.tail, Ordering::Release);
-        place.tail
-    }
-
-    /// Announces that a QP waits for room: the consumer rings for room that it frees from now on. Call [`Producer::has_room`] afterwards:
-    /// it sees the room that was freed before.
-    pub(crate) fn wait(&mut self, lines: &RingWords) {
-        let waits = lines.producer.waits.load(Ordering::Relaxed);
-        // The consumer is to see what has been published up to here; the peer may have written any value.
-        lines.producer.waits.store(waits.wrapping_add(1), Ordering::Release);
+    /// Announces that a QP of the producer's process waits for room: the consumer rings for room that it frees from now on. Call
+    /// [`Producer::has_room`] afterwards: it sees the room that was freed before.
+    pub(crate) fn wait(&self) {
+        self.producer.waits.store(1, Ordering::Release);
         // SYNC: pairs with `Consumer::release` (store buffering): either `has_room` sees the new head, or `release` sees the new `waits`.
         // Model: `a_producer_that_fills_the_ring_more_than_once_is_told_of_room`.
         fence(Ordering::SeqCst);
     }
 
-    /// At least half of the ring is free: any record fits, and the padding before it.
+    /// No QP waits for room any more.
+    pub(crate) fn stop_waiting(&self) {
+        self.producer.waits.store(0, Ordering::Relaxed);
+    }
+
+    /// The consumer has dealt with all cells before `position`.
+    #[inline]
+    pub(crate) fn is_consumed(&self, position: u64) -> bool {
+        self.consumer.head.load(Ordering::Acquire) >= position
+    }
+}
+
+/// The producer's side.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    /// How many cells there are, and how many bytes of bulk: powers of two.
+    cells: u64,
+    bulk: u64,
+    tail: u64,
+    head: u64,
+    bulk_tail: u64,
+    bulk_head: u64,
+    /// The cells with bulk that aren't known to have been dealt with, each with the end of its bulk.
+    with_bulk: VecDeque<(u64, u64)>,
+}
+
+impl Producer {
+    /// At the beginning of a ring of so many cells and bytes of bulk, powers of two.
+    pub(crate) const fn new(cells: usize, bulk: usize) -> Self {
+        assert!(cells.is_power_of_two() && bulk.is_power_of_two());
+        let with_bulk = VecDeque::new();
+        Self {
+            cells: cells as u64,
+            bulk: bulk as u64,
+            tail: 0,
+            head: 0,
+            bulk_tail: 0,
+            bulk_head: 0,
+            with_bulk,
+        }
+    }
+
+    /// The position of the next cell.
+    pub(crate) const fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Finds room for a cell with `len` bytes of bulk in a row, at most a quarter of the bulk; `None` when there isn't any now.
+    #[inline]
+    pub(crate) fn reserve(&mut self, lines: &RingWords, len: usize) -> Result<Option<CellSpace>, Broken> {
+        let len = len as u64;
+        let rest = self.bulk - (self.bulk_tail & (self.bulk - 1));
+        let begin = if rest < len { self.bulk_tail + rest } else { self.bulk_tail };
+        let end = (begin + len).next_multiple_of(CELL as u64);
+        let is_full = |this: &Self| this.tail - this.head >= this.cells || end - this.bulk_head > this.bulk;
+        if is_full(self) {
+            self.look(lines)?;
+            if is_full(self) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(CellSpace { position: self.tail, bulk: (begin, end) }))
+    }
+
+    /// Looks how far the consumer is.
+    fn look(&mut self, lines: &RingWords) -> Result<(), Broken> {
+        let head = lines.consumer.head.load(Ordering::Acquire);
+        if head < self.head || head > self.tail {
+            return Err(Broken);
+        }
+        self.head = head;
+        while let Some(&(position, end)) = self.with_bulk.front().filter(|(position, _)| *position < head) {
+            debug_assert!(position < self.tail);
+            self.bulk_head = end;
+            self.with_bulk.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Gives the cell to the consumer: `first` is its first word, whose upper half becomes that of `word`. Returns the position after the
+    /// cell.
+    #[inline]
+    pub(crate) fn publish(&mut self, space: CellSpace, first: &AtomicU64, word: u64) -> u64 {
+        let CellSpace { position, bulk: (_, end) } = space;
+        if end != self.bulk_tail {
+            self.bulk_tail = end;
+            self.with_bulk.push_back((position, end));
+        }
+        self.tail = position + 1;
+        // SYNC: pairs with `is_published`. Model: `every_cell_arrives_whole_and_in_order_while_the_ring_wraps`.
+        first.store(word & !u64::from(u32::MAX) | u64::from(stamp(position)), Ordering::Release);
+        self.tail
+    }
+
+    /// At least half of the cells are free, and half of the bulk.
     pub(crate) fn has_room(&mut self, lines: &RingWords) -> Result<bool, Broken> {
         self.look(lines)?;
-        Ok(self.tail - self.head <= self.size / 2)
+        Ok(self.tail - self.head <= self.cells / 2 && self.bulk_tail - self.bulk_head <= self.bulk / 2)
     }
 }
 
 /// The consumer's side.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    size: u64,
+    cells: u64,
+    bulk: u64,
     head: u64,
-    tail: u64,
-    /// The producer's wait that was last answered.
-    answered: u64,
-    /// The head when it was last asked whether the producer waits.
-    asked: u64,
+    /// The end of the bulk of the last cell that had any, as the producer has written it.
+    bulk_head: u64,
+    /// Both when it was last asked whether the producer waits.
+    asked: (u64, u64),
 }
 
 impl Consumer {
-    /// At the beginning of a ring of `size` bytes, a power of two.
-    pub(crate) const fn new(size: usize) -> Self {
-        assert!(size.is_power_of_two());
-        Self { size: size as u64, head: 0, tail: 0, answered: 0, asked: 0 }
+    /// At the beginning of a ring of so many cells and bytes of bulk.
+    pub(crate) const fn new(cells: usize, bulk: usize) -> Self {
+        Self { cells: cells as u64, bulk: bulk as u64, head: 0, bulk_head: 0, asked: (0, 0) }
     }
 
-    /// Offset of the oldest record and how many published bytes lie there in a row; `None` when there is nothing.
+    /// The position of the next cell.
     #[inline]
-    pub(crate) fn peek(&mut self, lines: &RingWords) -> Result<Option<(usize, usize)>, Broken> {
-        if self.head == self.tail {
-            self.look(lines)?;
-            if self.head == self.tail {
-                // `RingWords::has_records` compares with this word, which the peer can overwrite: a wrong word would report records for ever.
-                let head = lines.consumer.head.load(Ordering::Relaxed);
-                return if head == self.head { Ok(None) } else { Err(Broken) };
-            }
-        }
-        Ok(self.ahead_of(self.head))
-    }
-
-    /// Looks how far the producer is.
-    #[inline]
-    pub(crate) fn look(&mut self, lines: &RingWords) -> Result<(), Broken> {
-        let tail = lines.producer.tail.load(Ordering::Acquire);
-        let ahead = tail.wrapping_sub(self.head);
-        if tail < self.tail || ahead > self.size || !tail.is_multiple_of(RingWords::GRAIN as u64) {
-            return Err(Broken);
-        }
-        self.tail = tail;
-        Ok(())
-    }
-
-    /// As [`Consumer::peek`], of the record that begins at `position`, which hasn't been dealt with: of what the last look has found.
-    #[inline]
-    pub(crate) fn ahead_of(&self, position: u64) -> Option<(usize, usize)> {
-        let ahead = self.tail.checked_sub(position).filter(|&ahead| ahead > 0)?;
-        let at = offset(position, self.size);
-        Some((at as usize, ahead.min(self.size - at) as usize))
-    }
-
-    /// By the last look, one grain has been published that hasn't been dealt with.
-    #[inline]
-    pub(crate) const fn has_one_grain(&self) -> bool {
-        self.tail - self.head == RingWords::GRAIN as u64
-    }
-
-    /// The words of the record at the front, if it is the only one by the last look, of one grain, and there is a copy of them.
-    #[inline]
-    pub(crate) fn copy_of_only(&self, lines: &RingWords) -> Option<[u64; COPIED_WORDS]> {
-        if self.has_one_grain() { lines.last(self.tail) } else { None }
-    }
-
-    /// The end of what has been dealt with.
     pub(crate) const fn head(&self) -> u64 {
         self.head
     }
 
-    /// Returns `len` bytes to the producer: the record at the front has been consumed. True if the producer waits for room and must be
-    /// woken.
+    /// Bytes of bulk that have been dealt with, by what the producer has written.
     #[inline]
-    pub(crate) fn release(&mut self, lines: &RingWords, len: usize) -> bool {
-        self.head += (len as u64).min(self.tail - self.head);
+    pub(crate) const fn bulk_head(&self) -> u64 {
+        self.bulk_head
+    }
+
+    /// The next cell has been dealt with. `bulk_end`: where its bulk ends, if it has any.
+    #[inline]
+    pub(crate) fn advance(&mut self, bulk_end: Option<u64>) {
+        self.head += 1;
+        if let Some(end) = bulk_end {
+            self.bulk_head = end;
+        }
+    }
+
+    /// Returns the room of what has been dealt with to the producer. True if the producer waits for room and must be woken: it then finds
+    /// out whether there is enough.
+    #[inline]
+    pub(crate) fn release(&mut self, lines: &RingWords) -> bool {
         lines.consumer.head.store(self.head, Ordering::Release);
-        // Checks `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than
-        // half of the ring in use, so this consumer passes another quarter before the ring is empty.
-        if self.tail - self.head > self.size / 2 || self.head - self.asked < self.size / 4 {
+        // Looks at `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than
+        // half of the cells in use, or of the bulk. So this consumer passes another quarter of these when more than half are free.
+        let (cells, bulk) = self.asked;
+        if self.head - cells < self.cells / 4 && self.bulk_head.wrapping_sub(bulk) < self.bulk / 4 {
             return false;
         }
-        self.asked = self.head;
-        // SYNC: pairs with `Producer::wait`.
+        self.asked = (self.head, self.bulk_head);
+        // SYNC: pairs with `RingWords::wait`.
         fence(Ordering::SeqCst);
-        let waits = lines.producer.waits.load(Ordering::Acquire);
-        // More may have been published before the wait than `peek` knows of.
-        let ahead = lines.producer.tail.load(Ordering::Relaxed).wrapping_sub(self.head);
-        if waits == self.answered || ahead > self.size / 2 {
-            return false;
-        }
-        self.answered = waits;
-        true
+        lines.producer.waits.load(Ordering::Acquire) != 0
     }
 }

@@ -1,12 +1,11 @@
 //! An answer to come is known of at any moment: its request hasn't been dealt with, or the peer owes, or the answer can be read.
 
 use crate::explore;
-use crate::protocol::{Consumer, DirectoryEntry, Producer, RingWords};
+use crate::protocol::DirectoryEntry;
 use crate::ring::Ring;
 use loom::thread;
 use std::sync::Arc;
 
-const SIZE: usize = 8 * RingWords::GRAIN;
 /// The entry of the QP that answers, and its word.
 const NAME: u64 = 7;
 const OWES: usize = 3;
@@ -17,11 +16,11 @@ fn never_forgotten(owes: bool) {
         let shared = Arc::new((Ring::new(), Ring::new(), DirectoryEntry::default()));
         let (there, back, entry) = &*shared;
         entry.publish(NAME, [0; DirectoryEntry::WORDS]);
-        let end = there.try_send(&mut Producer::new(SIZE), 0, 1).unwrap();
+        let end = there.try_send(&mut Ring::producer(), 0, 1).unwrap();
         let other = shared.clone();
         let peer = thread::spawn(move || {
             let (there, back, entry) = &*other;
-            let (mut consumer, mut producer) = (Consumer::new(SIZE), Producer::new(SIZE));
+            let (mut consumer, mut producer) = (Ring::consumer(), Ring::producer());
             if owes {
                 entry.set(OWES, 1);
                 assert_eq!(there.receive(&mut consumer, 1), Some((vec![0], false)));
@@ -35,14 +34,14 @@ fn never_forgotten(owes: bool) {
         });
         for _ in 0..2 {
             let is_to_come = !there.lines.is_consumed(end) || entry.get(OWES) != 0;
-            assert!(is_to_come || back.lines.unread().is_some());
+            assert!(is_to_come || back.has_cells());
         }
         peer.join().unwrap();
         assert!(there.lines.is_consumed(end));
         assert_eq!(entry.get(OWES), 0);
-        let answer = back.lines.unread().unwrap();
-        assert_eq!(back.receive(&mut Consumer::new(SIZE), 1), Some((vec![1], false)));
-        assert!(back.lines.unread().is_none() && back.lines.is_consumed(answer));
+        assert!(back.has_cells());
+        assert_eq!(back.receive(&mut Ring::consumer(), 1), Some((vec![1], false)));
+        assert!(!back.has_cells());
     });
 }
 

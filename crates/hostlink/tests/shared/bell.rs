@@ -2,7 +2,7 @@
 
 use crate::alarm::Alarm;
 use crate::explore;
-use crate::protocol::{Bell, Consumer, Producer, RingWords};
+use crate::protocol::{Bell, Consumer};
 use crate::ring::Ring;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ impl Shared {
     }
 
     fn leave(&self) {
-        let mut producer = Producer::new(8 * RingWords::GRAIN);
+        let mut producer = Ring::producer();
         for id in 0..RECORDS {
             self.ring.try_send(&mut producer, id, 1).unwrap();
             if self.bell.is_wanted() {
@@ -66,7 +66,7 @@ impl Shared {
 }
 
 fn consumer() -> Mutex<Consumer> {
-    Mutex::new(Consumer::new(8 * RingWords::GRAIN))
+    Mutex::new(Ring::consumer())
 }
 
 /// The background thread, until all is done.
@@ -81,7 +81,7 @@ fn background(shared: &Shared, consumer: &Mutex<Consumer>, forget: bool) {
         }
         shared.bell.background_sleeps();
         assert!(shared.bell.wakes_background());
-        if shared.ring.lines.has_records() {
+        if shared.ring.has_cells() {
             // Perhaps the other is at it.
             thread::yield_now();
         } else {
@@ -100,7 +100,7 @@ fn waiter(shared: &Shared, consumer: &Mutex<Consumer>) {
             return;
         }
         shared.bell.waiter_sleeps();
-        if shared.ring.lines.has_records() {
+        if shared.ring.has_cells() {
             thread::yield_now();
         } else {
             shared.waiter.wait();

@@ -10,9 +10,9 @@ mod attention;
 mod bell;
 mod entry;
 mod own;
-mod positions;
 #[path = "../../src/protocol/mod.rs"]
 mod protocol;
+mod results;
 mod ring;
 
 /// Stands for the crate's `sync`.

@@ -1,102 +1,119 @@
-//! A ring: each record arrives once, whole and in order, and a producer that waits for room is woken when there is some.
+//! A ring: each cell arrives once, whole and in order, and a producer that waits for room is woken when there is some.
 
 use crate::alarm::Alarm;
 use crate::explore;
-use crate::protocol::{Broken, COPIED_WORDS, Consumer, Producer, RingWords};
+use crate::protocol::{Broken, CELL, CellSpace, Consumer, Producer, RingWords, is_published, published_end};
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use std::sync::Arc;
 
-/// Grains of the ring.
-const SIZE: usize = 8;
+/// Cells of the ring, and lines of its bulk.
+const CELLS: usize = 8;
+const LINES: usize = 8;
 
-/// What is in a grain of a ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Grain {
-    Nothing,
-    Padding(usize),
-    /// The first of a record's grains.
-    Record {
-        id: usize,
-        grains: usize,
-    },
-    /// Another one.
-    More {
-        id: usize,
-    },
+/// What is in a cell.
+#[derive(Clone, Copy, Default, Debug)]
+struct CellContent {
+    id: usize,
+    /// The position of its bulk, and lines there.
+    bulk: u64,
+    lines: usize,
 }
 
-/// A ring's words and bytes. Loom panics if a thread reads a grain while another writes it.
+/// A ring's words, cells and bulk. Loom panics if a thread reads a cell or a line while another writes it.
 pub struct Ring {
     pub lines: RingWords,
-    grains: [UnsafeCell<Grain>; SIZE],
+    /// The cells before this position have been dealt with.
+    taken: AtomicU64,
+    firsts: [AtomicU64; CELLS],
+    cells: [UnsafeCell<CellContent>; CELLS],
+    bulk: [UnsafeCell<usize>; LINES],
 }
 
 impl Ring {
     pub fn new() -> Self {
-        Self { lines: RingWords::default(), grains: std::array::from_fn(|_| UnsafeCell::new(Grain::Nothing)) }
-    }
-
-    fn write(&self, at: usize, grain: Grain) {
-        // SAFETY: loom panics unless this is the only access.
-        self.grains[at].with_mut(|bytes| unsafe { *bytes = grain });
-    }
-
-    fn read(&self, at: usize) -> Grain {
-        // SAFETY: loom panics if another thread writes at the same time.
-        self.grains[at].with(|bytes| unsafe { *bytes })
-    }
-
-    /// Sends a record of `len` grains, if there is room; returns the position of its end.
-    pub fn try_send(&self, producer: &mut Producer, id: usize, len: usize) -> Option<u64> {
-        let place = producer.reserve(&self.lines, len * RingWords::GRAIN).unwrap()?;
-        let at = place.at / RingWords::GRAIN;
-        for grain in at + 1..at + len {
-            self.write(grain, Grain::More { id });
+        Self {
+            lines: RingWords::default(),
+            taken: AtomicU64::new(0),
+            firsts: std::array::from_fn(|_| AtomicU64::new(0)),
+            cells: std::array::from_fn(|_| UnsafeCell::new(CellContent::default())),
+            bulk: std::array::from_fn(|_| UnsafeCell::new(0)),
         }
-        self.write(at, Grain::Record { id, grains: len });
-        if let Some((start, bytes)) = place.padding {
-            self.write(start / RingWords::GRAIN, Grain::Padding(bytes / RingWords::GRAIN));
+    }
+
+    pub fn producer() -> Producer {
+        Producer::new(CELLS, LINES * CELL)
+    }
+
+    pub fn consumer() -> Consumer {
+        Consumer::new(CELLS, LINES * CELL)
+    }
+
+    /// The lines of bulk from a position on.
+    fn bulk(&self, position: u64, lines: usize) -> impl Iterator<Item = &UnsafeCell<usize>> {
+        let first = position as usize / CELL % LINES;
+        assert!(first + lines <= LINES);
+        self.bulk[first..first + lines].iter()
+    }
+
+    /// Sends a cell with so many lines of bulk, if there is room; returns the position after it.
+    pub fn try_send(&self, producer: &mut Producer, id: usize, lines: usize) -> Option<u64> {
+        let space: CellSpace = producer.reserve(&self.lines, lines * CELL).unwrap()?;
+        let (bulk, _) = space.bulk;
+        for line in self.bulk(bulk, lines) {
+            // SAFETY: loom panics unless this is the only access.
+            line.with_mut(|line| unsafe { *line = id });
         }
-        let end = place.end();
-        assert_eq!(producer.publish(&self.lines, place), end);
+        let number = space.position as usize % CELLS;
+        // SAFETY: as above.
+        self.cells[number].with_mut(|cell| unsafe { *cell = CellContent { id, bulk, lines } });
+        let end = producer.publish(space, &self.firsts[number], 7 << 32);
+        assert_eq!(end, producer.tail());
         Some(end)
     }
 
-    /// Takes records, at most `limit`, and gives their room back in one go. Returns their numbers (there may be padding
-    /// only), and whether the producer has to be woken; `None` when nothing is there.
+    /// Takes cells, at most `limit`, and gives their room back in one go. Returns their numbers, and whether the producer has to be woken;
+    /// `None` when nothing is there.
     pub fn receive(&self, consumer: &mut Consumer, limit: usize) -> Option<(Vec<usize>, bool)> {
         let mut ids = Vec::new();
-        let (at, bytes) = consumer.peek(&self.lines).unwrap()?;
-        let (mut at, end) = (at / RingWords::GRAIN, (at + bytes) / RingWords::GRAIN);
-        let mut taken = 0;
-        while at < end && ids.len() < limit {
-            let grains = match self.read(at) {
-                Grain::Padding(grains) => grains,
-                Grain::Record { id, grains } => {
-                    for grain in at + 1..at + grains {
-                        assert_eq!(self.read(grain), Grain::More { id });
-                    }
-                    ids.push(id);
-                    grains
-                }
-                other => panic!("no record begins with {other:?}"),
-            };
-            at += grains;
-            taken += grains * RingWords::GRAIN;
+        while ids.len() < limit && self.is_published(consumer.head()) {
+            // SAFETY: loom panics if another thread writes at the same time.
+            let CellContent { id, bulk, lines } =
+                self.cells[consumer.head() as usize % CELLS].with(|cell| unsafe { *cell });
+            for line in self.bulk(bulk, lines) {
+                // SAFETY: as above.
+                assert_eq!(line.with(|line| unsafe { *line }), id);
+            }
+            ids.push(id);
+            let bulk_end = (lines > 0).then_some(bulk + (lines * CELL) as u64);
+            consumer.advance(bulk_end);
+            assert!(bulk_end.is_none_or(|end| end == consumer.bulk_head()));
         }
-        assert!(at <= end, "a record that isn't published as a whole");
-        Some((ids, consumer.release(&self.lines, taken)))
+        if ids.is_empty() {
+            return None;
+        }
+        self.taken.store(consumer.head(), Ordering::Release);
+        Some((ids, consumer.release(&self.lines)))
+    }
+
+    fn is_published(&self, position: u64) -> bool {
+        is_published(&self.firsts[position as usize % CELLS], position)
+    }
+
+    /// A cell is published that hasn't been dealt with.
+    pub fn has_cells(&self) -> bool {
+        self.is_published(self.taken.load(Ordering::Acquire))
     }
 }
 
-/// What a model is about: the lengths of the records that are there before threads begin, how many of them have been dealt
-/// with, and the lengths of those that are sent then.
+/// What a model is about: the lines of bulk of the cells that are there before threads begin, how many of them have been dealt
+/// with, and the lines of those that are sent then.
 struct Traffic {
     before: &'static [usize],
     dealt_with: usize,
     sent: &'static [usize],
-    /// Records that the consumer gives back at a time.
+    /// Cells that the consumer gives back at a time.
     batch: usize,
     /// See [`explore`].
     switches: usize,
@@ -108,10 +125,9 @@ fn all_arrive(traffic: Traffic) {
         let Traffic { before, dealt_with, sent, batch, .. } = traffic;
         let shared = Arc::new((Ring::new(), Alarm::new(), Alarm::new()));
         let (ring, news, room) = &*shared;
-        let mut producer = Producer::new(SIZE * RingWords::GRAIN);
-        let mut consumer = Consumer::new(SIZE * RingWords::GRAIN);
-        for (id, &len) in before.iter().enumerate() {
-            ring.try_send(&mut producer, id, len).unwrap();
+        let (mut producer, mut consumer) = (Ring::producer(), Ring::consumer());
+        for (id, &lines) in before.iter().enumerate() {
+            ring.try_send(&mut producer, id, lines).unwrap();
         }
         let mut got = Vec::new();
         while got.len() < dealt_with {
@@ -121,15 +137,16 @@ fn all_arrive(traffic: Traffic) {
         let sender = thread::spawn(move || {
             let (ring, news, room) = &*other;
             let mut end = 0;
-            for (id, &len) in sent.iter().enumerate() {
+            for (id, &lines) in sent.iter().enumerate() {
                 end = loop {
-                    if let Some(end) = ring.try_send(&mut producer, before.len() + id, len) {
+                    if let Some(end) = ring.try_send(&mut producer, before.len() + id, lines) {
                         break end;
                     }
-                    producer.wait(&ring.lines);
+                    ring.lines.wait();
                     while !producer.has_room(&ring.lines).unwrap() {
                         room.wait();
                     }
+                    ring.lines.stop_waiting();
                 };
                 news.ring();
             }
@@ -149,95 +166,56 @@ fn all_arrive(traffic: Traffic) {
         assert!(got.iter().copied().eq(0..all), "{got:?}");
         let end = sender.join().unwrap();
         assert!(ring.lines.is_consumed(end) && !ring.lines.is_consumed(end + 1));
-        assert!(!ring.lines.has_records());
+        assert!(!ring.has_cells());
     });
 }
 
 #[test]
-fn every_record_arrives_whole_and_in_order_while_the_ring_wraps() {
-    // A grain is left at the ring's end: the first record goes to its beginning, the second waits for room.
+fn every_cell_arrives_whole_and_in_order_while_the_ring_wraps() {
+    // A line is left at the end of the bulk: the first cell's is at its beginning, the second cell waits for room.
     all_arrive(Traffic { before: &[2, 2, 2, 1], dealt_with: 1, sent: &[2, 2], batch: 1, switches: 3 });
+    all_arrive(Traffic { before: &[0; 7], dealt_with: 1, sent: &[1, 0, 1], batch: 1, switches: 3 });
 }
 
 #[test]
 fn a_producer_that_fills_the_ring_more_than_once_is_told_of_room() {
     all_arrive(Traffic { before: &[2, 2, 2], dealt_with: 0, sent: &[2, 2, 2, 2], batch: 4, switches: 2 });
+    all_arrive(Traffic { before: &[0; 7], dealt_with: 0, sent: &[0, 0, 0], batch: 4, switches: 2 });
 }
 
 #[test]
-fn a_producer_is_told_of_room_by_a_consumer_that_knows_of_few_records() {
-    // The consumer has seen two records when the others fill the ring.
+fn a_producer_is_told_of_room_by_a_consumer_that_knows_of_few_cells() {
+    // The consumer has seen two cells when the others fill the ring.
     all_arrive(Traffic { before: &[2, 2], dealt_with: 1, sent: &[2, 2, 2, 1], batch: 1, switches: 2 });
+}
+
+#[test]
+fn a_look_beside_reader_and_producer_finds_all_that_was_published() {
+    explore(3, || {
+        let shared = Arc::new(Ring::new());
+        let (mut producer, mut consumer) = (Ring::producer(), Ring::consumer());
+        (0..CELLS).for_each(|id| _ = shared.try_send(&mut producer, id, 0).unwrap());
+        let (taken, published) = [(); 2].map(|()| shared.clone()).into();
+        let reader = thread::spawn(move || _ = taken.receive(&mut consumer, CELLS));
+        // The ring goes round where there is room.
+        let sender = thread::spawn(move || {
+            (CELLS..2 * CELLS - 2).for_each(|id| _ = published.try_send(&mut producer, id, 0));
+        });
+        let end = published_end(CELLS, &shared.taken, |at| &shared.firsts[at as usize % CELLS]) as usize;
+        assert!((CELLS..2 * CELLS - 1).contains(&end), "{end}");
+        reader.join().unwrap();
+        sender.join().unwrap();
+    });
 }
 
 #[test]
 fn positions_that_cannot_be_are_broken() {
     explore(3, || {
         let ring = Ring::new();
-        // Two producers: the second doesn't know of the first's record, so that the head is beyond its tail.
-        let (mut producer, mut stranger) =
-            (Producer::new(SIZE * RingWords::GRAIN), Producer::new(SIZE * RingWords::GRAIN));
-        let mut consumer = Consumer::new(SIZE * RingWords::GRAIN);
+        // Two producers: the second doesn't know of the first's cell, so that the head is beyond its tail.
+        let (mut producer, mut stranger) = (Ring::producer(), Ring::producer());
         ring.try_send(&mut producer, 0, 1).unwrap();
-        assert_eq!(ring.receive(&mut consumer, 1), Some((vec![0], false)));
+        assert_eq!(ring.receive(&mut Ring::consumer(), 1), Some((vec![0], false)));
         assert_eq!(stranger.has_room(&ring.lines), Err(Broken));
-    });
-}
-
-#[test]
-fn a_copy_of_the_last_record_is_of_that_record_or_is_not_there() {
-    explore(3, || {
-        let lines = Arc::new(RingWords::default());
-        let mut producer = Producer::new(SIZE * RingWords::GRAIN);
-        let other = lines.clone();
-        let sender = thread::spawn(move || {
-            for _ in 0..2 {
-                let place = producer.reserve(&other, RingWords::GRAIN).unwrap().unwrap();
-                other.copy_last(place.end(), [place.end(); COPIED_WORDS]);
-                producer.publish(&other, place);
-            }
-        });
-        let mut consumer = Consumer::new(SIZE * RingWords::GRAIN);
-        for _ in 0..2 {
-            if consumer.peek(&lines).unwrap().is_none() {
-                break;
-            }
-            if let Some(words) = consumer.copy_of_only(&lines) {
-                assert_eq!(words, [consumer.head() + RingWords::GRAIN as u64; COPIED_WORDS]);
-                consumer.release(&lines, RingWords::GRAIN);
-            }
-        }
-        sender.join().unwrap();
-    });
-}
-
-#[test]
-fn the_only_short_record_is_read_beside_its_position() {
-    explore(3, || {
-        let lines = RingWords::default();
-        let (mut producer, mut consumer) =
-            (Producer::new(SIZE * RingWords::GRAIN), Consumer::new(SIZE * RingWords::GRAIN));
-        let mut send = |grains: usize, copied: bool| {
-            let place = producer.reserve(&lines, grains * RingWords::GRAIN).unwrap().unwrap();
-            if copied {
-                lines.copy_last(place.end(), [place.end(); COPIED_WORDS]);
-            }
-            producer.publish(&lines, place)
-        };
-        let mut copy = || {
-            consumer.look(&lines).unwrap();
-            let copy = consumer.copy_of_only(&lines);
-            while let Some((_, published)) = consumer.ahead_of(consumer.head()) {
-                consumer.release(&lines, published);
-            }
-            copy
-        };
-        let end = send(1, true);
-        assert_eq!(copy(), Some([end; COPIED_WORDS]));
-        send(1, false);
-        assert_eq!(copy(), None, "the copy is of the record before");
-        send(1, true);
-        send(1, true);
-        assert_eq!(copy(), None, "two records wait");
     });
 }

@@ -3,11 +3,10 @@
 use crate::adapter::Adapter;
 use crate::path::{Path, ResolvedAv};
 use crate::poller::Poller;
-use crate::qp::{Budget, PacketOrigin, Qp, QpEnv, Rest};
+use crate::qp::{Budget, Qp, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_hostlink::{
-    CompactRun, Link, LinkRefusal, LinkWithWork, Receive, ReceivedRecord, SentPacket, Single, SinglePacket,
-    Unserved,
+    Link, LinkRefusal, LinkWithWork, Receive, RecordRun, RingRecord, SentPacket, Unserved,
 };
 use ferroce_os::{
     clock,
@@ -106,34 +105,13 @@ struct Dispatch<'a, 'b> {
 }
 
 impl Receive for Dispatch<'_, '_> {
-    fn packets(&mut self, packets: &[ReceivedRecord<'_>]) {
-        self.adapter.dispatch_records(packets);
-    }
-
-    fn compact(&mut self, run: CompactRun<'_>) {
-        self.adapter.dispatch_compact(run, self.poller.as_deref_mut());
+    #[inline]
+    fn run(&mut self, run: RecordRun<'_>) -> bool {
+        self.adapter.dispatch_run(run, self.poller.as_deref_mut());
+        self.poller.as_ref().is_none_or(|poller| poller.has_room())
     }
 
     #[inline]
-    fn wants_single(&self) -> bool {
-        self.poller.as_ref().is_some_and(|poller| poller.has_room())
-    }
-
-    #[inline]
-    fn single(&mut self, single: SinglePacket<'_>) -> Single {
-        let Some(poller) = &mut self.poller else { return Single::Left };
-        match self.adapter.qp(single.packet().headers.dest_qp) {
-            Some(qp) if qp.take_single(single, poller) => {
-                if poller.has_room() {
-                    Single::Executed
-                } else {
-                    Single::Enough
-                }
-            }
-            _ => Single::Left,
-        }
-    }
-
     fn executed(&mut self, last: SentPacket) {
         if let Some(qp) = self.adapter.qp(last.qpn) {
             qp.executed(&last, self.poller.as_deref_mut());
@@ -245,7 +223,7 @@ impl Adapter {
             if !link.has_unclaimed() {
                 return done;
             }
-            // A thread that has had the ring looks once more: others have left their records to it, also where it has found none.
+            // A thread that has had the ring looks once more: others have left their cells to it, also where it has found none.
             let Some(any) = self.read_ring(link, None) else { return done };
             done |= any;
         }
@@ -287,79 +265,67 @@ impl Adapter {
     }
 
     /// Packets for one QP.
-    fn dispatch_records(&'static self, packets: &[ReceivedRecord<'_>]) {
-        for received in packets {
-            self.show_received(received);
+    #[inline]
+    fn dispatch_run(&'static self, mut run: RecordRun<'_>, mut poller: Option<&mut Poller<'_>>) {
+        let Some(qp) = self.receiver(run.dest_qp(), run.link()) else {
+            while let Some(record) = run.next() {
+                self.show_received(run.link(), record);
+                run.settle(false);
+            }
+            return;
+        };
+        let (mut budget, mut goes_on) = (Budget::new(), false);
+        while run.next().is_some() {
+            if qp.take_plain(&mut run, poller.as_deref_mut()) {
+                continue;
+            }
+            if let Some(rest) = qp.take_fetch(&mut run, &mut budget, poller.as_deref_mut()) {
+                goes_on |= rest == Rest::GoesOn;
+                continue;
+            }
+            // What has waited for the answers leaves behind these packets.
+            goes_on = false;
+            if !self.dispatch_general(&qp, &mut run) {
+                return;
+            }
         }
-        let Some(first) = packets.first() else { return };
-        let Some(qp) = self.receiver(first.packet.headers.bth.dest_qp, first.link()) else { return };
-        qp.note_unserved(first.link());
-        let now = clock::now();
+        if goes_on {
+            self.dispatch_general(&qp, &mut run);
+        }
+    }
+
+    /// The packets of a run up to the next one that may take the short way. False: the QP is broken, and what comes for it is lost.
+    #[inline(never)]
+    fn dispatch_general(&'static self, qp: &Arc<Qp>, run: &mut RecordRun<'_>) -> bool {
+        qp.note_unserved(run.link());
+        let (now, mut works) = (clock::now(), false);
         let handle = |proto: &mut ferroce_proto::QpProtocol<_>, env: &mut QpEnv<'_>| {
-            let ends = (proto.qpn(), proto.params().dest_qpn);
-            for received in packets {
-                let packet = &received.packet;
-                if env.accepts(&packet.meta, PacketOrigin::Process(received.peer())) {
-                    env.mark_peer_uses_shm(ends.1);
-                    env.handle(proto, now, &packet.headers, received.payload().into(), &packet.meta);
-                } else {
-                    if env.is_peer_on_shm(&packet.meta) {
-                        // The peer changes to UDP when any packet comes from this QP over UDP.
-                        env.notify_congestion(ends.1, now);
-                    }
-                    tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
+            let link = run.link();
+            works = true;
+            while let Some(record) = run.next() {
+                self.show_received(link, record);
+                match record {
+                    RingRecord::Compact(packet) => env.handle_compact(proto, link, packet),
+                    RingRecord::Whole(packet) => env.handle_whole(proto, link, packet),
+                }
+                run.settle(false);
+                if run.next_compact().is_some_and(|packet| env.may_be_plain(proto, link, packet)) {
+                    break;
                 }
             }
         };
         self.with_work(|work| qp.work(work, now, handle));
+        works
     }
 
-    /// Packets of one QP's connection.
-    fn dispatch_compact(&'static self, mut run: CompactRun<'_>, mut poller: Option<&mut Poller<'_>>) {
-        let Some(qp) = self.receiver(run.dest_qp(), run.link()) else { return };
-        let (mut budget, mut goes_on) = (Budget::new(), false);
-        loop {
-            if qp.take_plain(&mut run, poller.as_deref_mut()) {
-                continue;
-            }
-            match qp.take_fetch(&mut run, &mut budget, poller.as_deref_mut()) {
-                Some(rest) => goes_on |= rest == Rest::GoesOn,
-                None => break,
-            }
-        }
-        // What has waited for the answers leaves behind the rest of the run.
-        if run.next().is_none() && !goes_on {
-            return;
-        }
-        qp.note_unserved(run.link());
-        let now = clock::now();
-        let handle = |proto: &mut ferroce_proto::QpProtocol<_>, env: &mut QpEnv<'_>| {
-            // A QP sends such packets after a packet of its peer has come through shared memory. So if this QP has another path
-            // now, they belong to an earlier connection.
-            let link = run.link();
-            if !env.is_connected_to(&link.peer()) {
-                return;
-            }
-            env.mark_peer_uses_shm(proto.params().dest_qpn);
-            // The next packets of this QP must not overtake the acknowledgement, and the acknowledgement must not overtake a
-            // receive completion that is held back.
-            let in_order = env.sends_through(link) && env.holds_nothing_back();
-            while let Some(packet) = run.next() {
-                let by_position = in_order && run.is_by_position(packet);
-                let executed = env.handle_compact(proto, link, packet, by_position);
-                run.settle(executed);
-            }
-            // The receives complete after the acknowledgement.
-            run.acknowledge();
-        };
-        self.with_work(|work| qp.work(work, now, handle));
-    }
-
-    fn show_received(&self, received: &ReceivedRecord<'_>) {
-        // What this process sends to itself has been shown when it was sent.
-        if self.has_capture() && !received.link().is_to_itself() {
-            let packet = &received.packet;
-            self.show_message(Direction::In, &packet.headers, &received.payload().to_vec(), &packet.meta);
+    fn show_received(&self, link: &Link, record: RingRecord<'_>) {
+        // What this process sends to itself has been shown when it was sent. A process that captures packets gets all with addresses.
+        if let RingRecord::Whole(packet) = record
+            && self.has_capture()
+            && !link.is_to_itself()
+        {
+            let payload = link.payload_of_whole(packet).to_vec();
+            self.show_message(Direction::In, &packet.headers, &payload, &packet.meta);
         }
     }
 

@@ -4,11 +4,12 @@
 
 use super::broken::EndsOnPanic;
 use super::payload::fill_ring;
+use super::plain::goes_by;
 use super::{LockedQp, Path, Qp};
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_access::{Fault, atomic, copy};
-use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, SendOutcome};
+use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, RecordRun, SendOutcome};
 use ferroce_mem::{KeyTable, KeyUser};
 use ferroce_os::clock;
 use ferroce_proto::{FetchAnswer, FetchOp, PayloadSource, SendOp, SendRequest, TransmitError};
@@ -99,11 +100,11 @@ impl Qp {
     #[inline]
     pub(crate) fn take_fetch(
         self: &Arc<Self>,
-        run: &mut CompactRun<'_>,
+        run: &mut RecordRun<'_>,
         budget: &mut Budget,
         poller: Option<&mut Poller<'_>>,
     ) -> Option<Rest> {
-        let packet = run.next()?;
+        let packet = run.next_compact()?;
         let Opcode { service, operation } = packet.headers.opcode;
         let answers = matches!(operation, Operation::ReadResponseOnly | Operation::AtomicAcknowledge);
         let asks = matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd);
@@ -119,7 +120,7 @@ impl Qp {
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
         let link = run.link();
-        let rest = if !inner.goes_by(link) || self.is_broken() {
+        let rest = if !goes_by(inner.path.as_ref(), link) || self.is_broken() {
             None
         } else if answers {
             self.take_answer(&mut inner, link, packet, poller)
@@ -205,7 +206,7 @@ impl Qp {
         proto.fetch_ended(clock::now, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                overrun = !self.give_send_completion(completion, poller);
+                overrun = !self.give(&self.send_cq, completion, poller);
             }
         });
         Some(if overrun {

@@ -8,17 +8,14 @@ use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_hostlink::{
-    CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, SendOutcome, SentPacket, ShmPayload,
-    SinglePacket,
+    CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket, ShmPayload,
 };
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::clock;
-use ferroce_os::sync::{MutexGuard, class};
 use ferroce_proto::{DataRef, PayloadSource, PlainSend, SendOp, SendRequest};
-use ferroce_queues::{RecvQueue, Srq};
+use ferroce_queues::{Cq, RecvQueue};
 use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
-use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -26,34 +23,6 @@ use std::sync::atomic::Ordering;
 const TOGETHER: usize = 16;
 /// … and how many bytes there may be before the last of them.
 const BYTES_TOGETHER: usize = 64 * 1024;
-
-/// The numbers of the receives of messages that were executed under one lock.
-type Receives = SmallVec<[u64; TOGETHER]>;
-
-/// Where receives come from.
-enum ReceiveSource<'a> {
-    Own(MutexGuard<'a, class::ReceiveQueue, RecvQueue>),
-    Shared(&'a Srq),
-}
-
-impl ReceiveSource<'_> {
-    #[inline]
-    fn pop(&mut self) -> Option<RecvWqe> {
-        match self {
-            Self::Own(queue) => queue.pop(),
-            Self::Shared(queue) => queue.pop(),
-        }
-    }
-
-    /// As the function of this name, if the receives are the QP's own.
-    #[inline]
-    fn place_front(&mut self, pd: u32, payload: &ShmPayload<'_>) -> Option<u64> {
-        match self {
-            Self::Own(queue) => place_front(queue, pd, payload),
-            Self::Shared(_) => None,
-        }
-    }
-}
 
 /// Takes the next receive and copies a payload to its memory, if the receive has one element with room for all of the payload. Returns
 /// the receive's number. `None`: the receive is still there.
@@ -112,18 +81,14 @@ impl Qp {
         let Some(psn) = proto.plain_psn(len, || u32::MAX).filter(|_| usable && request.is_plain()) else {
             return false;
         };
-        // An answer that is awaited may come later than the position.
-        let by_position = link.may_await() && !proto.awaits_data();
+        // An answer that is awaited may come later than the result.
+        let by_result = !proto.awaits_data();
         let params = proto.params();
-        let headers = CompactHeaders::of_send(
-            opcode,
-            (params.pkey, params.dest_qpn),
-            psn,
-            (solicited, immediate.map_or(0, u32::from_ne_bytes)),
-            by_position,
-        );
+        let word = immediate.map_or(0, u32::from_ne_bytes);
+        let ends = (params.pkey, params.dest_qpn);
+        let headers = CompactHeaders::of_send(opcode, ends, psn, (solicited, word));
         let fill = |ring: &RingBytes<'_>| self.fill_plain(data, ring);
-        let sent = link.send_plain(&headers, (self.qpn, *connection), len as usize, fill);
+        let sent = link.send_plain(&headers, (self.qpn, *connection), by_result, len as usize, fill);
         // The general way finds the cause again.
         let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
@@ -168,124 +133,80 @@ impl Qp {
         true
     }
 
-    /// Takes the next packets of a run for which that is possible the short way, under one lock and with one acknowledgement. False:
-    /// there was none, and [`QpEnv::handle_compact`] has to take the next.
+    /// Takes the next packets of a run for which that is possible the short way, under one lock. False: there was none, and
+    /// [`super::QpEnv::handle_compact`] has to take the next.
     #[inline]
     pub(crate) fn take_plain(
         self: &Arc<Self>,
-        run: &mut CompactRun<'_>,
+        run: &mut RecordRun<'_>,
         mut poller: Option<&mut Poller<'_>>,
     ) -> bool {
-        let may = run.next().is_some_and(|packet| run.is_by_position(packet));
+        let may = run.next_compact().is_some_and(|packet| packet.headers.is_by_result());
         if !may || self.service != Service::Rc || !self.peer_uses_shm() {
             return false;
         }
-        let before = run.settled().len();
-        let mut receives = Receives::new();
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
-        self.take_sends(&mut inner, run, &mut receives);
-        let executed = run.settled().len() > before;
-        let overrun = executed && {
-            // Acknowledged first, then the receives complete. The headers are read again: to keep what was read of them costs more.
-            run.acknowledge();
-            let (proto, link) = (&inner.proto, run.link());
-            let mut told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
-                let (send, len) = (plain_send(&packet.headers, true)?, link.payload(packet).len());
-                let completion = self.received(proto, &send, (len, wr_id));
+        let (mut taken, mut bytes, mut overrun) = (0, 0, false);
+        if goes_by(inner.path.as_ref(), run.link()) && !self.is_broken() && inner.held.is_empty() {
+            let proto = &mut inner.proto;
+            while taken < TOGETHER
+                && bytes < BYTES_TOGETHER
+                && let Some((send, len, wr_id)) = self.place_next(proto, run)
+            {
+                proto.plain_taken(&send, len);
+                // Acknowledged first, then the receive completes.
+                run.settle(true);
+                let completion = proto.plain_completion(&send, len, wr_id);
                 self.observe_receive(&completion);
-                Some(completion)
-            });
-            let mut passes = |completion: &Completion| {
-                poller.as_mut().is_some_and(|poller| poller.take_of(&self.recv_cq, completion))
-            };
-            let rest = told.by_ref().find(|completion| !passes(completion));
-            rest.is_some_and(|first| !self.recv_cq.push_all(std::iter::once(first).chain(told)))
-        };
+                overrun |= !self.give(&self.recv_cq, completion, poller.as_deref_mut());
+                taken += 1;
+                bytes += len;
+            }
+        }
         std::mem::forget(unwinding);
         drop(inner);
         if overrun {
             self.end_overrun();
         }
-        executed
+        taken > 0
     }
 
-    /// Takes a packet for a thread that polls for its completion, if that is possible the short way. False, and nothing has happened:
-    /// [`Qp::take_plain`] has to.
-    pub(crate) fn take_single(self: &Arc<Self>, single: SinglePacket<'_>, poller: &mut Poller<'_>) -> bool {
-        let (link, packet) = (single.link(), single.packet());
-        let Some(send) = plain_send(&packet.headers, true) else { return false };
-        let may = self.service == Service::Rc && self.srq.is_none() && poller.polls(&self.recv_cq);
-        if !may || !self.peer_uses_shm() {
-            return false;
-        }
-        let mut inner = self.inner.lock();
-        let unwinding = EndsOnPanic(self);
-        let payload = link.payload(packet);
-        let wr_id = if inner.goes_by(link)
-            && !self.is_broken()
-            && inner.held.is_empty()
-            && inner.proto.expects_plain(&send, payload.len())
-            && self.recv_cq.lets_pass()
-        {
-            place_front(&mut self.rq.lock(), self.pd.id(), &payload)
-        } else {
-            None
-        };
-        if let Some(wr_id) = wr_id {
-            inner.proto.plain_taken(&send, payload.len());
-            single.acknowledge();
-            let completion = self.received(&inner.proto, &send, (payload.len(), wr_id));
-            self.observe_receive(&completion);
-            poller.take(&completion);
-        }
-        std::mem::forget(unwinding);
-        wr_id.is_some()
-    }
-
-    /// Executes packets from the next of a run on, as long as they are plain SENDs, and adds the numbers of their receives to
-    /// `receives`.
+    /// Places the next packet of a run in its receive, if it is a plain SEND. Returns its length and the number of the receive, too.
     #[inline]
-    fn take_sends(&self, inner: &mut LockedQp, run: &mut CompactRun<'_>, receives: &mut Receives) {
-        let from = run.link();
-        if !inner.goes_by(from) || self.is_broken() || !inner.held.is_empty() {
-            return;
+    fn place_next(
+        &self,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+        run: &RecordRun<'_>,
+    ) -> Option<(PlainSend, usize, u64)> {
+        let packet = run.next_compact()?;
+        let send = plain_send(&packet.headers)?;
+        let payload = run.link().payload(packet);
+        let len = payload.len();
+        if !proto.expects_plain(&send, len) {
+            return None;
         }
-        let proto = &mut inner.proto;
-        let (mut queue, pd) = match &self.srq {
-            None => (ReceiveSource::Own(self.rq.lock()), self.pd.id()),
-            Some(srq) if srq.completes_into().is_none() => (ReceiveSource::Shared(srq), srq.pd().id()),
-            Some(_) => return,
-        };
-        let mut bytes = 0;
-        while receives.len() < TOGETHER
-            && bytes < BYTES_TOGETHER
-            && let Some(packet) = run.next().filter(|packet| run.is_by_position(packet))
-            && let Some(send) = plain_send(&packet.headers, true)
-            && let payload = from.payload(packet)
-            && proto.expects_plain(&send, payload.len())
-        {
-            let len = payload.len();
-            let wr_id = match queue.place_front(pd, &payload) {
-                Some(wr_id) => wr_id,
-                None => {
-                    let Some(receive) = queue.pop() else { return };
-                    let placed = match &receive.sges[..] {
-                        _ if len as u64 > receive.capacity() => false,
-                        [sge] => place(pd, sge, &payload),
-                        sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
-                    };
-                    if !placed {
-                        return proto.hold_receive(receive);
-                    }
-                    receive.wr_id
+        let (receive, pd) = match &self.srq {
+            None => {
+                let (mut queue, pd) = (self.rq.lock(), self.pd.id());
+                if let Some(wr_id) = place_front(&mut queue, pd, &payload) {
+                    return Some((send, len, wr_id));
                 }
-            };
-            proto.plain_taken(&send, len);
-            receives.push(wr_id);
-            run.settle(true);
-            bytes += len;
+                (queue.pop()?, pd)
+            }
+            Some(srq) if srq.completes_into().is_none() => (srq.pop()?, srq.pd().id()),
+            Some(_) => return None,
+        };
+        let placed = match &receive.sges[..] {
+            _ if len as u64 > receive.capacity() => false,
+            [sge] => place(pd, sge, &payload),
+            sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
+        };
+        if !placed {
+            proto.hold_receive(receive);
+            return None;
         }
+        Some((send, len, receive.wr_id))
     }
 
     /// The peer has executed everything up to a SEND that has taken the short way.
@@ -301,7 +222,7 @@ impl Qp {
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                overrun |= !self.give_send_completion(completion, poller.as_deref_mut());
+                overrun |= !self.give(&self.send_cq, completion, poller.as_deref_mut());
             }
         });
         let goes_on = !done || inner.proto.wants_transmit();
@@ -324,27 +245,11 @@ impl Qp {
         });
     }
 
-    /// Gives the completion of a send request to `poller`, or to its queue. False: the queue has no room. The queue pair is locked.
+    /// Gives a completion to `poller`, or to its queue. False: the queue has no room. The queue pair is locked.
     #[inline]
-    pub(super) fn give_send_completion(
-        &self,
-        completion: Completion,
-        poller: Option<&mut Poller<'_>>,
-    ) -> bool {
+    pub(super) fn give(&self, cq: &Arc<Cq>, completion: Completion, poller: Option<&mut Poller<'_>>) -> bool {
         let completion = Completion { qp_num: self.qpn, ..completion };
-        poller.is_some_and(|poller| poller.take_of(&self.send_cq, &completion))
-            || self.send_cq.push(completion)
-    }
-
-    /// The completion of the receive `wr_id` of a SEND of `len` bytes that was taken.
-    #[inline]
-    fn received(
-        &self,
-        proto: &ferroce_proto::QpProtocol<Arc<Ah>>,
-        send: &PlainSend,
-        (len, wr_id): (usize, u64),
-    ) -> Completion {
-        Completion { qp_num: self.qpn, ..proto.plain_completion(send, len, wr_id) }
+        poller.is_some_and(|poller| poller.take_of(cq, &completion)) || cq.push(completion)
     }
 
     /// A completion queue had no room.
@@ -354,12 +259,10 @@ impl Qp {
     }
 }
 
-impl LockedQp {
-    /// This is the link that the queue pair sends by.
-    #[inline]
-    pub(super) fn goes_by(&self, link: &Link) -> bool {
-        matches!(&self.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
-    }
+/// `link` is that by which a queue pair with this path sends.
+#[inline]
+pub(super) fn goes_by(path: Option<&Path>, link: &Link) -> bool {
+    matches!(path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
 }
 
 /// The opcode of a SEND in one packet, and its immediate data.
@@ -381,42 +284,30 @@ pub(super) fn ring_bell(inner: &LockedQp) -> bool {
     link.is_to_itself()
 }
 
-/// What the transport has to know of a SEND in one packet, which it answers with a packet unless it is acknowledged `by_position`;
-/// `None` for other packets.
+/// What the transport has to know of a SEND that the result of its cell acknowledges; `None` for other packets.
 #[inline]
-fn plain_send(headers: &CompactHeaders, by_position: bool) -> Option<PlainSend> {
+fn plain_send(headers: &CompactHeaders) -> Option<PlainSend> {
+    if !headers.is_by_result() {
+        return None;
+    }
     Some(PlainSend {
         psn: headers.psn(),
         pkey: headers.pkey,
         solicited: headers.is_solicited(),
-        ack_request: headers.asks_for_ack() && !by_position,
+        ack_request: false,
         immediate: headers.immediate_of_send()?,
     })
 }
 
 impl QpEnv<'_> {
-    /// Gives the transport a packet of the QP's connection. Returns whether it was executed as a plain SEND that is acknowledged by
-    /// position.
-    #[inline]
-    pub(crate) fn handle_compact(
-        &mut self,
-        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+    /// Whether a packet is a SEND that may take the short way, as far as is known without a look at the receives.
+    pub(crate) fn may_be_plain(
+        &self,
+        proto: &ferroce_proto::QpProtocol<Arc<Ah>>,
         link: &Link,
         packet: &CompactRecord,
-        by_position: bool,
     ) -> bool {
-        let headers = &packet.headers;
-        let payload = link.payload(packet).into();
-        if headers.opcode.service == Service::Rc
-            && let Some(send) = plain_send(headers, by_position)
-            && proto.take_plain(&send, &payload, self)
-        {
-            if by_position {
-                self.work.received.acknowledge();
-            }
-            return by_position;
-        }
-        proto.handle_packet(self.now, &link.headers(packet), payload, self);
-        false
+        let expects = |send| proto.expects_plain(&send, link.payload(packet).len());
+        self.held.is_empty() && goes_by(self.path, link) && plain_send(&packet.headers).is_some_and(expects)
     }
 }

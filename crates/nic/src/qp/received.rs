@@ -13,8 +13,6 @@ pub(crate) type OfSrq = (Arc<Cq>, Completion, WcTags);
 pub(crate) struct ReceiveCompletions {
     /// For the QP's own completion queue.
     pub(crate) own: Vec<Completion>,
-    /// The first ones of `own`, which are acknowledged by position.
-    acknowledged: usize,
     pub(crate) of_srqs: Vec<OfSrq>,
 }
 
@@ -26,18 +24,12 @@ impl ReceiveCompletions {
     pub(crate) fn clear(&mut self) {
         self.own.clear();
         self.of_srqs.clear();
-        self.acknowledged = 0;
     }
 
-    /// All so far are acknowledged by position.
-    pub(crate) fn acknowledge(&mut self) {
-        self.acknowledged = self.own.len();
-    }
-
-    /// Moves those that aren't acknowledged to the end of `held`.
+    /// Moves all to the end of `held`.
     #[cold]
     pub(crate) fn hold_back(&mut self, held: &mut Self) {
-        held.own.extend(self.own.drain(self.acknowledged..));
+        held.own.append(&mut self.own);
         held.of_srqs.append(&mut self.of_srqs);
     }
 
@@ -66,9 +58,7 @@ mod tests {
     use crate::namespace::in_namespace;
     use crate::qp::{Path, QpAttr, RxPayload, mask};
     use crate::side::{Side, open};
-    use ferroce_hostlink::{
-        CompactHeaders, CompactRun, Link, Receive, ReceivedRecord, SendOutcome, SentPacket,
-    };
+    use ferroce_hostlink::{CompactHeaders, Link, Receive, RecordRun, SendOutcome, SentPacket};
     use ferroce_os::clock;
     use ferroce_types::{QpState, WcOpcode, WcStatus};
     use ferroce_wire::Service;
@@ -92,19 +82,14 @@ mod tests {
             let side = Side::new(&open(), Service::Rc, 64);
             let of_srq = |wr_id| -> OfSrq { (side.cq.clone(), completion(wr_id), WcTags::default()) };
             let (mut received, mut held) = (ReceiveCompletions::default(), ReceiveCompletions::default());
-            received.own.extend([1, 2].map(completion));
-            received.acknowledge();
             received.own.extend([3, 4].map(completion));
             received.of_srqs.push(of_srq(11));
             received.hold_back(&mut held);
-            assert_eq!((numbers(&received), numbers(&held)), ((vec![1, 2], vec![]), (vec![3, 4], vec![11])));
-            received.clear();
-            assert!(received.is_empty());
+            assert_eq!((received.is_empty(), numbers(&held)), (true, (vec![3, 4], vec![11])));
             received.own.push(completion(5));
             received.of_srqs.push(of_srq(12));
             received.put_back(&mut held);
             assert_eq!(numbers(&received), (vec![3, 4, 5], vec![11, 12]));
-            // None of these is acknowledged.
             received.hold_back(&mut held);
             assert!(received.is_empty() && numbers(&held) == (vec![3, 4, 5], vec![11, 12]));
             held.clear();
@@ -118,22 +103,13 @@ mod tests {
     /// Takes what comes by holding the ring until another thread has run this.
     struct Meanwhile<F>(Option<F>);
 
-    impl<F: FnOnce() + Send> Meanwhile<F> {
-        fn run(&mut self) {
+    impl<F: FnOnce() + Send> Receive for Meanwhile<F> {
+        fn run(&mut self, _: RecordRun<'_>) -> bool {
             if let Some(f) = self.0.take() {
                 // Another thread, which takes locks of its own.
                 std::thread::scope(|scope| scope.spawn(f).join().unwrap());
             }
-        }
-    }
-
-    impl<F: FnOnce() + Send> Receive for Meanwhile<F> {
-        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {
-            self.run();
-        }
-
-        fn compact(&mut self, _: CompactRun<'_>) {
-            self.run();
+            true
         }
 
         fn executed(&mut self, _: SentPacket) {}
@@ -142,7 +118,7 @@ mod tests {
     /// Leaves a packet for no queue pair in the ring; false when there is no room.
     fn leaves(link: &Link) -> bool {
         let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
-        let headers = CompactHeaders::of_send(opcode, (0xffff, 0), PSN, (false, 0), false);
+        let headers = CompactHeaders::of_send(opcode, (0xffff, 0), PSN, (false, 0));
         matches!(link.send_on_connection::<()>(&headers, 0, |_| Ok(())), SendOutcome::Published(_))
     }
 

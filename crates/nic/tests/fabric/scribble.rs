@@ -9,14 +9,19 @@ use std::os::unix::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const RING: usize = 512 * 1024;
+/// Cells of a ring.
+const CELLS: usize = 4096;
+const CELL: usize = 64;
+const BULK: usize = 512 * 1024;
+/// Where the cells of a ring and its bulk begin: between both are the results of the cells.
+const CELLS_AT: usize = 4096;
+const BULK_AT: usize = CELLS_AT + CELLS * (CELL + size_of::<u64>());
 /// A ring with its words.
-const SPAN: usize = 4096 + RING;
+const SPAN: usize = BULK_AT + BULK;
 const LINK: usize = 2 * SPAN;
 const DIRECTORY: usize = 4096 + (65_536 + 4 * 4096) * 64;
 /// Words of a ring, by the byte where they are.
-const TAIL: usize = 0;
-const WAITS: usize = 8;
+const WAITS: usize = 0;
 const HEAD: usize = 128;
 const ACCESS: usize = 256;
 const SEES_EXIT: usize = ACCESS + 4 * 64 + 24;
@@ -51,32 +56,66 @@ fn rings() -> Vec<[usize; 2]> {
     links.into_iter().map(|base| [base, base + SPAN]).collect()
 }
 
+/// Where the cell at a position is.
+fn cell_at(ring: usize, position: u64) -> usize {
+    ring + CELLS_AT + position as usize % CELLS * CELL
+}
+
+/// What the first word of the cell at a position has in its lower half when the cell is published.
+fn stamp(position: u64) -> u32 {
+    (position as u32).wrapping_add(1)
+}
+
+/// The position of the next cell that isn't published.
+fn next(ring: usize) -> u64 {
+    let head = word(ring, HEAD).load(Ordering::Acquire);
+    let is_published =
+        |position: &u64| word(cell_at(ring, *position), 0).load(Ordering::Acquire) as u32 == stamp(*position);
+    (head..head + CELLS as u64).find(|position| !is_published(position)).unwrap_or(head + CELLS as u64)
+}
+
+/// Publishes the cell at a position, with this in the upper half of its first word.
+fn publish_cell(ring: usize, position: u64, about: u32) {
+    let first = u64::from(about) << 32 | u64::from(stamp(position));
+    word(cell_at(ring, position), 0).store(first, Ordering::Release);
+}
+
+/// A SEND of RC in a cell.
+const SEND: u32 = 0xffff_0402;
+
 /// Writes nonsense into all links, of the kind that `what` names.
 pub fn scribble(what: &str) {
     for [own, peers] in rings() {
-        let tail = word(own, TAIL).load(Ordering::Relaxed);
+        let position = next(own);
+        let cell = cell_at(own, position);
         match what {
             "garbage" => {
-                let bytes: Vec<u8> = (0..RING).map(|_| sys::random() as u8).collect();
-                put(own + 4096, &bytes);
-                word(own, TAIL).store(tail + 8192, Ordering::Release);
+                for position in position..position + 16 {
+                    let bytes: Vec<u8> = (0..CELL).map(|_| sys::random() as u8).collect();
+                    put(cell_at(own, position), &bytes);
+                    publish_cell(own, position, sys::random() as u32);
+                }
             }
-            "zeros" => {
-                put(own + 4096, &[0; RING]);
-                word(own, TAIL).store(tail + 64, Ordering::Release);
-            }
+            "zeros" => publish_cell(own, position, 0),
             // As a process without a process descriptor of the other side.
             "unseeing" => word(own, SEES_EXIT).store(0, Ordering::Release),
-            "odd-tail" => word(own, TAIL).store(tail + 1, Ordering::Release),
-            "tail-far-ahead" => word(own, TAIL).store(u64::MAX - 63, Ordering::Release),
-            "tail-back" => word(own, TAIL).store(tail.wrapping_sub(64), Ordering::Release),
+            "bulk-between-lines" | "bulk-beyond" | "long-bulk" => {
+                let (len, bulk) = match what {
+                    "bulk-between-lines" => (100, 8),
+                    "bulk-beyond" => (100, (BULK - CELL) as u64),
+                    _ => (65_537, 0),
+                };
+                word(cell, 16).store(len, Ordering::Relaxed);
+                word(cell, 56).store(bulk, Ordering::Relaxed);
+                publish_cell(own, position, SEND);
+            }
             "head-ahead" => word(peers, HEAD).store(u64::MAX - 63, Ordering::Release),
             "head-back" => word(peers, HEAD).store(0, Ordering::Release),
             "waits" => word(own, WAITS).store(u64::MAX, Ordering::Release),
-            // What only the other side should write.
+            // What only the other side should write: what it writes next takes the place of the cell.
             "words-of-the-other" => {
                 word(peers, WAITS).store(u64::MAX, Ordering::Release);
-                word(peers, TAIL).store(77, Ordering::Release);
+                publish_cell(peers, next(peers), 0);
                 word(peers, ACCESS).store(u64::MAX, Ordering::Release);
                 word(own, HEAD).store(u64::MAX, Ordering::Release);
             }
@@ -101,7 +140,7 @@ pub fn claim(slot: u64) {
     }
 }
 
-/// Puts records for `qpn` into the ring, with many PSNs: sends, writes and acknowledgements from `gid` to `gid`.
+/// Puts packets for `qpn` into the ring, with many PSNs: sends, writes and acknowledgements from `gid` to `gid`.
 pub fn forge(qpn: u32, gid: [u8; 16]) {
     let bth = |opcode, psn| Bth { ack_request: true, ..Bth::new(opcode, qpn, psn) };
     for [own, _] in rings() {
@@ -117,26 +156,23 @@ pub fn forge(qpn: u32, gid: [u8; 16]) {
 }
 
 fn publish(ring: usize, headers: &Headers, gid: [u8; 16]) {
-    let mut record = [0; 128];
-    let len = headers.emit(&mut record[48..]).unwrap();
-    let total = (48 + len).next_multiple_of(8).next_multiple_of(64);
-    record[..4].copy_from_slice(&(total as u32).to_ne_bytes());
-    record[4..8].copy_from_slice(&[1, len as u8, 0, 64]);
-    record[12..14].copy_from_slice(&(len as u16 + 4).to_ne_bytes());
-    record[16..32].copy_from_slice(&gid);
-    record[32..48].copy_from_slice(&gid);
-    let (tail, head) = (word(ring, TAIL), word(ring, HEAD));
-    let mut at = tail.load(Ordering::Relaxed);
-    if at as usize % RING + total > RING {
-        let rest = RING - at as usize % RING;
-        put(ring + 4096 + at as usize % RING, &(rest as u64).to_ne_bytes());
-        at += rest as u64;
-    }
+    let mut packet = [0; 128];
+    let len = headers.emit(&mut packet[48..]).unwrap();
+    let total = (48 + len).next_multiple_of(8);
+    packet[5..8].copy_from_slice(&[len as u8, 0, 64]);
+    packet[12..14].copy_from_slice(&(len as u16 + 4).to_ne_bytes());
+    packet[16..32].copy_from_slice(&gid);
+    packet[32..48].copy_from_slice(&gid);
     // Waits for room, for about a second: the peer may have stopped reading the ring.
     for _ in 0..1000 {
-        if at + total as u64 - head.load(Ordering::Acquire) <= RING as u64 {
-            put(ring + 4096 + at as usize % RING, &record[..total]);
-            tail.store(at + total as u64, Ordering::Release);
+        let position = next(ring);
+        if position - word(ring, HEAD).load(Ordering::Acquire) < CELLS as u64 {
+            let (cell, bulk) = (cell_at(ring, position), position as usize * packet.len() % BULK);
+            put(ring + BULK_AT + bulk, &packet[..total]);
+            put(cell + 8, &headers.bth.dest_qp.to_ne_bytes());
+            put(cell + 16, &(total as u32).to_ne_bytes());
+            word(cell, 56).store(bulk as u64, Ordering::Relaxed);
+            publish_cell(ring, position, 1);
             return;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -84,7 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Posts a SEND the short way if that is possible.
-fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_position: bool) -> bool {
+fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_result: bool) -> bool {
     let request = wr.request();
     if !request.is_plain() || side.host.room.is_some() {
         return false;
@@ -106,7 +106,7 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_position: bool
     let bth = Bth { solicited: wr.solicited, ack_request: true, ..bth };
     side.host.log.push((operation, psn));
     side.host.out.push(Frame { headers: Headers { immediate, ..Headers::new(bth) }, payload });
-    if by_position && !side.qp.awaits_data() {
+    if by_result && !side.qp.awaits_data() {
         side.host.awaited.insert(psn);
     }
     side.qp.plain_sent(|| now, &request);
@@ -163,7 +163,7 @@ enum Ways {
     General,
     Short,
     /// The short way, and the fabric reports which packets were executed.
-    ByPosition,
+    ByResult,
 }
 
 /// Runs the steps, and returns the outcome and how many packets went the short way.
@@ -191,7 +191,7 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
                 if p.a.qp.check_post(&wr.request(), 0).is_err() {
                     continue;
                 }
-                if !(plain && post_plain(&mut p.a, p.now, &wr, ways == Ways::ByPosition)) {
+                if !(plain && post_plain(&mut p.a, p.now, &wr, ways == Ways::ByResult)) {
                     p.a.post(wr);
                 }
             }
@@ -291,20 +291,20 @@ proptest! {
     }
 
     #[test]
-    fn acknowledgements_by_position_end_as_those_by_packets_do(
+    fn acknowledgements_by_result_end_as_those_by_packets_do(
         steps in prop::collection::vec(step(), 1..80),
         seed: u64,
         rnr_retry in prop::sample::select(vec![0u8, 2, 7]),
     ) {
         let side = QpParams { lossless: true, rnr_retry, retry_cnt: 2, min_rnr_timer: 12, timeout: 10, ..params(65_536) };
         let (general, _) = run(&steps, CLEAN, seed, side, Ways::General);
-        let (by_position, _) = run(&steps, CLEAN, seed, side, Ways::ByPosition);
-        prop_assert_eq!(&by_position.sends, &general.sends);
-        prop_assert_eq!(&by_position.receives, &general.receives);
-        prop_assert_eq!(&by_position.events, &general.events);
+        let (by_result, _) = run(&steps, CLEAN, seed, side, Ways::ByResult);
+        prop_assert_eq!(&by_result.sends, &general.sends);
+        prop_assert_eq!(&by_result.receives, &general.receives);
+        prop_assert_eq!(&by_result.events, &general.events);
         // The sender has asked for the same; what the receiver answers is less.
-        prop_assert_eq!(&by_position.packets[0], &general.packets[0]);
-        prop_assert!(by_position.memory == general.memory && by_position.end == general.end);
+        prop_assert_eq!(&by_result.packets[0], &general.packets[0]);
+        prop_assert!(by_result.memory == general.memory && by_result.end == general.end);
     }
 }
 
@@ -335,7 +335,7 @@ fn plain_sends_take_the_short_way() {
 
 #[test]
 fn plain_sends_need_no_packet_as_acknowledgement() {
-    assert_eq!(ten_sends(Ways::ByPosition).0.packets[1], [], "the receiver answers");
+    assert_eq!(ten_sends(Ways::ByResult).0.packets[1], [], "the receiver answers");
 }
 
 #[test]
@@ -507,7 +507,7 @@ fn fetches_are_executed_at_once_only_where_they_are_permitted() {
 }
 
 #[test]
-fn a_position_ends_the_sends_before_it_and_nothing_else() {
+fn a_result_ends_the_sends_before_it_and_nothing_else() {
     let mut p = quiet(params(65_536));
     let now = p.now;
     for (i, signaled) in (0..).zip([true, false, true, true]) {

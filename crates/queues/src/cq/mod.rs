@@ -370,18 +370,6 @@ impl Cq {
         self.append(&mut self.queue.lock(), completion, Some(tags))
     }
 
-    /// As [`Cq::push`], for several. The iterator runs under the queue's lock. False when there wasn't room for all.
-    #[must_use]
-    #[inline]
-    pub fn push_all(self: &Arc<Self>, completions: impl Iterator<Item = Completion>) -> bool {
-        let mut queue = self.queue.lock();
-        let mut all = true;
-        for completion in completions {
-            all &= self.append(&mut queue, completion, None);
-        }
-        all
-    }
-
     #[inline]
     fn append(
         self: &Arc<Self>,

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::compact::CompactHeaders;
-use crate::link::{LEN, LinkEnd, SendOutcome};
+use crate::link::{LEN, LinkEnd, NO_CELL, SendOutcome};
 use crate::payload::RingBytes;
-use crate::protocol::COPIED_WORDS;
+use crate::record::MAX_PAYLOAD;
 use ferroce_access::SharedMemory;
 use ferroce_os::sys;
 use ferroce_wire::Opcode;
@@ -19,49 +19,31 @@ pub(in crate::link) enum RingEvent {
     Came(u32),
 }
 
-/// Notes what happens, and executes packets with even PSNs: those that come alone only if it is `eager`.
+/// Notes what happens, and executes packets with even PSNs.
 #[derive(Default)]
 pub(in crate::link) struct RingEvents<'a> {
     pub(in crate::link) events: Vec<RingEvent>,
-    eager: bool,
-    /// The payloads of packets that came alone.
-    alone: Vec<Vec<u8>>,
+    /// The payloads of the packets.
+    bytes: Vec<Vec<u8>>,
+    /// No more than one run is wanted.
+    has_enough: bool,
     /// Called once, while a packet is dealt with.
     meanwhile: Option<&'a dyn Fn()>,
 }
 
 impl Receive for RingEvents<'_> {
-    fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
-
-    fn wants_single(&self) -> bool {
-        self.eager
-    }
-
-    fn single(&mut self, single: SinglePacket<'_>) -> Single {
-        let psn = single.packet().headers.psn();
-        self.alone.push(single.link().payload(single.packet()).to_vec());
-        if !psn.is_multiple_of(2) {
-            return Single::Left;
-        }
-        single.acknowledge();
-        self.events.push(RingEvent::Came(psn));
-        if let Some(meanwhile) = self.meanwhile.take() {
-            meanwhile();
-        }
-        Single::Enough
-    }
-
-    fn compact(&mut self, mut run: CompactRun<'_>) {
-        while let Some(packet) = run.next() {
+    fn run(&mut self, mut run: RecordRun<'_>) -> bool {
+        while let Some(packet) = run.next_compact() {
             let psn = packet.headers.psn();
             self.events.push(RingEvent::Came(psn));
-            let executed = run.is_by_position(packet) && psn.is_multiple_of(2);
+            self.bytes.push(run.link().payload(packet).to_vec());
+            let executed = packet.headers.is_by_result() && psn.is_multiple_of(2);
             run.settle(executed);
+            if let Some(meanwhile) = self.meanwhile.take() {
+                meanwhile();
+            }
         }
-        run.acknowledge();
-        if let Some(meanwhile) = self.meanwhile.take() {
-            meanwhile();
-        }
+        !self.has_enough
     }
 
     fn executed(&mut self, last: SentPacket) {
@@ -96,27 +78,27 @@ fn link_to_itself() -> Link {
     link
 }
 
-pub(in crate::link) fn try_send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> Option<u64> {
-    try_send_bytes(link, qpn, psn, by_position, &[])
+pub(in crate::link) fn try_send(link: &Link, qpn: u32, psn: u32, by_result: bool) -> Option<u64> {
+    try_send_bytes(link, qpn, psn, by_result, &[])
 }
 
-fn try_send_bytes(link: &Link, qpn: u32, psn: u32, by_position: bool, bytes: &[u8]) -> Option<u64> {
+fn try_send_bytes(link: &Link, qpn: u32, psn: u32, by_result: bool, bytes: &[u8]) -> Option<u64> {
     let opcode = Opcode::from_u8(4).unwrap();
-    let headers = CompactHeaders::of_send(opcode, (0xffff, 9), psn, (false, 0), by_position);
+    let headers = CompactHeaders::of_send(opcode, (0xffff, 9), psn, (false, 0));
     let fill = |ring: &RingBytes<'_>| {
         ring.put(bytes);
         Ok(())
     };
-    match link.send_plain::<()>(&headers, (qpn, 1), bytes.len(), fill) {
+    match link.send_plain::<()>(&headers, (qpn, 1), by_result, bytes.len(), fill) {
         SendOutcome::Published(end) => Some(end),
         SendOutcome::Full => None,
         other => panic!("{other:?}"),
     }
 }
 
-/// Returns the position of the record's end.
-fn send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> u64 {
-    try_send(link, qpn, psn, by_position).expect("room")
+/// Returns the position after the cell.
+pub(in crate::link) fn send(link: &Link, qpn: u32, psn: u32, by_result: bool) -> u64 {
+    try_send(link, qpn, psn, by_result).expect("room")
 }
 
 /// What happens at the end that has sent `sends` (QPs and PSNs) when the peer receives them and answers, with PSN 7, while that
@@ -155,11 +137,11 @@ fn a_process_takes_what_it_leaves_for_itself_and_learns_of_its_end() {
     while link.has_unclaimed() {
         assert_eq!(link.receive(64, &mut told), Some(true));
     }
-    // A SEND that is disowned has no end by position.
+    // A SEND that is left to the general rules has no end by its result.
     let came = [2, 3, 4].map(RingEvent::Came);
     let ends = [RingEvent::Executed(3, 4), RingEvent::Came(6), RingEvent::Executed(5, 6)];
     assert!(told.events.iter().eq(came.iter().chain(&ends)), "{:?}", told.events);
-    assert!(link.unread().is_none() && !link.has_executed());
+    assert!(link.unread().is_none() && !link.has_results());
 }
 
 #[test]
@@ -196,12 +178,11 @@ fn what_a_process_has_left_for_itself_has_been_taken_when_its_end_is_known() {
     /// Asks when the SENDs have been executed, and their QP doesn't know yet.
     struct Asks<'a>(&'a Link, ArrivalMark, u32);
     impl Receive for Asks<'_> {
-        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
-
-        fn compact(&mut self, mut run: CompactRun<'_>) {
+        fn run(&mut self, mut run: RecordRun<'_>) -> bool {
             while run.next().is_some() {
                 run.settle(true);
             }
+            true
         }
 
         fn executed(&mut self, _: SentPacket) {
@@ -218,37 +199,18 @@ fn what_a_process_has_left_for_itself_has_been_taken_when_its_end_is_known() {
 }
 
 #[test]
-fn what_is_disowned_within_a_process_is_told_when_the_ring_has_room() {
-    let link = link_to_itself();
-    let mut last = 0;
-    // Odd PSNs aren't executed as plain SENDs.
-    while let Some(end) = try_send(&link, 3, 1, true) {
-        last = end;
-    }
-    assert!(link.receive_arrived(link.arrived(), &mut RingEvents::default()));
-    // Nothing else lies there.
-    assert!(link.unread().is_none() && !link.has_executed());
-    assert!(link.has_unclaimed() && link.is_unacknowledged(last));
-    while link.has_unclaimed() {
-        link.receive(64, &mut RingEvents::default()).unwrap();
-    }
-    assert!(!link.is_unacknowledged(last));
-}
-
-#[test]
 fn a_turn_takes_no_more_bytes_than_a_ring_has_room_for() {
     const LONG: usize = 60_000;
     /// Leaves a record for each that comes.
     struct Leaves<'a>(&'a Link, usize);
     impl Receive for Leaves<'_> {
-        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
-
-        fn compact(&mut self, mut run: CompactRun<'_>) {
+        fn run(&mut self, mut run: RecordRun<'_>) -> bool {
             while run.next().is_some() {
                 run.settle(false);
                 self.1 += 1;
                 try_send_bytes(self.0, 3, 2, false, &[1; LONG]).unwrap();
             }
+            true
         }
 
         fn executed(&mut self, _: SentPacket) {}
@@ -257,31 +219,49 @@ fn a_turn_takes_no_more_bytes_than_a_ring_has_room_for() {
     try_send_bytes(&link, 3, 2, false, &[1; LONG]).unwrap();
     let mut leaves = Leaves(&link, 0);
     assert_eq!(peer.receive(64, &mut leaves), Some(true));
-    assert!(leaves.1 >= RING / LONG && leaves.1 <= 2 * RING / LONG, "{} records", leaves.1);
+    assert!(leaves.1 >= BULK / LONG && leaves.1 <= 2 * BULK / LONG, "{} records", leaves.1);
 }
 
 #[test]
-fn a_packet_that_comes_alone_is_executed_and_acknowledged_alone() {
-    for len in [0, 1, 8, 15, 16, 17, 40, 41, 500] {
-        let bytes: Vec<u8> = (0..len).map(|n| n as u8 | 1).collect();
+fn the_last_turn_goes_beyond_one_ring_of_bulk() {
+    let take = |take: fn(&Link, &mut RingEvents<'_>)| {
         let [link, peer] = link();
-        let mut told = RingEvents { eager: true, ..RingEvents::default() };
-        for psn in [2, 4, 6] {
-            try_send_bytes(&link, 3, psn, true, &bytes).unwrap();
-            assert_eq!(peer.receive(64, &mut told), Some(true));
-            let mut sender = RingEvents::default();
-            assert_eq!(link.receive(64, &mut sender), Some(true));
-            assert_eq!(sender.events, [RingEvent::Executed(3, psn)]);
+        for _ in 0..BULK / MAX_PAYLOAD {
+            try_send_bytes(&link, 3, 2, true, &[1; MAX_PAYLOAD]).unwrap();
         }
-        assert_eq!(told.events, [2, 4, 6].map(RingEvent::Came));
-        // A record of several lines isn't looked at alone.
-        let expected = if len <= 40 { vec![bytes.clone(); 3] } else { vec![] };
-        assert_eq!(told.alone, expected, "{len} bytes");
-    }
+        assert_eq!(try_send_bytes(&link, 3, 2, true, &[1; MAX_PAYLOAD]), None, "all of the bulk is in use");
+        let end = send(&link, 3, 4, true);
+        let mut told = RingEvents::default();
+        take(&peer, &mut told);
+        assert_eq!(told.events.last(), Some(&RingEvent::Came(4)));
+        assert!(peer.is_read(end));
+    };
+    take(|peer, told| peer.receive_last(told));
+    take(|peer, told| assert!(peer.receive_arrived(peer.arrived(), told)));
 }
 
 #[test]
-fn a_packet_that_comes_alone_is_acknowledged_before_its_queue_pair_goes_on() {
+fn packets_of_any_length_go_round_the_ring() {
+    let [link, peer] = link();
+    // Cells and bulk are used several times; the end of the bulk is met by payloads of one line and of several.
+    let lengths = [0, 8, 16, 17, 40, 41, 900];
+    let mut told = RingEvents::default();
+    for n in 0..30_000u32 {
+        let len = lengths[n as usize * 7919 % lengths.len()];
+        let bytes: Vec<u8> = (0..len).map(|at| (n + at) as u8).collect();
+        try_send_bytes(&link, 3, 2 * n, true, &bytes).unwrap();
+        assert_eq!(peer.receive(64, &mut told), Some(true));
+        let mut sender = RingEvents::default();
+        assert_eq!(link.receive(64, &mut sender), Some(true));
+        let psn = (2 * n) & 0xff_ffff;
+        assert_eq!(sender.events, [RingEvent::Executed(3, psn)]);
+        assert_eq!((told.events.pop(), told.bytes.pop()), (Some(RingEvent::Came(psn)), Some(bytes)));
+    }
+    assert!(told.events.is_empty() && told.bytes.is_empty());
+}
+
+#[test]
+fn a_packet_is_acknowledged_when_it_is_settled_and_what_comes_then_is_another_run() {
     let [link, peer] = link();
     send(&link, 3, 2, true);
     // On a thread of its own, as it takes locks of the same ranks.
@@ -289,12 +269,70 @@ fn a_packet_that_comes_alone_is_acknowledged_before_its_queue_pair_goes_on() {
         let mut sender = RingEvents::default();
         assert_eq!(link.receive(64, &mut sender), Some(true));
         assert_eq!(sender.events, [RingEvent::Executed(3, 2)]);
-        assert!(link.is_consumed(64), "its room is free");
+        send(&link, 3, 4, true);
     };
     let look = || std::thread::scope(|scope| scope.spawn(look).join().unwrap());
-    let mut told = RingEvents { eager: true, meanwhile: Some(&look), ..RingEvents::default() };
+    let mut told = RingEvents { meanwhile: Some(&look), has_enough: true, ..RingEvents::default() };
     assert_eq!(peer.receive(64, &mut told), Some(true));
     assert!(told.meanwhile.is_none());
+    send(&link, 3, 6, true);
+    assert_eq!(told.events, [RingEvent::Came(2)], "the next was published after the look");
+    assert_eq!(peer.receive(64, &mut told), Some(true));
+    assert_eq!(told.events, [2, 4, 6].map(RingEvent::Came));
+}
+
+#[test]
+fn what_a_panic_has_kept_from_being_dealt_with_is_left_and_given_back() {
+    /// Executes a packet and panics.
+    struct Panics;
+    impl Receive for Panics {
+        fn run(&mut self, mut run: RecordRun<'_>) -> bool {
+            run.settle(true);
+            panic!("on purpose");
+        }
+
+        fn executed(&mut self, _: SentPacket) {}
+    }
+    let [link, peer] = link();
+    let ends = [2, 4].map(|psn| send(&link, 3, psn, true));
+    let receive = std::panic::AssertUnwindSafe(|| peer.receive(64, &mut Panics));
+    assert!(std::panic::catch_unwind(receive).is_err());
+    assert!(!peer.has_records() && peer.is_read(ends[1]));
+    let mut sender = RingEvents::default();
+    link.receive_last(&mut sender);
+    assert_eq!(sender.events, [RingEvent::Executed(3, 2)]);
+    assert!(!link.is_unacknowledged(ends[1]));
+}
+
+#[test]
+fn no_more_sends_wait_for_results_than_there_are_words() {
+    let [link, peer] = link();
+    // The QP isn't notified meanwhile, so every cell's word is in use.
+    for psn in 0..CELLS as u32 {
+        send(&link, 3, 2 * psn, true);
+    }
+    peer.receive_last(&mut RingEvents::default());
+    let is_by_result = |psn| {
+        send(&link, 3, psn, true);
+        /// Whether the packet waits for its result.
+        struct Asks(Option<bool>);
+        impl Receive for Asks {
+            fn run(&mut self, run: RecordRun<'_>) -> bool {
+                self.0 = run.next_compact().map(|packet| packet.headers.is_by_result());
+                true
+            }
+
+            fn executed(&mut self, _: SentPacket) {}
+        }
+        let mut asks = Asks(None);
+        peer.receive_last(&mut asks);
+        asks.0
+    };
+    assert_eq!(is_by_result(2), Some(false));
+    let mut told = RingEvents::default();
+    link.receive_last(&mut told);
+    assert_eq!(told.events, [RingEvent::Executed(3, 2 * (CELLS as u32 - 1))]);
+    assert_eq!(is_by_result(4), Some(true));
 }
 
 #[test]
@@ -315,65 +353,30 @@ fn nothing_is_taken_before_the_maker_is_answered_nor_of_a_link_that_has_ended() 
 }
 
 #[test]
-fn a_position_beyond_all_that_was_sent_breaks_the_link() {
+fn a_result_that_cannot_be_breaks_the_link() {
     let [link, peer] = link();
     send(&link, 3, 2, true);
-    peer.rx_lines().acknowledge(1 << 20, 0);
+    for result in [1 << 2 | 1, u64::MAX, 0] {
+        peer.from_peer.place.result(0).store(result, Ordering::Relaxed);
+        assert_eq!(link.receive(64, &mut RingEvents::default()), Some(false), "the result of another cell");
+    }
+    peer.from_peer.place.result(0).store(3, Ordering::Relaxed);
     link.receive(64, &mut RingEvents::default());
     assert!(link.is_dead());
 }
 
 #[test]
-fn packets_that_come_alone_go_round_the_ring() {
+fn what_was_executed_before_a_result_that_cannot_be_is_told() {
     let [link, peer] = link();
-    // The ring is filled several times; its end is met by records of one line and of several.
-    let lengths = [0, 8, 16, 17, 40, 41, 900];
-    let mut told = RingEvents { eager: true, ..RingEvents::default() };
-    let mut alone = 0;
-    for n in 0..30_000u32 {
-        let len = lengths[n as usize * 7919 % lengths.len()];
-        let bytes: Vec<u8> = (0..len).map(|at| (n + at) as u8).collect();
-        try_send_bytes(&link, 3, 2 * n, true, &bytes).unwrap();
-        assert_eq!(peer.receive(64, &mut told), Some(true));
-        assert_eq!(link.receive(64, &mut RingEvents::default()), Some(true));
-        assert_eq!(told.events.pop(), Some(RingEvent::Came((2 * n) & 0xff_ffff)));
-        if let Some(came) = told.alone.pop() {
-            assert_eq!(came, bytes);
-            alone += 1;
-        }
+    for psn in [2, 4] {
+        send(&link, 3, psn, true);
     }
-    assert!(told.events.is_empty() && told.alone.is_empty() && alone > 20_000, "{alone}");
-}
-
-#[test]
-fn packets_that_do_not_come_alone_or_are_not_executed_come_together() {
-    let [link, peer] = link();
-    let mut told = RingEvents { eager: true, ..RingEvents::default() };
-    send(&link, 3, 1, true);
-    assert_eq!(peer.receive(64, &mut told), Some(true));
-    assert_eq!((told.alone.len(), &told.events[..]), (1, &[RingEvent::Came(1)][..]));
-    // The one before is disowned, of which the sender has no notice.
-    send(&link, 3, 2, true);
-    send(&link, 3, 4, true);
-    assert_eq!(peer.receive(64, &mut told), Some(true));
-    assert_eq!((told.alone.len(), &told.events[1..]), (1, &[2, 4].map(RingEvent::Came)[..]));
-    send(&link, 3, 6, false);
-    assert_eq!(peer.receive(64, &mut told), Some(true));
-    assert_eq!((told.alone.len(), &told.events[3..]), (1, &[RingEvent::Came(6)][..]));
+    peer.receive_last(&mut RingEvents::default());
+    peer.from_peer.place.result(1).store(1 << 2 | 3, Ordering::Relaxed);
     let mut sender = RingEvents::default();
-    assert_eq!(link.receive(64, &mut sender), Some(true));
-    assert_eq!(sender.events, [RingEvent::Executed(3, 4)]);
-}
-
-#[test]
-fn a_copy_that_the_peer_makes_up_is_passed_over() {
-    let [link, peer] = link();
-    let end = send(&link, 3, 2, true);
-    link.tx_lines().copy_last(end, [u64::MAX; COPIED_WORDS]);
-    let mut told = RingEvents { eager: true, ..RingEvents::default() };
-    assert_eq!(peer.receive(64, &mut told), Some(true));
-    assert!(!peer.is_dead());
-    assert_eq!(told.events, [RingEvent::Came(2)]);
+    link.receive(64, &mut sender);
+    assert_eq!(sender.events, [RingEvent::Executed(3, 2)]);
+    assert!(link.is_dead() && link.notifying.load(Ordering::Relaxed) == NO_CELL);
 }
 
 #[test]
@@ -382,7 +385,7 @@ fn what_the_peer_has_executed_is_told_before_its_answer_comes() {
 }
 
 #[test]
-fn what_the_peer_disowns_is_known_before_its_answer_comes() {
+fn what_the_peer_leaves_is_known_before_its_answer_comes() {
     let events = told([(3, 1), (3, 2), (4, 3), (4, 4), (4, 5)]);
     let executed = [RingEvent::Executed(3, 2), RingEvent::Executed(4, 4)];
     assert_eq!(events.len(), 4, "{events:?}");
@@ -391,12 +394,12 @@ fn what_the_peer_disowns_is_known_before_its_answer_comes() {
 }
 
 #[test]
-fn an_answer_by_position_is_to_come_until_the_sender_knows_of_it() {
+fn an_answer_by_result_is_to_come_until_the_sender_knows_of_it() {
     let [link, peer] = link();
     let end = send(&link, 3, 2, true);
     assert!(link.is_unacknowledged(end), "no reader has looked at it");
     peer.receive_last(&mut RingEvents::default());
-    assert!(link.is_unacknowledged(end), "no reader has looked at the position");
+    assert!(link.is_unacknowledged(end), "no reader has looked at the result");
     assert!(link.has_records() && link.may_have_work());
     link.receive_last(&mut RingEvents::default());
     assert!(!link.has_records() && !link.may_have_work());
@@ -411,9 +414,9 @@ struct Asks<'a> {
 }
 
 impl Receive for Asks<'_> {
-    fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
-
-    fn compact(&mut self, _: CompactRun<'_>) {}
+    fn run(&mut self, _: RecordRun<'_>) -> bool {
+        true
+    }
 
     fn executed(&mut self, _: SentPacket) {
         self.answers.push(self.link.is_unacknowledged(self.end));
@@ -421,7 +424,7 @@ impl Receive for Asks<'_> {
 }
 
 #[test]
-fn an_answer_by_position_is_to_come_while_the_sender_is_told() {
+fn a_result_is_to_come_while_the_sender_is_told() {
     let [link, peer] = link();
     let end = send(&link, 3, 2, true);
     peer.receive_last(&mut RingEvents::default());
@@ -439,52 +442,27 @@ fn what_others_have_sent_later_is_not_waited_for() {
     assert!(!link.is_unacknowledged(end));
     send(&link, 4, 4, true);
     peer.receive_last(&mut RingEvents::default());
-    let known = link.executed.load(Ordering::Relaxed);
-    assert!(link.has_executed() && (known < end) == link.is_unacknowledged(end));
+    assert!(link.has_results() && !link.is_unacknowledged(end));
     link.receive_last(&mut RingEvents::default());
     send(&link, 4, 6, true);
     peer.receive_last(&mut RingEvents::default());
-    assert!(link.has_executed() && !link.is_unacknowledged(end));
+    assert!(link.has_results() && !link.is_unacknowledged(end));
 }
 
 #[test]
-fn what_is_disowned_without_room_to_tell_is_still_to_be_answered() {
+fn what_becomes_of_a_send_is_known_though_the_way_back_has_no_room() {
     let [link, peer] = link();
     while try_send(&peer, 5, 1, false).is_some() {}
-    let end = send(&link, 3, 1, true);
-    peer.receive_last(&mut RingEvents::default());
-    let full = link.unread().unwrap();
-    assert!(link.is_unacknowledged(end) && !link.is_read(full));
-    link.receive_last(&mut RingEvents::default());
-    assert!(link.is_unacknowledged(end) && link.is_read(full) && link.unread().is_none());
-    // The peer finds room.
-    assert!(peer.has_records() && peer.may_have_work());
-    peer.receive_last(&mut RingEvents::default());
-    assert!(link.unread().is_some());
-    link.receive_last(&mut RingEvents::default());
-    assert!(!link.is_unacknowledged(end) && link.unread().is_none());
-}
-
-#[test]
-fn what_is_executed_is_acknowledged_though_there_is_no_room_to_disown_what_follows() {
-    let [link, peer] = link();
-    while try_send(&peer, 5, 1, false).is_some() {}
+    let mut end = 0;
     for psn in [2, 1, 4] {
-        send(&link, 3, psn, true);
+        end = send(&link, 3, psn, true);
     }
     peer.receive_last(&mut RingEvents::default());
+    assert!(link.is_unacknowledged(end));
     let mut sender = RingEvents::default();
     link.receive_last(&mut sender);
-    let executed = RingEvent::Executed(3, 2);
-    assert_eq!(
-        sender.events.iter().filter(|event| matches!(event, RingEvent::Executed(..))).collect::<Vec<_>>(),
-        [&executed]
-    );
-    // There is room now: both others are disowned.
-    peer.receive_last(&mut RingEvents::default());
-    let mut sender = RingEvents::default();
-    link.receive_last(&mut sender);
-    assert!(sender.events.is_empty() && link.tx.lock().is_idle());
+    assert_eq!(sender.events[0], RingEvent::Executed(3, 4));
+    assert!(!link.is_unacknowledged(end) && link.tx.lock().is_idle());
 }
 
 /// A packet on its way. One with an even PSN is executed.
@@ -495,19 +473,19 @@ struct ModelPacket {
     bytes: Vec<u8>,
 }
 
-/// What a SEND by position has become.
+/// What a SEND that waits for its result has become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     OnItsWay,
     Executed,
-    Disowned,
+    Left,
 }
 
 /// An end of a link, with what it has sent.
 struct ModelEnd {
     link: Link,
     packets: VecDeque<ModelPacket>,
-    /// QP and PSN of each SEND by position that isn't reported yet.
+    /// QP and PSN of each SEND that waits for its result and isn't reported yet.
     awaited: Vec<(u32, u32, Fate)>,
     psn: u32,
 }
@@ -518,18 +496,18 @@ impl ModelEnd {
         let (qpn, dest) = (u32::from(number % 3), u32::from(number / 3 % 2));
         // A PSN names one packet; its last bit, what becomes of it.
         self.psn += 1 + u32::from(number & 0x100 == 0);
-        let (len, by_position) = (LENGTHS[usize::from(number >> 13)], number & 0x200 == 0);
+        let (len, by_result) = (LENGTHS[usize::from(number >> 13)], number & 0x200 == 0);
         let bytes: Vec<u8> = (0..len).map(|at| (at as u32 + self.psn) as u8).collect();
         let opcode = Opcode::from_u8(4).unwrap();
-        let headers = CompactHeaders::of_send(opcode, (0xffff, dest), self.psn, (false, 0), by_position);
+        let headers = CompactHeaders::of_send(opcode, (0xffff, dest), self.psn, (false, 0));
         let fill = |ring: &RingBytes<'_>| {
             ring.put(&bytes);
             Ok::<(), ()>(())
         };
-        match self.link.send_plain(&headers, (qpn, 1), len, fill) {
+        match self.link.send_plain(&headers, (qpn, 1), by_result, len, fill) {
             SendOutcome::Published(_) => {
                 self.packets.push_back(ModelPacket { dest, psn: self.psn, bytes });
-                if by_position {
+                if by_result {
                     self.awaited.push((qpn, self.psn, Fate::OnItsWay));
                 }
             }
@@ -540,13 +518,13 @@ impl ModelEnd {
 
     /// Receives what `peer` has sent. Whether anything has come.
     fn receive(&mut self, peer: &mut Self, number: u16) -> bool {
-        let mut noted = ModelReader { is_eager: number & 1 == 0, ..ModelReader::default() };
+        let mut noted = ModelReader { has_enough: number & 1 == 0, ..ModelReader::default() };
         let any = self.link.receive(1 + usize::from(number >> 1) % 8, &mut noted).unwrap_or(false);
         assert!(any || noted.came.is_empty() && noted.told.is_empty());
         for (packet, executed) in noted.came {
             assert_eq!(peer.packets.pop_front(), Some(packet.clone()));
             if let Some(awaited) = peer.awaited.iter_mut().find(|(_, psn, _)| *psn == packet.psn) {
-                awaited.2 = if executed { Fate::Executed } else { Fate::Disowned };
+                awaited.2 = if executed { Fate::Executed } else { Fate::Left };
             }
         }
         for last in noted.told {
@@ -562,7 +540,7 @@ impl ModelEnd {
 /// Notes what comes and whether it was executed, and which SENDs are reported as executed.
 #[derive(Default)]
 struct ModelReader {
-    is_eager: bool,
+    has_enough: bool,
     came: Vec<(ModelPacket, bool)>,
     told: Vec<SentPacket>,
 }
@@ -575,32 +553,15 @@ impl ModelReader {
 }
 
 impl Receive for ModelReader {
-    fn packets(&mut self, _: &[ReceivedRecord<'_>]) {
-        unreachable!("no such packet is sent");
-    }
-
-    fn wants_single(&self) -> bool {
-        self.is_eager
-    }
-
-    fn single(&mut self, single: SinglePacket<'_>) -> Single {
-        let psn = single.packet().headers.psn();
-        if !psn.is_multiple_of(2) {
-            return Single::Left;
-        }
-        self.note(single.link(), single.packet(), true);
-        single.acknowledge();
-        if psn.is_multiple_of(4) { Single::Executed } else { Single::Enough }
-    }
-
-    fn compact(&mut self, mut run: CompactRun<'_>) {
+    fn run(&mut self, mut run: RecordRun<'_>) -> bool {
         let dest = run.dest_qp();
-        while let Some(packet) = run.next() {
+        while let Some(packet) = run.next_compact() {
             assert_eq!(packet.headers.dest_qp, dest);
-            let executed = run.is_by_position(packet) && packet.headers.psn().is_multiple_of(2);
+            let executed = packet.headers.is_by_result() && packet.headers.psn().is_multiple_of(2);
             self.note(run.link(), packet, executed);
             run.settle(executed);
         }
+        !self.has_enough
     }
 
     fn executed(&mut self, last: SentPacket) {
@@ -611,7 +572,7 @@ impl Receive for ModelReader {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 24 }))]
     /// Two ends send and receive at random, also when a ring is full. Each packet comes once, in order and intact. Each SEND that was
-    /// executed by position is reported, and no other.
+    /// executed by its result is reported, and no other.
     #[test]
     fn what_comes_and_what_is_told_is_what_was_sent_and_executed(
         steps in prop::collection::vec(any::<(u8, u16)>(), 1..1200),
@@ -630,8 +591,8 @@ proptest! {
         while one.receive(other, 15) | other.receive(one, 14) {}
         for end in &ends {
             prop_assert!(end.packets.is_empty() && end.link.tx.lock().is_idle() && !end.link.is_dead());
-            prop_assert!(end.awaited.iter().all(|(.., fate)| *fate == Fate::Disowned), "{:?}", end.awaited);
-            prop_assert!(!end.link.has_records() && !end.link.may_have_work() && end.link.may_await());
+            prop_assert!(end.awaited.iter().all(|(.., fate)| *fate == Fate::Left), "{:?}", end.awaited);
+            prop_assert!(!end.link.has_records() && !end.link.may_have_work());
         }
     }
 }

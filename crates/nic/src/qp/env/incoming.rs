@@ -4,7 +4,7 @@ use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::Path;
 use crate::qp::payload::RxPayload;
-use ferroce_hostlink::{Link, LinkPeer};
+use ferroce_hostlink::{CompactRecord, Link, LinkPeer, Record};
 use ferroce_proto::PlainSend;
 use ferroce_types::{Instant, PacketMeta};
 use ferroce_wire::crc::extend;
@@ -46,18 +46,6 @@ impl QpEnv<'_> {
         }
     }
 
-    /// Does the QP share memory with this process's QP at its other end?
-    pub(crate) fn is_connected_to(&self, peer: &LinkPeer) -> bool {
-        self.qp.service != Service::Ud
-            && matches!(self.path, Some(Path::Shm { link, .. }) if peer.is(&link.peer()))
-    }
-
-    /// Does the QP send to its peer through this link? Two processes that have each made a link at the same time have two. They are read
-    /// one after the other, so a packet from one link may be handled before an acknowledgement by position in the other.
-    pub(crate) fn sends_through(&self, link: &Link) -> bool {
-        matches!(self.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
-    }
-
     /// Does a packet from the network come from the peer, though this QP reaches the peer through shared memory and no packet has come
     /// that way? Then one of the two processes couldn't share memory with the other.
     pub(crate) fn is_peer_on_udp(&self, meta: &PacketMeta) -> bool {
@@ -78,6 +66,50 @@ impl QpEnv<'_> {
         if let Some(Path::Shm { link, .. }) = self.path {
             self.qp.mark_peer_uses_shm(link, peer);
         }
+    }
+
+    /// Gives the transport a packet of the QP's connection, if it is one that this QP receives. A QP sends such packets after a packet of its
+    /// peer has come through shared memory. So if this QP has another path now, they belong to an earlier connection.
+    pub(crate) fn handle_compact(
+        &mut self,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+        link: &Link,
+        packet: &CompactRecord,
+    ) {
+        let is_connected = self.qp.service != Service::Ud
+            && matches!(self.path, Some(Path::Shm { link: own, .. }) if link.peer().is(&own.peer()));
+        if !is_connected {
+            return;
+        }
+        self.mark_peer_uses_shm(proto.params().dest_qpn);
+        let (headers, payload) = (link.headers(packet), link.payload(packet).into());
+        if let Some(send) = PlainSend::of(&headers)
+            && proto.take_plain(&send, &payload, self)
+        {
+            return;
+        }
+        proto.handle_packet(self.now, &headers, payload, self);
+    }
+
+    /// Gives the transport a packet with addresses, if it is one that this QP receives.
+    pub(crate) fn handle_whole(
+        &mut self,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+        link: &Link,
+        packet: &Record,
+    ) {
+        let Record { headers, meta, .. } = packet;
+        let (peer, now) = (proto.params().dest_qpn, self.now);
+        if self.accepts(meta, PacketOrigin::Process(link.peer())) {
+            self.mark_peer_uses_shm(peer);
+            self.handle(proto, now, headers, link.payload_of_whole(packet).into(), meta);
+            return;
+        }
+        if self.is_peer_on_shm(meta) {
+            // The peer changes to UDP when any packet comes from this QP over UDP.
+            self.notify_congestion(peer, now);
+        }
+        tracing::trace!(qpn = self.qp.qpn, ?meta, "packet refused");
     }
 
     /// Gives the transport one packet.

@@ -110,11 +110,6 @@ impl QpEnv<'_> {
         }
     }
 
-    /// No receive completion waits for its ACK to leave.
-    pub(crate) fn holds_nothing_back(&self) -> bool {
-        self.held.is_empty()
-    }
-
     /// The QP has failed, and the program is about to learn of it: it may use its memory again.
     fn withdraw(&self) {
         if self.listed {
