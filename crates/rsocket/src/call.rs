@@ -6,6 +6,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::log;
+use crate::signals::ThreadInCall;
 
 /// Why a call is refused.
 #[derive(Clone, Debug)]
@@ -66,6 +67,9 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
 
 /// Holds `pthread_cancel` off while Rust code is on the stack: glibc's forced unwinding must not run through it.
 struct CancellationBlock(c_int);
@@ -100,22 +104,43 @@ macro_rules! numbers {
 }
 numbers!(c_int isize i64);
 
-/// Runs `body`: its number, or −1 and errno. A panic is EIO, and nothing unwinds into C.
-pub(crate) fn minus_one<T: Number>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> T {
+/// Runs `body`: its number, or −1 and errno. A panic is EIO, and nothing unwinds into C. Signals are held back meanwhile; one that comes
+/// while `body` waits ends it, and its handler runs when nothing of `body` is left. A call that `waits` is a cancellation point.
+pub(crate) fn minus_one<T: Number>(call: &'static str, waits: bool, body: impl Fn() -> Outcome<T>) -> T {
+    let cancellation_point = || {
+        if waits {
+            // SAFETY: POSIX. There is nothing to drop.
+            unsafe { pthread_testcancel() };
+        }
+    };
+    cancellation_point();
+    loop {
+        let thread = ThreadInCall::enter();
+        let (number, result) = attempt(call, &body);
+        // From here on there is nothing to drop: a handler may not return.
+        thread.leave();
+        if matches!(result, libc::ERESTART | libc::EINTR) {
+            cancellation_point();
+        }
+        if result != libc::ERESTART {
+            set_errno(result);
+            return number;
+        }
+    }
+}
+
+/// What `body` returns, and errno then.
+fn attempt<T: Number>(call: &'static str, body: &impl Fn() -> Outcome<T>) -> (T, c_int) {
     let _uncancellable = CancellationBlock::new();
     let before = errno();
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         Err(SocketRefusal::new(libc::EIO, "an internal error; the socket can't be used any more"))
     });
     match outcome {
-        Ok(number) => {
-            set_errno(before);
-            number
-        }
+        Ok(number) => (number, before),
         Err(refusal) => {
             log::refused(call, &refusal.why);
-            set_errno(refusal.errno);
-            T::MINUS_ONE
+            (T::MINUS_ONE, refusal.errno)
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::call::{Outcome, SocketRefusal};
 use crate::front::FrontSocket;
 use crate::settings::settings;
-use crate::waiting::{HeldSignals, Set, Waiters, Waker, own_waker, readable, sleep};
+use crate::waiting::{Set, Waiters, Waker, is_interruption, own_waker, readable, sleep};
 
 /// The state of a socket, under the lock of its [`Core`].
 pub(crate) trait SocketState: Send {
@@ -220,14 +220,13 @@ impl<S: SocketState + ?Sized> Core<S> {
     }
 
     /// Waits until `ready` has an answer. EAGAIN: it has none, and the caller doesn't wait (`nonblocking`) or has waited for
-    /// long enough; EINTR: a signal has come.
+    /// long enough; EINTR and ERESTART: a signal has come. A call that waits until an instant isn't restarted, as in signal(7).
     pub(crate) fn wait<T>(
         &self,
         nonblocking: bool,
         until: Option<Instant>,
         mut ready: impl FnMut(&mut S) -> Option<Outcome<T>>,
     ) -> Outcome<T> {
-        let mut held = None;
         let mut state = self.lock()?;
         loop {
             let mut polling = None;
@@ -253,14 +252,23 @@ impl<S: SocketState + ?Sized> Core<S> {
             waker.clear();
             state.waiters().add(&waker);
             drop(state);
-            let held = held.get_or_insert_with(HeldSignals::new);
-            let slept = sleep(&mut [readable(waker.fd()), readable(self.set.fd())], until, Some(held));
+            let slept = sleep(vec![readable(waker.fd()), readable(self.set.fd())], until);
             state = self.lock()?;
             state.waiters().remove(&waker);
             match slept {
-                Ok(0) => return Err(SocketRefusal::would_block()),
-                Ok(_) => {}
-                Err(error) => return Err(error.into()),
+                Ok(true) => {}
+                Ok(false) => return Err(SocketRefusal::would_block()),
+                Err(mut refusal) => {
+                    // What has happened meanwhile comes before a signal.
+                    state.progress(&self.set);
+                    if let Some(answer) = ready(&mut state) {
+                        return answer;
+                    }
+                    if until.is_some() && is_interruption(&refusal) {
+                        refusal.errno = libc::EINTR;
+                    }
+                    return Err(refusal);
+                }
             }
         }
     }

@@ -11,16 +11,19 @@ use crate::datagram::DatagramSocket;
 use crate::options;
 use crate::poll::{self, Sets};
 use crate::repoll;
+use crate::signals;
 use crate::stream::StreamSocket;
 use crate::table::{self, Socket};
 use crate::waiting::deadline;
 
-/// Defines the function behind an export.
+/// Defines the function behind an export. One that is `waiting` is a cancellation point.
 macro_rules! entry {
-    (fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
+    (waiting $($function:tt)*) => { entry! { @ true, $($function)* } };
+    (fn $($function:tt)*) => { entry! { @ false, fn $($function)* } };
+    (@ $waits:literal, fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
-        unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-            minus_one(stringify!($name), || -> Outcome<$ret> { $body })
+        unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+            minus_one(stringify!($name), $waits, || -> Outcome<$ret> { $body })
         }
     };
 }
@@ -28,6 +31,8 @@ macro_rules! entry {
 /// An option of ours: the kernel's poll, select and epoll find the number ready for what the rsocket is ready for. Setting it, to whatever
 /// value, lasts. libferroce_rsocket_preload.so sets it.
 const SHOWN: (c_int, c_int) = (options::SOL_RDMA, 0x4652);
+/// A function that marks the threads that are in a call, of all sockets: as [`signals::set_mark`] has it. Of the preload library, too.
+const MARK: (c_int, c_int) = (options::SOL_RDMA, 0x4654);
 /// How many bytes of a stream can be received: FIONREAD of the kernel's sockets. Of the preload library, too.
 const UNREAD: (c_int, c_int) = (options::SOL_RDMA, 0x4653);
 
@@ -108,7 +113,7 @@ entry! { fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     Ok(0)
 } }
 
-entry! { fn raccept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
+entry! { waiting fn raccept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
     let stream = table::get_stream(fd)?.accept()?;
     if let Ok(peer) = stream.peer_name() {
         // SAFETY: the program's promise.
@@ -117,7 +122,7 @@ entry! { fn raccept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c
     Ok(table::add(Socket::Stream(stream)))
 } }
 
-entry! { fn rconnect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
+entry! { waiting fn rconnect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
     let socket = table::get(fd)?;
     match socket {
         Socket::Stream(stream) => {
@@ -209,19 +214,19 @@ unsafe fn send(
     }
 }
 
-entry! { fn rrecv(fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize {
+entry! { waiting fn rrecv(fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize {
     // SAFETY: the program's promise.
     Ok(done(unsafe { receive(fd, &piece(buffer, length), flags, std::ptr::null_mut(), std::ptr::null_mut()) }?.0))
 } }
 
-entry! { fn rrecvfrom(
+entry! { waiting fn rrecvfrom(
     fd: c_int, buffer: *mut c_void, length: usize, flags: c_int, name: *mut sockaddr, name_length: *mut socklen_t,
 ) -> isize {
     // SAFETY: the program's promise.
     Ok(done(unsafe { receive(fd, &piece(buffer, length), flags, name, name_length) }?.0))
 } }
 
-entry! { fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
+entry! { waiting fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
     // SAFETY: the program's promise, here and below.
     let message = unsafe { message.as_mut() }.ok_or_else(|| SocketRefusal::new(libc::EFAULT, "no message"))?;
     // SAFETY: as above.
@@ -234,19 +239,19 @@ entry! { fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
     Ok(done(bytes))
 } }
 
-entry! { fn rsend(fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize {
+entry! { waiting fn rsend(fd: c_int, buffer: *const c_void, length: usize, flags: c_int) -> isize {
     // SAFETY: the program's promise.
     Ok(done(unsafe { send(fd, &piece(buffer, length), flags, std::ptr::null(), 0) }?))
 } }
 
-entry! { fn rsendto(
+entry! { waiting fn rsendto(
     fd: c_int, buffer: *const c_void, length: usize, flags: c_int, name: *const sockaddr, name_length: socklen_t,
 ) -> isize {
     // SAFETY: the program's promise.
     Ok(done(unsafe { send(fd, &piece(buffer, length), flags, name, name_length) }?))
 } }
 
-entry! { fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
+entry! { waiting fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     // SAFETY: the program's promise, here and below.
     let message = unsafe { message.as_ref() }.ok_or_else(|| SocketRefusal::new(libc::EFAULT, "no message"))?;
     if message.msg_controllen != 0 && !message.msg_control.is_null() {
@@ -258,7 +263,7 @@ entry! { fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     Ok(done(unsafe { send(fd, pieces, flags, message.msg_name.cast(), message.msg_namelen) }?))
 } }
 
-entry! { fn rread(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
+entry! { waiting fn rread(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
     // SAFETY: the program's promise.
     Ok(done(unsafe { receive(fd, &piece(buffer, length), 0, std::ptr::null_mut(), std::ptr::null_mut()) }?.0))
 } }
@@ -267,7 +272,7 @@ fn count(number: c_int) -> Outcome<usize> {
     usize::try_from(number).map_err(|_| SocketRefusal::new(libc::EINVAL, "a negative number"))
 }
 
-entry! { fn rreadv(fd: c_int, first: *const iovec, number: c_int) -> isize {
+entry! { waiting fn rreadv(fd: c_int, first: *const iovec, number: c_int) -> isize {
     // SAFETY: the program's promise.
     let pieces = unsafe { pieces(first, count(number)?) }?;
     if have_nothing(pieces) {
@@ -277,12 +282,12 @@ entry! { fn rreadv(fd: c_int, first: *const iovec, number: c_int) -> isize {
     Ok(done(unsafe { receive(fd, pieces, 0, std::ptr::null_mut(), std::ptr::null_mut()) }?.0))
 } }
 
-entry! { fn rwrite(fd: c_int, buffer: *const c_void, length: usize) -> isize {
+entry! { waiting fn rwrite(fd: c_int, buffer: *const c_void, length: usize) -> isize {
     // SAFETY: the program's promise.
     Ok(done(unsafe { send(fd, &piece(buffer, length), 0, std::ptr::null(), 0) }?))
 } }
 
-entry! { fn rwritev(fd: c_int, first: *const iovec, number: c_int) -> isize {
+entry! { waiting fn rwritev(fd: c_int, first: *const iovec, number: c_int) -> isize {
     // SAFETY: the program's promise.
     let pieces = unsafe { pieces(first, count(number)?) }?;
     if have_nothing(pieces) {
@@ -292,7 +297,7 @@ entry! { fn rwritev(fd: c_int, first: *const iovec, number: c_int) -> isize {
     Ok(done(unsafe { send(fd, pieces, 0, std::ptr::null(), 0) }?))
 } }
 
-entry! { fn rpoll(first: *mut pollfd, number: nfds_t, timeout: c_int) -> c_int {
+entry! { waiting fn rpoll(first: *mut pollfd, number: nfds_t, timeout: c_int) -> c_int {
     let number = number as usize;
     if first.is_null() && number > 0 {
         return Err(SocketRefusal::new(libc::EFAULT, "no descriptors"));
@@ -303,7 +308,7 @@ entry! { fn rpoll(first: *mut pollfd, number: nfds_t, timeout: c_int) -> c_int {
     poll::poll(fds, until)
 } }
 
-entry! { fn rselect(
+entry! { waiting fn rselect(
     numbers: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: the program's promise.
@@ -347,6 +352,10 @@ entry! { fn rgetsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t)
 entry! { fn rsetsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
     match table::get(fd)? {
         socket if (level, name) == SHOWN => socket.show()?,
+        _ if (level, name) == MARK && length as usize == size_of::<*mut ()>() && !value.is_null() => {
+            // SAFETY: the program's promise.
+            signals::set_mark(unsafe { value.cast::<*mut ()>().read_unaligned() });
+        }
         Socket::Stream(stream) => {
             let mut inner = stream.lock()?;
             let about = inner.about();
@@ -444,10 +453,7 @@ entry! { fn repoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epol
     Ok(0)
 } }
 
-entry! { fn repoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+entry! { waiting fn repoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
     // SAFETY: the program's promise.
-    match unsafe { libc::epoll_wait(set, events, most, timeout) } {
-        -1 => Err(std::io::Error::last_os_error().into()),
-        ready => Ok(ready),
-    }
+    unsafe { repoll::wait(set, events, most, deadline(timeout)) }
 } }

@@ -22,6 +22,7 @@ mod repoll;
 mod runs;
 mod service;
 mod settings;
+mod signals;
 mod stream;
 mod table;
 mod verbs;

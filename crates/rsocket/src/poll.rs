@@ -9,7 +9,7 @@ use libc::{c_short, pollfd};
 
 use crate::call::{Outcome, SocketRefusal};
 use crate::table::{Socket, find};
-use crate::waiting::{HeldSignals, WaitCondition, Waker, look_or_sleep, readable, sleep};
+use crate::waiting::{WaitCondition, Waker, look_or_sleep, readable, sleep};
 
 /// The descriptors of one call.
 struct Polled<'a> {
@@ -35,7 +35,7 @@ impl WaitCondition for Polled<'_> {
         }
         if !others.is_empty() {
             let mut polled: Vec<pollfd> = others.iter().map(|(_, fd)| *fd).collect();
-            ready += sleep(&mut polled, Some(Instant::now()), None)?;
+            ready += poll_at_once(&mut polled)?;
             for ((at, _), polled) in others.iter().zip(&polled) {
                 self.fds[*at].revents = polled.revents;
             }
@@ -43,7 +43,7 @@ impl WaitCondition for Polled<'_> {
         Ok(ready)
     }
 
-    fn sleep(&self, waker: &Waker, until: Option<Instant>, held: &HeldSignals) -> Outcome<()> {
+    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<bool> {
         let mut slept_for = vec![readable(waker.fd())];
         slept_for.extend(self.fds.iter().zip(&self.sockets).filter(|(fd, _)| fd.fd >= 0).map(
             |(fd, socket)| match socket {
@@ -51,8 +51,7 @@ impl WaitCondition for Polled<'_> {
                 None => *fd,
             },
         ));
-        sleep(&mut slept_for, until, Some(held))?;
-        Ok(())
+        sleep(slept_for, until)
     }
 
     fn dont_wake(&self, waker: &Arc<Waker>) {
@@ -62,13 +61,19 @@ impl WaitCondition for Polled<'_> {
     }
 }
 
+/// How many ordinary descriptors are ready now.
+fn poll_at_once(fds: &mut [pollfd]) -> Outcome<usize> {
+    // SAFETY: an array of this length.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
+    usize::try_from(ready).map_err(|_| SocketRefusal::last("poll"))
+}
+
 /// As poll(2), also for rsockets.
 pub(crate) fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<c_int> {
     let sockets = fds.iter().map(|fd| find(fd.fd)).collect();
     let mut polled = Polled { fds, sockets };
-    let mut held = None;
     loop {
-        if let Some(ready) = look_or_sleep(&mut polled, until, &mut held)? {
+        if let Some(ready) = look_or_sleep(&mut polled, until)? {
             return Ok(ready);
         }
     }

@@ -3,11 +3,13 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::time::Instant;
 
 use libc::epoll_event;
 
 use crate::call::{Outcome, SocketRefusal};
 use crate::table;
+use crate::waiting::{is_interruption, readable, sleep};
 
 /// As epoll_create1(2).
 pub(crate) fn create(flags: c_int) -> Outcome<c_int> {
@@ -47,5 +49,29 @@ pub(crate) unsafe fn control(
     match unsafe { libc::epoll_ctl(set, operation, fd, event) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().into()),
+    }
+}
+
+/// As epoll_wait(2).
+///
+/// # Safety
+/// `events` is valid for `most`, or is refused.
+pub(crate) unsafe fn wait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    until: Option<Instant>,
+) -> Outcome<c_int> {
+    loop {
+        // SAFETY: the caller's promise.
+        match unsafe { libc::epoll_wait(set, events, most, 0) } {
+            -1 => return Err(SocketRefusal::last("epoll_wait")),
+            0 if until.is_none_or(|until| Instant::now() < until) => {}
+            ready => return Ok(ready),
+        }
+        sleep(vec![readable(set)], until).map_err(|refusal| match is_interruption(&refusal) {
+            true => SocketRefusal::plain(libc::EINTR),
+            false => refusal,
+        })?;
     }
 }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use crate::waiting::{HeldSignals, Set, Waker};
+use crate::signals::without_signals;
+use crate::waiting::{Set, Waker};
 
 /// What the thread attends.
 pub(crate) trait Attendee: Send + Sync {
@@ -107,10 +108,9 @@ impl BackgroundService {
         set.add(waker.fd(), waker.fd() as u64)?;
         let (its_set, its_waker) = (set.clone(), waker.clone());
         // Signals are the program's.
-        let held = HeldSignals::all();
-        let started = thread::Builder::new().name("rsocket".into()).spawn(move || run(&its_set, &its_waker));
-        drop(held);
-        started?;
+        without_signals(|| {
+            thread::Builder::new().name("rsocket".into()).spawn(move || run(&its_set, &its_waker))
+        })?;
         Ok(Self { process: std::process::id(), set, waker, entries: BTreeMap::new(), watches: 0 })
     }
 }

@@ -4,15 +4,16 @@
 //! changes a socket writes to the descriptors that were left with it. So no change is missed, whichever thread takes the
 //! completion that brought it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::c_int;
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{io, mem, ptr};
 
 use crate::call::{Outcome, SocketRefusal};
 use crate::settings::settings;
+use crate::signals;
 
 /// What wakes one thread.
 #[derive(Debug)]
@@ -108,81 +109,34 @@ pub(crate) fn deadline(milliseconds: c_int) -> Option<Instant> {
     u64::try_from(milliseconds).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
 }
 
-/// Signals of faults, which a thread causes itself.
-const FAULTS: [c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
-
-/// The signals of a thread, held back until this is dropped. While it waits they come during [`sleep`] alone. So a signal that comes between
-/// two sleeps of one call isn't missed, and the call fails with EINTR, as the kernel's calls do.
-pub(crate) struct HeldSignals {
-    before: libc::sigset_t,
-    has_slept: Cell<bool>,
+/// What is left until an instant.
+fn time_left(until: Option<Instant>) -> Option<libc::timespec> {
+    let left = until?.saturating_duration_since(Instant::now());
+    let (seconds, nanoseconds) = (left.as_secs().min(i32::MAX as u64), left.subsec_nanos());
+    Some(libc::timespec { tv_sec: seconds as libc::time_t, tv_nsec: nanoseconds.into() })
 }
 
-impl HeldSignals {
-    /// Holds all signals back but those of faults.
-    pub(crate) fn new() -> Self {
-        Self::all_but(&FAULTS)
-    }
-
-    /// Holds all signals back, for a thread that is started meanwhile: it inherits that.
-    pub(crate) fn all() -> Self {
-        Self::all_but(&[])
-    }
-
-    fn all_but(others: &[c_int]) -> Self {
-        // SAFETY: both sets are filled before they are read.
-        let before = unsafe {
-            let (mut held, mut before): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
-            libc::sigfillset(&raw mut held);
-            for &signal in others {
-                libc::sigdelset(&raw mut held, signal);
+/// Sleeps until a descriptor is ready, or the deadline (false). ERESTART or EINTR: a signal has come, and is let in at the end of the call.
+pub(crate) fn sleep(mut fds: Vec<libc::pollfd>, until: Option<Instant>) -> Outcome<bool> {
+    let others = fds.len();
+    fds.push(readable(signals::arrivals()?));
+    loop {
+        match signals::poll(&mut fds, time_left(until)) {
+            // The thread is cancelled, or such a signal has come as isn't held back.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                return Err(SocketRefusal::plain(libc::ERESTART));
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, &raw mut before);
-            before
-        };
-        Self { before, has_slept: Cell::new(false) }
-    }
-
-    /// Lets the signals in that came since the last sleep. A sleep itself lets none in if a descriptor is ready already.
-    fn let_in_between(&self) -> io::Result<()> {
-        if !self.has_slept.replace(true) {
-            return Ok(());
-        }
-        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: no descriptors, a valid time and a valid set.
-        match unsafe { libc::ppoll(ptr::null_mut(), 0, &raw const at_once, &raw const self.before) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+            Err(error) => return Err(error.into()),
+            Ok(0) => return Ok(false),
+            Ok(_) if fds[others].revents == 0 => return Ok(true),
+            Ok(ready) => match signals::interruption() {
+                Some(error) => return Err(error.into()),
+                None if ready > 1 => return Ok(true),
+                // It had no handler, or another thread has taken it.
+                None => {}
+            },
         }
     }
-}
-
-impl Drop for HeldSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set that this thread had.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
-    }
-}
-
-/// Sleeps until a descriptor is ready, a signal comes (EINTR), or the deadline; how many are ready. Signals that are held back come
-/// meanwhile.
-pub(crate) fn sleep(
-    fds: &mut [libc::pollfd],
-    until: Option<Instant>,
-    held: Option<&HeldSignals>,
-) -> io::Result<usize> {
-    held.map_or(Ok(()), HeldSignals::let_in_between)?;
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let timeout = left.map(|left| libc::timespec {
-        tv_sec: left.as_secs().min(i32::MAX as u64) as libc::time_t,
-        tv_nsec: left.subsec_nanos().into(),
-    });
-    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let signals = held.map_or(ptr::null(), |held| &raw const held.before);
-    // SAFETY: an array of this length, NULL or a valid time, and NULL or a valid set.
-    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, signals) };
-    usize::try_from(ready).map_err(|_| io::Error::last_os_error())
 }
 
 /// What a call waits for.
@@ -190,17 +144,16 @@ pub(crate) trait WaitCondition {
     /// Writes what is ready now to the caller's memory, and returns how much is. `waker` is left with the sockets.
     fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize>;
     /// Sleeps until something may be ready, or the deadline.
-    fn sleep(&self, waker: &Waker, until: Option<Instant>, held: &HeldSignals) -> Outcome<()>;
+    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<bool>;
     /// Takes the waker back from the sockets.
     fn dont_wake(&self, waker: &Arc<Waker>);
 }
 
-/// Looks for the time of the settings, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again. `held` is
-/// what the call holds back from its first sleep on.
+/// Looks for the time of the settings, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again. EINTR: a signal
+/// has come.
 pub(crate) fn look_or_sleep(
     awaited: &mut impl WaitCondition,
     until: Option<Instant>,
-    held: &mut Option<HeldSignals>,
 ) -> Outcome<Option<c_int>> {
     let count = |ready: usize| Some(c_int::try_from(ready).unwrap_or(c_int::MAX));
     let polling = Instant::now() + settings().polling;
@@ -217,18 +170,30 @@ pub(crate) fn look_or_sleep(
     }
     let waker = own_waker()?;
     waker.clear();
-    let held = held.get_or_insert_with(HeldSignals::new);
     let ready = awaited.look(Some(&waker));
     let slept = match &ready {
-        Ok(0) => awaited.sleep(&waker, until, held),
-        _ => Ok(()),
+        Ok(0) => awaited.sleep(&waker, until),
+        _ => Ok(true),
     };
     awaited.dont_wake(&waker);
     let ready = ready?;
     if ready > 0 {
         return Ok(count(ready));
     }
-    slept.map(|()| None)
+    match slept {
+        Ok(_) => Ok(None),
+        // What became ready meanwhile comes first, and poll(2) isn't restarted.
+        Err(refusal) if is_interruption(&refusal) => match awaited.look(None)? {
+            0 => Err(SocketRefusal::plain(libc::EINTR)),
+            ready => Ok(count(ready)),
+        },
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Whether a signal is the reason.
+pub(crate) fn is_interruption(refusal: &SocketRefusal) -> bool {
+    matches!(refusal.errno, libc::ERESTART | libc::EINTR)
 }
 
 /// A set of descriptors that is a descriptor itself, readable while one of them is.
@@ -300,52 +265,4 @@ pub(crate) fn make_nonblocking(fd: RawFd) -> io::Result<()> {
         flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
     };
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use super::*;
-
-    static COME: AtomicU32 = AtomicU32::new(0);
-
-    extern "C" fn count(_: c_int) {
-        COME.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn handle(signal: c_int) {
-        // SAFETY: an action that is filled, whose handler adds to an atomic number only.
-        unsafe {
-            let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = count as *const () as usize;
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(signal, &raw const action, ptr::null_mut());
-        }
-    }
-
-    fn raise(signal: c_int) {
-        // SAFETY: this thread.
-        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
-    }
-
-    #[test]
-    fn a_signal_between_two_sleeps_ends_the_next_one() {
-        handle(libc::SIGUSR2);
-        let waker = Waker::new().unwrap();
-        let soon = || Some(Instant::now() + Duration::from_secs(60));
-        let held = HeldSignals::new();
-        raise(libc::SIGUSR2);
-        assert_eq!(COME.load(Ordering::Relaxed), 0, "it's held back");
-        let slept = sleep(&mut [readable(waker.fd())], soon(), Some(&held));
-        assert_eq!(slept.unwrap_err().kind(), io::ErrorKind::Interrupted);
-        assert_eq!(COME.load(Ordering::Relaxed), 1, "it has come in the sleep");
-        raise(libc::SIGUSR2);
-        waker.wake();
-        let slept = sleep(&mut [readable(waker.fd())], soon(), Some(&held));
-        assert_eq!(slept.unwrap_err().kind(), io::ErrorKind::Interrupted, "also where a descriptor is ready");
-        raise(libc::SIGUSR2);
-        drop(held);
-        assert_eq!(COME.load(Ordering::Relaxed), 3, "it comes when the call ends");
-    }
 }

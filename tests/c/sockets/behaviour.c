@@ -787,6 +787,8 @@ static void signals_end_waits(void)
 	}
 }
 
+#include "interruptions.h"
+
 /* A file that gets the number of a socket is the file, however the socket was closed, and the peer reads the end. */
 static void numbers_that_lead_elsewhere(void)
 {
@@ -1146,6 +1148,11 @@ static const struct test_case {
 	{"once_for_one_thread", once_for_one_thread},
 	{"sets_of_sets", sets_of_sets},
 	{"signals_end_waits", signals_end_waits},
+	{"restarts", restarts},
+	{"handlers_use_sockets", handlers_use_sockets},
+	{"jumps", jumps},
+	{"handlers_change_the_mask", handlers_change_the_mask},
+	{"threads_end", threads_end},
 	{"levels", levels},
 	{"numbers_that_lead_elsewhere", numbers_that_lead_elsewhere},
 	{"streams_of_stdio", streams_of_stdio},

@@ -48,6 +48,7 @@ pub const NAMES: &[&str] = &[
     "poll",
     "ppoll",
     "pselect",
+    "pthread_cancel",
     "pthread_create",
     "read",
     "readv",

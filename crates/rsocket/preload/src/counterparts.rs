@@ -15,7 +15,7 @@ macro_rules! counterparts {
             match $find(fd) {
                 Some(rs) => {
                     // SAFETY: the program's own arguments.
-                    let result = $crate::numbers::inside(|| unsafe { $crate::rsocket::$counterpart(rs, $($arg),*) });
+                    let result = unsafe { $crate::rsocket::$counterpart(rs, $($arg),*) };
                     $(let result = $crate::counterparts::signalled(result, $flags);)?
                     result
                 }

@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 
 use libc::{pollfd, sockaddr_storage, socklen_t};
 
-use crate::numbers::{self, MOST, identity, inside, is_inside, rsocket};
+use crate::inside::{handlers_held, is_inside, marked};
+use crate::numbers::{self, identity, rsocket};
 use crate::real::errno;
-use crate::rsocket as r;
+use crate::rsocket::{self as r, MOST};
 
 /// How long either side waits for the other, once a socket is to be replaced.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -205,7 +206,7 @@ pub(crate) fn settled(number: c_int) -> Option<c_int> {
     if let Some(place) = place(number)
         && matches!(place.step(), CONNECTED | ACCEPTED | BUSY)
     {
-        settle(number, place);
+        handlers_held(|| marked(|| settle(number, place)));
     }
     rsocket(number)
 }
@@ -225,7 +226,7 @@ fn settle(number: c_int, place: &DescriptorState) {
         }
         if place.go(step, BUSY) {
             if identity(number) == place.socket.load(Ordering::Relaxed) {
-                inside(|| replace(number, step, place));
+                replace(number, step, place);
             }
             place.go(BUSY, ORDINARY);
             break;
@@ -259,16 +260,8 @@ fn replace(number: c_int, step: u8, place: &DescriptorState) {
 fn make(family: c_int, number: c_int) -> Option<c_int> {
     // SAFETY: an rsocket, a socket, and values of these lengths.
     unsafe {
-        let new = r::rsocket(family, libc::SOCK_STREAM, 0);
-        if new < 0 {
-            return None;
-        }
         // Before the peer is given the word, and TCP is shut: with librdmacm of rdma-core sockets stay ordinary ones.
-        if !r::can_be_shown(new) {
-            close(new);
-            return None;
-        }
-        r::set_sizes(new);
+        let new = r::new(family, libc::SOCK_STREAM, 0)?;
         for (level, name) in OPTIONS {
             let mut value = [0u64; 2];
             let mut length = size_of_val(&value) as socklen_t;

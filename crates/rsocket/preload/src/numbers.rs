@@ -3,16 +3,13 @@
 //! An ordinary number takes one load of an atomic, since each read(2) of the program comes by here. A number is an rsocket's only as
 //! long as the kernel's descriptor leads there: not all ways to close or replace one come by here.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use crate::rsocket::rclose;
-
-/// Numbers from this on stay ordinary sockets.
-pub(crate) const MOST: usize = 1 << 16;
+use crate::inside::{held, inside, is_inside};
+use crate::rsocket::{MOST, rclose};
 
 /// The rsocket behind a number, plus one, and above it what the kernel knows its descriptor by; 0 for none.
 static RSOCKETS: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
@@ -20,6 +17,14 @@ static RSOCKETS: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 static UPTO: AtomicU32 = AtomicU32::new(0);
 /// Held while numbers change.
 static CHANGING: Mutex<()> = Mutex::new(());
+
+/// Changes numbers. A handler that changes some as well comes before or after it.
+fn change<R>(change: impl FnOnce() -> R) -> R {
+    held(|| {
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        change()
+    })
+}
 
 /// The kernel's number of a socket, whatever descriptors lead to it; 0 for anything else.
 pub(crate) fn identity(number: c_int) -> u64 {
@@ -34,28 +39,6 @@ pub(crate) fn identity(number: c_int) -> u64 {
 
 fn rsocket_of(place: u64) -> c_int {
     place as u32 as c_int - 1
-}
-
-thread_local! {
-    /// Whether this thread is in librdmacm, whose own sockets are ordinary ones.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a call of librdmacm.
-pub(crate) fn inside<R>(call: impl FnOnce() -> R) -> R {
-    let before = INSIDE.replace(true);
-    let result = call();
-    INSIDE.set(before);
-    result
-}
-
-pub(crate) fn is_inside() -> bool {
-    INSIDE.get()
-}
-
-/// All that the thread does is librdmacm's.
-pub(crate) fn belongs_to_librdmacm() {
-    INSIDE.set(true);
 }
 
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -103,9 +86,11 @@ pub(crate) fn rsocket(number: c_int) -> Option<c_int> {
 #[cold]
 fn stale(number: c_int, known: u64) {
     let Some(place) = place(number) else { return };
-    let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let ours = place.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if ours && is_owner() && !all().any(|(_, other)| other == rsocket_of(known)) {
+    let is_last = change(|| {
+        let ours = place.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        ours && is_owner() && !all().any(|(_, other)| other == rsocket_of(known))
+    });
+    if is_last {
         inside(|| {
             let close = move || {
                 // SAFETY: an rsocket that has no number any more.
@@ -128,7 +113,10 @@ pub(crate) fn set(number: c_int, rsocket: c_int) -> bool {
 /// Has the numbers of an rsocket lead to what it shows now: one that has failed and connects again shows a new socket. To be called
 /// [inside], where dup3(2) is the kernel's.
 pub(crate) fn follow(rsocket: c_int) {
-    let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    change(|| have_follow(rsocket));
+}
+
+fn have_follow(rsocket: c_int) {
     let shown = identity(rsocket);
     for (number, _) in all().filter(|&(_, other)| other == rsocket) {
         let leads_there = place(number).is_some_and(|place| {
@@ -150,12 +138,14 @@ pub(crate) fn follow(rsocket: c_int) {
 
 /// Takes a number away. Returns its rsocket, and whether that has another number.
 pub(crate) fn take(number: c_int) -> Option<(c_int, bool)> {
-    let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let rsocket = match place(number)?.swap(0, Ordering::AcqRel) {
-        0 => return None,
-        known => rsocket_of(known),
-    };
-    Some((rsocket, all().any(|(_, other)| other == rsocket)))
+    let place = place(number)?;
+    change(|| {
+        let rsocket = match place.swap(0, Ordering::AcqRel) {
+            0 => return None,
+            known => rsocket_of(known),
+        };
+        Some((rsocket, all().any(|(_, other)| other == rsocket)))
+    })
 }
 
 /// Numbers and their rsockets.

@@ -1,13 +1,16 @@
 //! Waiting for sockets: poll, select and epoll are the kernel's, which finds at the number of an rsocket what it is ready for. That it is
 //! shown there is asked for when the program first waits for it.
+//!
+//! Nothing is to be dropped while the kernel waits: a handler may not return, and the thread may be cancelled.
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::{ptr, slice};
 
 use libc::{c_short, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::forking;
-use crate::numbers::{inside, rsocket};
+use crate::numbers::rsocket;
 use crate::real::{errno, real, set_errno};
 use crate::rsocket as r;
 use crate::transfer::check;
@@ -19,7 +22,7 @@ const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
 fn shown(number: c_int) {
     if let Some(rs) = rsocket(number) {
         let before = errno();
-        inside(|| r::show(rs));
+        r::show(rs);
         set_errno(before);
     }
 }
@@ -40,15 +43,16 @@ unsafe fn polled(fds: *mut pollfd, count: nfds_t, really: impl FnOnce(*mut pollf
     // SAFETY: the caller's promise.
     let given = unsafe { slice::from_raw_parts_mut(fds, count as usize) };
     given.iter().for_each(|fd| shown(fd.fd));
-    let awaiting: Vec<usize> = (0..given.len()).filter(|at| awaits_word(&given[*at])).collect();
-    if awaiting.is_empty() {
+    if !given.iter().any(awaits_word) {
         return really(fds);
     }
-    let mut asked: Vec<pollfd> = given.to_vec();
-    for at in &awaiting {
+    let awaiting: Vec<usize> = (0..given.len()).filter(|at| awaits_word(&given[*at])).collect();
+    let (awaiting, mut asked) = (ManuallyDrop::new(awaiting), ManuallyDrop::new(given.to_vec()));
+    for at in awaiting.iter() {
         asked[*at].events |= libc::POLLPRI;
     }
     let ready = really(asked.as_mut_ptr());
+    let (awaiting, mut asked) = (ManuallyDrop::into_inner(awaiting), ManuallyDrop::into_inner(asked));
     if ready >= 0 {
         for at in awaiting {
             if asked[at].revents & libc::POLLPRI != 0 {
@@ -123,24 +127,23 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3], really: impl FnOnce(*mu
     };
     let numbers = (0..count.min(libc::FD_SETSIZE as c_int))
         .filter(|number| sets.iter().any(|set| is_in(*number, *set)));
-    let numbers: Vec<c_int> = numbers.inspect(|number| shown(*number)).collect();
+    numbers.clone().for_each(shown);
     // Sets of another size are the program's own affair.
-    let awaiting: Vec<c_int> = numbers
-        .into_iter()
-        .filter(|number| {
-            count <= libc::FD_SETSIZE as c_int && is_in(*number, read) && forking::awaits_word(*number)
-        })
-        .collect();
-    if awaiting.is_empty() {
+    let mut awaiting = numbers.filter(|number| {
+        count <= libc::FD_SETSIZE as c_int && is_in(*number, read) && forking::awaits_word(*number)
+    });
+    if awaiting.clone().next().is_none() {
         return really(except);
     }
+    let awaiting: ManuallyDrop<Vec<c_int>> = ManuallyDrop::new(awaiting.by_ref().collect());
     // SAFETY: zeros are a set; the caller's promise.
     let mut exceptional = unsafe { if except.is_null() { std::mem::zeroed() } else { ptr::read(except) } };
-    for number in &awaiting {
+    for number in awaiting.iter() {
         // SAFETY: a set of ours; numbers below FD_SETSIZE.
         unsafe { libc::FD_SET(*number, &mut exceptional) };
     }
     let mut ready = really(&mut exceptional);
+    let awaiting = ManuallyDrop::into_inner(awaiting);
     if ready < 0 {
         return ready;
     }

@@ -3,7 +3,11 @@
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
+use crate::real::{errno, set_errno};
 use libc::{iovec, msghdr, nfds_t, pollfd, sockaddr, socklen_t};
+
+/// Numbers from this on stay ordinary sockets.
+pub(crate) const MOST: usize = 1 << 16;
 
 pub(crate) const SOL_RDMA: c_int = 0x10000;
 pub(crate) const RDMA_SQSIZE: c_int = 0;
@@ -66,6 +70,8 @@ unsafe extern "C-unwind" {
 const SHOWN: c_int = 0x4652;
 /// How many bytes of a stream can be received.
 const UNREAD: c_int = 0x4653;
+/// What marks a thread as librdmacm's during a call, of all sockets.
+const MARK: c_int = 0x4654;
 
 /// How many bytes can be received; None of a datagram socket.
 pub(crate) fn unread(rs: c_int) -> Option<c_int> {
@@ -75,8 +81,33 @@ pub(crate) fn unread(rs: c_int) -> Option<c_int> {
     (result == 0).then_some(value)
 }
 
+/// A new rsocket with the sizes that the environment sets. With librdmacm of rdma-core there is none, since the kernel can't poll it. Called
+/// [inside](crate::inside): the first call marks nothing.
+pub(crate) fn new(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
+    let mark: extern "C" fn(c_int) -> c_int = crate::inside::mark;
+    // SAFETY: an rsocket, and a value of this length.
+    unsafe {
+        let new = rsocket(domain, kind, protocol);
+        if new < 0 {
+            return None;
+        }
+        let is_fit = (new as usize) < MOST
+            && can_be_shown(new)
+            && rsetsockopt(new, SOL_RDMA, MARK, (&raw const mark).cast(), size_of_val(&mark) as socklen_t)
+                == 0;
+        if !is_fit {
+            let why = errno();
+            rclose(new);
+            set_errno(why);
+            return None;
+        }
+        set_sizes(new);
+        Some(new)
+    }
+}
+
 /// Whether the kernel can poll the rsocket. With librdmacm of rdma-core it can't.
-pub(crate) fn can_be_shown(rs: c_int) -> bool {
+fn can_be_shown(rs: c_int) -> bool {
     let (mut value, mut length) = (0 as c_int, size_of::<c_int>() as socklen_t);
     // SAFETY: an rsocket, and places of these lengths.
     unsafe { rgetsockopt(rs, SOL_RDMA, SHOWN, (&raw mut value).cast(), &raw mut length) == 0 }
@@ -103,8 +134,8 @@ fn sizes() -> &'static [(c_int, c_int)] {
     })
 }
 
-/// Gives an rsocket the sizes that the environment sets. Called inside.
-pub(crate) fn set_sizes(rs: c_int) {
+/// Gives an rsocket the sizes that the environment sets.
+fn set_sizes(rs: c_int) {
     for (option, value) in sizes() {
         // SAFETY: an rsocket, and a value of this length.
         unsafe { rsetsockopt(rs, SOL_RDMA, *option, (&raw const *value).cast(), 4) };

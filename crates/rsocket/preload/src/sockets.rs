@@ -7,7 +7,8 @@ use libc::{sockaddr, socklen_t};
 use crate::config;
 use crate::counterparts::counterparts;
 use crate::forking::{self, settled};
-use crate::numbers::{self, inside, is_inside, rsocket};
+use crate::inside::{inside, is_inside};
+use crate::numbers::{self, rsocket};
 use crate::real::{errno, real, set_errno};
 use crate::rsocket as r;
 
@@ -18,7 +19,7 @@ fn known(new: c_int, flags: c_int) -> c_int {
     }
     if flags & libc::SOCK_NONBLOCK != 0 {
         // SAFETY: an rsocket.
-        inside(|| unsafe { r::rfcntl(new, libc::F_SETFL, libc::O_NONBLOCK) });
+        unsafe { r::rfcntl(new, libc::F_SETFL, libc::O_NONBLOCK) };
     }
     // SAFETY: no memory is passed.
     let number = unsafe { libc::fcntl(new, libc::F_DUPFD_CLOEXEC, 0) };
@@ -31,7 +32,7 @@ fn known(new: c_int, flags: c_int) -> c_int {
     }
     let why = errno();
     // SAFETY: as above.
-    inside(|| unsafe { r::rclose(new) });
+    unsafe { r::rclose(new) };
     set_errno(why);
     -1
 }
@@ -46,18 +47,11 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
             forking::begin(new);
             return new;
         }
-        // SAFETY: no memory is passed.
-        let new = inside(|| unsafe { r::rsocket(domain, kind & !flags, protocol) });
-        if new >= 0 && (new as usize) < numbers::MOST && inside(|| r::can_be_shown(new)) {
-            inside(|| r::set_sizes(new));
-            set_errno(before);
+        let new = inside(|| r::new(domain, kind & !flags, protocol));
+        set_errno(before);
+        if let Some(new) = new {
             return known(new, flags);
         }
-        if new >= 0 {
-            // SAFETY: an rsocket that the program hasn't got.
-            inside(|| unsafe { r::rclose(new) });
-        }
-        set_errno(before);
     }
     real!(c"socket", fn(c_int, c_int, c_int) -> c_int, (domain, kind, protocol))
 }
@@ -66,7 +60,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 unsafe extern "C-unwind" fn accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
     match rsocket(fd) {
         // SAFETY: the program's own arguments.
-        Some(rs) => known(inside(|| unsafe { r::raccept(rs, name, length) }), 0),
+        Some(rs) => known(unsafe { r::raccept(rs, name, length) }, 0),
         None => {
             let is_to_be_replaced = forking::is_listening(fd);
             let new = real!(c"accept", fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int, (fd, name, length));
@@ -84,7 +78,7 @@ unsafe extern "C-unwind" fn accept4(
 ) -> c_int {
     match rsocket(fd) {
         // SAFETY: as above.
-        Some(rs) => known(inside(|| unsafe { r::raccept(rs, name, length) }), flags),
+        Some(rs) => known(unsafe { r::raccept(rs, name, length) }, flags),
         None => {
             let is_to_be_replaced = forking::is_listening(fd);
             let new = real!(
@@ -113,7 +107,7 @@ counterparts! {
 unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if let Some(rs) = rsocket(fd) {
         // SAFETY: an rsocket.
-        return inside(|| unsafe { r::rlisten(rs, backlog) });
+        return unsafe { r::rlisten(rs, backlog) };
     }
     let result = real!(c"listen", fn(c_int, c_int) -> c_int, (fd, backlog));
     if result == 0 {
@@ -126,7 +120,7 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 unsafe extern "C-unwind" fn connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
     if let Some(rs) = rsocket(fd) {
         // SAFETY: the program's own arguments.
-        let result = inside(|| unsafe { r::rconnect(rs, name, length) });
+        let result = unsafe { r::rconnect(rs, name, length) };
         let before = errno();
         // One that has failed before shows a new socket.
         inside(|| numbers::follow(rs));
@@ -145,7 +139,7 @@ fn close_really(fd: c_int) -> c_int {
 fn leave(taken: Option<(c_int, bool)>) -> c_int {
     let Some((rs, false)) = taken else { return 0 };
     // SAFETY: an rsocket that has no number any more.
-    match inside(|| unsafe { r::rclose(rs) }) {
+    match unsafe { r::rclose(rs) } {
         // Some versions return what others leave in errno.
         result if result > 0 => {
             set_errno(result);
@@ -260,7 +254,7 @@ fn control(
     let Some(rs) = rsocket(fd) else { return really(fd, command, argument) };
     match command {
         // SAFETY: an rsocket; flags.
-        libc::F_GETFL | libc::F_SETFL => inside(|| unsafe { r::rfcntl(rs, command, argument as c_int) }),
+        libc::F_GETFL | libc::F_SETFL => unsafe { r::rfcntl(rs, command, argument as c_int) },
         _ => really(fd, command, argument),
     }
 }
@@ -287,15 +281,15 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
             // SAFETY: the program passes an integer with this request.
             let flags = if unsafe { *argument } != 0 { libc::O_NONBLOCK } else { 0 };
             // SAFETY: an rsocket; flags.
-            inside(|| unsafe { r::rfcntl(rs, libc::F_SETFL, flags) })
+            unsafe { r::rfcntl(rs, libc::F_SETFL, flags) }
         }
         (Some(rs), libc::FIONREAD) => {
             // Of a stream all that has come, and its errors stay; of datagrams the first.
-            let there = inside(|| r::unread(rs)).unwrap_or_else(|| {
+            let there = r::unread(rs).unwrap_or_else(|| {
                 let mut ahead = vec![0u8; 1 << 16];
                 let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
                 // SAFETY: a buffer of this length.
-                let there = inside(|| unsafe { r::rrecv(rs, ahead.as_mut_ptr().cast(), ahead.len(), flags) });
+                let there = unsafe { r::rrecv(rs, ahead.as_mut_ptr().cast(), ahead.len(), flags) };
                 c_int::try_from(there).unwrap_or(0).max(0)
             });
             // SAFETY: the program passes a place for an integer with this request.

@@ -17,10 +17,10 @@ static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
 /// `cookie_io_functions_t`.
 #[repr(C)]
 struct Functions {
-    read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
-    write: Option<unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t>,
-    seek: Option<unsafe extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int>,
-    close: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    read: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
+    write: Option<unsafe extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> ssize_t>,
+    seek: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut i64, c_int) -> c_int>,
+    close: Option<unsafe extern "C-unwind" fn(*mut c_void) -> c_int>,
 }
 
 unsafe extern "C-unwind" {
@@ -33,7 +33,7 @@ fn number(cookie: *mut c_void) -> c_int {
     cookie as usize as c_int
 }
 
-unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, length: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(cookie: *mut c_void, buffer: *mut c_char, length: size_t) -> ssize_t {
     // SAFETY: the C library's own buffer.
     unsafe { transfer::read(number(cookie), buffer.cast(), length) }
 }
@@ -55,12 +55,12 @@ unsafe fn write_all(number: c_int, buffer: *const c_char, length: size_t) -> siz
     done
 }
 
-unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, length: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(cookie: *mut c_void, buffer: *const c_char, length: size_t) -> ssize_t {
     // SAFETY: the C library's own buffer.
     unsafe { write_all(number(cookie), buffer, length) as ssize_t }
 }
 
-unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
     let number = number(cookie);
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     // Streams of one number are closed in any order: those that are left are of the same number.

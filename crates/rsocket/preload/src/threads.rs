@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_void};
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::forking;
-use crate::numbers::{self, inside, is_inside};
+use crate::inside::{belongs_to_librdmacm, is_inside};
+use crate::numbers;
 use crate::real::real;
 use crate::rsocket::{rclose, rsetsockopt};
 
@@ -17,7 +18,7 @@ struct Begun(Start, *mut c_void);
 extern "C" fn begin(begun: *mut c_void) -> *mut c_void {
     // SAFETY: the box that `pthread_create` has given away.
     let Begun(start, argument) = *unsafe { Box::from_raw(begun.cast::<Begun>()) };
-    numbers::belongs_to_librdmacm();
+    belongs_to_librdmacm();
     start(argument)
 }
 
@@ -44,6 +45,29 @@ unsafe extern "C-unwind" fn pthread_create(
     if result != 0 {
         // SAFETY: no thread has it.
         drop(unsafe { Box::from_raw(begun) });
+    }
+    result
+}
+
+/// The signal by which the C library wakes a thread that is cancelled, unless the thread holds cancellation off, as calls of librdmacm do.
+const CANCELLING: c_int = 32;
+
+/// A cancelled thread leaves a call of librdmacm in which it waits.
+#[unsafe(export_name = "ferroce_s_pthread_cancel")]
+unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
+    // The thread's clock has its number: pthread_kill(3) refuses this signal.
+    let mut clock = 0;
+    // SAFETY: the program's own thread, and a place for the answer.
+    let is_known = unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) } == 0;
+    let result = real!(c"pthread_cancel", fn(pthread_t) -> c_int, (thread));
+    // SAFETY: no memory is passed but room for an action of the kernel.
+    unsafe {
+        let mut action = [0usize; 8];
+        let there = libc::syscall(libc::SYS_rt_sigaction, CANCELLING, 0usize, action.as_mut_ptr(), 8usize);
+        let is_handled = there == 0 && action[0] > libc::SIG_IGN;
+        if result == 0 && is_known && is_handled && thread != libc::pthread_self() {
+            libc::syscall(libc::SYS_tgkill, libc::getpid(), !(clock >> 3), CANCELLING);
+        }
     }
     result
 }
@@ -76,7 +100,7 @@ extern "C" fn ended() {
         if let Some((rsocket, false)) = numbers::take(number) {
             let linger = libc::linger { l_onoff: 1, l_linger: LINGER };
             // SAFETY: an rsocket, and a value of this length.
-            inside(|| unsafe {
+            unsafe {
                 rsetsockopt(
                     rsocket,
                     libc::SOL_SOCKET,
@@ -85,7 +109,7 @@ extern "C" fn ended() {
                     size_of::<libc::linger>() as libc::socklen_t,
                 );
                 rclose(rsocket);
-            });
+            }
         }
     }
 }

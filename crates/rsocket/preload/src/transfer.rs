@@ -1,12 +1,12 @@
 //! Sending and receiving.
 
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 
 use libc::{iovec, msghdr, off_t, sockaddr, socklen_t};
 
 use crate::counterparts::{counterparts, signalled};
 use crate::forking::settled;
-use crate::numbers::inside;
 use crate::real::real;
 use crate::rsocket as r;
 
@@ -80,7 +80,19 @@ unsafe extern "C-unwind" fn read_chk(fd: c_int, buffer: *mut c_void, length: usi
 /// # Safety
 /// `offset` is NULL or valid.
 unsafe fn send_file(rs: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
-    let mut buffer = vec![0u8; count.min(1 << 16)];
+    // A handler may leave the call, or end its thread: nothing is to be dropped while it waits.
+    let mut buffer = ManuallyDrop::new(vec![0u8; count.min(1 << 16)]);
+    // SAFETY: as the caller's.
+    let done = unsafe { send_pieces(rs, file, offset, count, &mut buffer) };
+    drop(ManuallyDrop::into_inner(buffer));
+    done
+}
+
+/// Sends from a file to an rsocket, by way of `buffer`.
+///
+/// # Safety
+/// As for [`send_file`].
+unsafe fn send_pieces(rs: c_int, file: c_int, offset: *mut off_t, count: usize, buffer: &mut [u8]) -> isize {
     let mut done = 0;
     while done < count {
         let wanted = buffer.len().min(count - done);
@@ -96,7 +108,7 @@ unsafe fn send_file(rs: c_int, file: c_int, offset: *mut off_t, count: usize) ->
             break;
         }
         // SAFETY: bytes of the buffer.
-        let sent = signalled(inside(|| unsafe { r::rsend(rs, buffer.as_ptr().cast(), there, 0) }), 0);
+        let sent = signalled(unsafe { r::rsend(rs, buffer.as_ptr().cast(), there, 0) }, 0);
         let failed = sent < 0;
         let sent = usize::try_from(sent).unwrap_or(0);
         // SAFETY: the program's own offset.

@@ -8,11 +8,11 @@ use crate::call::{Outcome, SocketRefusal, zero};
 use crate::connection::{Prepared, StreamConnection};
 use crate::options::SocketOptions;
 use crate::verbs::{ConnectionId, IdEvent};
-use crate::waiting::Set;
+use crate::waiting::{Set, is_interruption};
 use crate::wire::ConnectionData;
 
 use super::StreamSocket;
-use super::state::StreamPhase;
+use super::state::{StreamPhase, StreamState};
 
 /// How often addresses and routes are asked for again, each time with twice the time.
 const RETRIES: u32 = 6;
@@ -104,8 +104,16 @@ impl StreamSocket {
     pub(crate) fn connect(self: &Arc<Self>, destination: libc::sockaddr_storage) -> Outcome<()> {
         let shown = {
             let mut state = self.lock()?;
+            // A call that a signal has interrupted begins anew.
+            let goes_on = std::mem::take(&mut state.connect_interrupted);
             match state.phase {
-                StreamPhase::Fresh => {}
+                StreamPhase::Fresh => self.begin_to_connect(&mut state, destination)?,
+                StreamPhase::Connecting(_) if goes_on => {}
+                StreamPhase::Open(_) if goes_on => return Ok(()),
+                StreamPhase::Failed(errno) if goes_on => {
+                    state.error = 0;
+                    return Err(SocketRefusal::plain(errno));
+                }
                 StreamPhase::Connecting(_) => return Err(SocketRefusal::plain(libc::EALREADY)),
                 StreamPhase::Open(_) | StreamPhase::Accepting(..) => {
                     return Err(SocketRefusal::plain(libc::EISCONN));
@@ -120,15 +128,12 @@ impl StreamSocket {
                     state.phase = StreamPhase::Fresh;
                     state.id = Some(id);
                     self.core.show_anew(&mut state)?;
+                    self.begin_to_connect(&mut state, destination)?;
                 }
                 StreamPhase::Listening(_) | StreamPhase::Closed => {
                     return Err(SocketRefusal::plain(libc::EINVAL));
                 }
             }
-            state.apply_options()?;
-            let mut connecting = Box::new(Connecting { destination, attempt: 0, prepared: None });
-            connecting.resolve(state.id()?)?;
-            state.phase = StreamPhase::Connecting(connecting);
             state.is_shown()
         };
         if shown || self.core.is_nonblocking() {
@@ -148,14 +153,25 @@ impl StreamSocket {
             _ => Some(Err(SocketRefusal::plain(libc::EBADF))),
         });
         self.options_have_changed();
-        if matches!(&connected, Err(refusal) if matches!(refusal.errno, libc::EAGAIN | libc::EINTR)) {
+        if let Err(refusal) = &connected
+            && (refusal.errno == libc::EAGAIN || is_interruption(refusal))
+        {
             // It goes on without the caller.
             self.watch();
+            self.lock()?.connect_interrupted = refusal.errno == libc::ERESTART;
         }
         connected.map_err(|refusal| match refusal.errno {
             libc::EAGAIN => SocketRefusal::plain(libc::EINPROGRESS),
             _ => refusal,
         })
+    }
+
+    fn begin_to_connect(&self, state: &mut StreamState, destination: libc::sockaddr_storage) -> Outcome<()> {
+        state.apply_options()?;
+        let mut connecting = Box::new(Connecting { destination, attempt: 0, prepared: None });
+        connecting.resolve(state.id()?)?;
+        state.phase = StreamPhase::Connecting(connecting);
+        Ok(())
     }
 }
 

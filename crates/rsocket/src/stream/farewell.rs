@@ -48,16 +48,10 @@ impl StreamSocket {
         let patience = linger.unwrap_or(if self.core.is_nonblocking() { NONBLOCKING } else { BLOCKING });
         if !patience.is_zero() && self.shut_both() {
             let until = Instant::now() + patience;
-            loop {
-                let over = self.core.wait(false, Some(until), |state| state.has_left().then_some(Ok(())));
-                match over {
-                    // A signal doesn't end the farewell.
-                    Err(refusal) if refusal.errno == libc::EINTR => {}
-                    Err(refusal) if refusal.errno == libc::EAGAIN && linger.is_none() => {
-                        return self.leave_in_background();
-                    }
-                    _ => break,
-                }
+            let over = self.core.wait(false, Some(until), |state| state.has_left().then_some(Ok(())));
+            let leaves = |errno| errno == libc::EINTR || errno == libc::EAGAIN && linger.is_none();
+            if over.is_err_and(|refusal| leaves(refusal.errno)) {
+                return self.leave_in_background();
             }
         }
         self.end();

@@ -27,6 +27,8 @@ pub(crate) struct StreamState {
     waiters: Waiters,
     /// The next value of SO_ERROR.
     pub(super) error: c_int,
+    /// A signal has interrupted rconnect, which begins anew.
+    pub(super) connect_interrupted: bool,
     /// The program has closed the socket with bytes unread.
     pub(super) leaves_unread: bool,
     /// The program has closed the socket, which goes on in the background until then at the latest.
@@ -155,6 +157,7 @@ impl StreamState {
             id: Some(id),
             waiters: Waiters::default(),
             error: 0,
+            connect_interrupted: false,
             leaves_unread: false,
             farewell_until: None,
         }

@@ -1,0 +1,296 @@
+//! The signals of a thread while it is in a call.
+//!
+//! A handler may use sockets itself, leave by siglongjmp(3), throw an exception or end its thread. So the signals of a thread are held back
+//! while it is in a call, and handlers run where nothing of the call is left on the stack. A call that waits when a signal comes ends, as a
+//! system call does in the kernel, lets the signal in, and begins anew if the handler has SA_RESTART.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_int, c_long};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{io, mem, ptr};
+
+use libc::siginfo_t;
+
+/// A set of signals as the kernel has it: signal 1 is the lowest bit.
+type SignalSet = u64;
+
+/// The set of these signals.
+const fn set_of(signals: &[c_int]) -> SignalSet {
+    let (mut set, mut at) = (0, 0);
+    while at < signals.len() {
+        set |= 1 << (signals[at] - 1);
+        at += 1;
+    }
+    set
+}
+
+/// The signal by which the C library wakes a thread that is cancelled, and the preload library with it.
+const CANCELS: SignalSet = set_of(&[32]);
+
+/// Signals of faults, which a thread causes itself, and the one by which the C library changes the user of all threads.
+const NEVER_HELD: SignalSet = set_of(&[
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+    33,
+]);
+
+/// Signals that change nothing where they have no handler.
+const WITHOUT_EFFECT: SignalSet = set_of(&[libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]);
+
+thread_local! {
+    /// The signals that the program blocks in this thread, while the thread is in a call.
+    static BLOCKED: Cell<Option<SignalSet>> = const { Cell::new(None) };
+    /// The descriptor that is readable while a signal is pending, the signals, and the process: a child has one of its own.
+    static ARRIVALS: RefCell<Option<(u32, OwnedFd, SignalSet)>> = const { RefCell::new(None) };
+}
+
+/// Makes the calling thread the library's (1) or the program's (0). Returns what it was before.
+type Mark = extern "C" fn(c_int) -> c_int;
+
+/// The [`Mark`] of libferroce_rsocket_preload.so, which distinguishes the library's sockets from the program's.
+static MARK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Has each call mark its thread.
+pub(crate) fn set_mark(mark: *mut ()) {
+    MARK.store(mark, Ordering::Relaxed);
+}
+
+fn mark(value: c_int) -> Option<c_int> {
+    let mark = MARK.load(Ordering::Relaxed);
+    // SAFETY: the option that sets it takes nothing but a function of this type.
+    (!mark.is_null()).then(|| unsafe { mem::transmute::<*mut (), Mark>(mark)(value) })
+}
+
+unsafe extern "C-unwind" {
+    /// A handler that runs in it may end its thread.
+    fn syscall(number: c_long, ...) -> c_long;
+}
+
+/// Blocks `signals`, also others (SIG_BLOCK) or no others (SIG_SETMASK). Returns what was blocked before.
+fn block(how: c_int, signals: SignalSet) -> SignalSet {
+    let mut before: SignalSet = 0;
+    // By the system call: a set of the C library is sixteen times as long. It can't fail.
+    // SAFETY: two sets of this length.
+    unsafe {
+        let (signals, before) = (&raw const signals, &raw mut before);
+        syscall(libc::SYS_rt_sigprocmask, c_long::from(how), signals, before, size_of::<SignalSet>());
+    }
+    before
+}
+
+/// Runs `start`, which starts a thread, with all signals held back: the thread inherits that.
+pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    let before = block(libc::SIG_BLOCK, !set_of(&[32, 33]));
+    let result = start();
+    block(libc::SIG_SETMASK, before);
+    result
+}
+
+/// A thread is in a call. It has no destructor, since the handlers that run in [`ThreadInCall::leave`] may not return.
+#[derive(Clone, Copy)]
+pub(crate) struct ThreadInCall {
+    blocked: SignalSet,
+    /// Of a call that the handler of a fault interrupts.
+    outer: Option<SignalSet>,
+    /// `None` of the call that sets [`MARK`].
+    mark: Option<c_int>,
+}
+
+impl ThreadInCall {
+    /// Holds the signals of the calling thread back.
+    pub(crate) fn enter() -> Self {
+        let blocked = block(libc::SIG_BLOCK, !NEVER_HELD);
+        Self { blocked, outer: BLOCKED.replace(Some(blocked)), mark: mark(1) }
+    }
+
+    /// Lets the signals in: their handlers run. A thread that is cancelled during a call ends at its next cancellation point.
+    pub(crate) fn leave(self) {
+        BLOCKED.set(self.outer);
+        self.mark.and_then(mark);
+        block(libc::SIG_SETMASK, self.blocked);
+    }
+}
+
+/// The signals that end a wait of the calling thread.
+fn awaited() -> SignalSet {
+    !(BLOCKED.get().unwrap_or(!0) | NEVER_HELD | CANCELS)
+}
+
+/// Polls descriptors until one is ready, or for this time; how many are ready. EINTR: the thread is cancelled.
+pub(crate) fn poll(fds: &mut [libc::pollfd], mut timeout: Option<libc::timespec>) -> io::Result<usize> {
+    let held = (BLOCKED.get().unwrap_or(0) | !NEVER_HELD) & !CANCELS;
+    let timeout = timeout.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+    // SAFETY: an array of this length, NULL or a valid time, and a set of this length.
+    let ready = unsafe {
+        let (first, held) = (fds.as_mut_ptr(), &raw const held);
+        libc::syscall(libc::SYS_ppoll, first, fds.len(), timeout, held, size_of::<SignalSet>())
+    };
+    usize::try_from(ready).map_err(|_| io::Error::last_os_error())
+}
+
+/// The calling thread's descriptor that is readable while a signal is pending that ends its wait.
+pub(crate) fn arrivals() -> io::Result<RawFd> {
+    let awaited = awaited();
+    let fd = ARRIVALS.try_with(|arrivals| {
+        let mut arrivals = arrivals.borrow_mut();
+        let process = std::process::id();
+        let own = arrivals.take().filter(|(owner, ..)| *owner == process);
+        let fd = own.as_ref().map_or(-1, |(_, fd, _)| fd.as_raw_fd());
+        if own.as_ref().is_some_and(|(.., current)| *current == awaited) {
+            *arrivals = own;
+            return Ok(fd);
+        }
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        let set = &raw const awaited;
+        // SAFETY: a descriptor of this thread or none, and a set of this length.
+        let new = unsafe {
+            libc::syscall(
+                libc::SYS_signalfd4,
+                c_long::from(fd),
+                set,
+                size_of::<SignalSet>(),
+                c_long::from(flags),
+            )
+        };
+        if new < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let new = new as RawFd;
+        // SAFETY: a new descriptor.
+        let owned = own.map_or_else(|| unsafe { OwnedFd::from_raw_fd(new) }, |(_, fd, _)| fd);
+        *arrivals = Some((process, owned, awaited));
+        Ok(new)
+    });
+    fd.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// If a signal is pending that has a handler and ends the calling thread's wait: ERESTART if the handler has SA_RESTART, else EINTR.
+/// The signal is the calling thread's from then on. Others are dealt with.
+pub(crate) fn interruption() -> Option<io::Error> {
+    loop {
+        let (signal, info) = take(awaited())?;
+        // SAFETY: zeros are valid, and a place for the answer.
+        let action = unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            libc::sigaction(signal, ptr::null(), &raw mut action);
+            action
+        };
+        match action.sa_sigaction {
+            libc::SIG_IGN => {}
+            libc::SIG_DFL if WITHOUT_EFFECT & set_of(&[signal]) != 0 => {}
+            libc::SIG_DFL => {
+                // It ends or stops the process.
+                give_back(signal, &info);
+                let held = block(libc::SIG_SETMASK, BLOCKED.get().unwrap_or(!0));
+                block(libc::SIG_SETMASK, held);
+            }
+            _ => {
+                give_back(signal, &info);
+                let restarts = action.sa_flags & libc::SA_RESTART != 0;
+                let errno = if restarts { libc::ERESTART } else { libc::EINTR };
+                return Some(io::Error::from_raw_os_error(errno));
+            }
+        }
+    }
+}
+
+/// Takes a pending signal of a set. By the system call, since the C library changes what a signal comes with.
+fn take(set: SignalSet) -> Option<(c_int, siginfo_t)> {
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: zeros are valid; a set of this length, room for the answer, and a time.
+    let (signal, info) = unsafe {
+        let mut info: siginfo_t = mem::zeroed();
+        let (set, at_once, place) = (&raw const set, &raw const at_once, &raw mut info);
+        (libc::syscall(libc::SYS_rt_sigtimedwait, set, place, at_once, size_of::<SignalSet>()), info)
+    };
+    (signal > 0).then_some((signal as c_int, info))
+}
+
+/// Makes a signal that was taken pending again, for the calling thread.
+fn give_back(signal: c_int, info: &siginfo_t) {
+    // SAFETY: this thread, a signal, and what it came with.
+    unsafe {
+        let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
+        let number = c_long::from(signal);
+        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info) != 0 {
+            libc::pthread_kill(libc::pthread_self(), signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::waiting::{Waker, readable, sleep};
+
+    static COME: AtomicU32 = AtomicU32::new(0);
+
+    fn come() -> u32 {
+        COME.load(Ordering::Relaxed)
+    }
+
+    extern "C" fn count(_: c_int) {
+        COME.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn handle(signal: c_int, handler: usize, flags: c_int) {
+        // SAFETY: an action that is filled, whose handler adds to an atomic number only.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = handler;
+            action.sa_flags = flags;
+            libc::sigaction(signal, &raw const action, ptr::null_mut());
+        }
+    }
+
+    fn raise(signal: c_int) {
+        // SAFETY: this thread.
+        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+    }
+
+    #[test]
+    fn a_signal_ends_a_sleep_and_is_handled_after_the_call() {
+        let handler = count as *const () as usize;
+        let waker = Waker::new().unwrap();
+        let slept = |seconds| {
+            let until = Instant::now() + Duration::from_secs(seconds);
+            sleep(vec![readable(waker.fd())], Some(until)).map_err(|refusal| refusal.errno)
+        };
+        for (flags, errno) in [(0, libc::EINTR), (libc::SA_RESTART, libc::ERESTART)] {
+            handle(libc::SIGUSR2, handler, flags);
+            let (before, thread) = (come(), ThreadInCall::enter());
+            raise(libc::SIGUSR2);
+            assert_eq!(slept(60), Err(errno));
+            assert_eq!(come(), before, "it's held back");
+            waker.wake();
+            assert_eq!(slept(60), Err(errno), "also where a descriptor is ready");
+            waker.clear();
+            thread.leave();
+            assert_eq!(come(), before + 1, "it comes when the call ends, once");
+        }
+        for ignored in [libc::SIG_DFL, libc::SIG_IGN] {
+            handle(libc::SIGWINCH, ignored, 0);
+            let thread = ThreadInCall::enter();
+            raise(libc::SIGWINCH);
+            assert_eq!(slept(0), Ok(false), "a signal without a handler ends no sleep");
+            thread.leave();
+        }
+        let blocked = block(libc::SIG_BLOCK, set_of(&[libc::SIGUSR2]));
+        let thread = ThreadInCall::enter();
+        raise(libc::SIGUSR2);
+        assert_eq!(slept(0), Ok(false), "the program has blocked it");
+        thread.leave();
+        let before = come();
+        block(libc::SIG_SETMASK, blocked);
+        assert_eq!(come(), before + 1, "it comes when the program lets it in");
+    }
+}
