@@ -21,9 +21,11 @@ const PSN: u32 = (1 << 24) - 1;
 pub(super) type Operands = [u64; 2];
 
 /// How a packet of some opcode lies in a cell.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct CellForm {
     opcode: Opcode,
+    /// The opcode as a byte.
+    value: u8,
     /// Bytes before the payload: [`SHORT`], or [`LONG`] where the packet names memory of the receiver. 0: it has no compact headers.
     offset: usize,
     /// How many bytes of [`Operands`] come before the payload.
@@ -60,7 +62,8 @@ impl CellForm {
         };
         let is_plain_send = matches!(service, Service::Rc)
             && matches!(operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
-        Self { opcode, offset: if is_compact { offset } else { 0 }, operands, is_plain_send }
+        let offset = if is_compact { offset } else { 0 };
+        Self { opcode, value: opcode.to_u8(), offset, operands, is_plain_send }
     }
 
     #[inline]
@@ -129,7 +132,7 @@ const fn word_of_aeth(aeth: Aeth) -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompactHeaders {
     /// What the packet is.
-    pub opcode: Opcode,
+    form: &'static CellForm,
     /// Partition key.
     pub pkey: u16,
     /// Destination QPN.
@@ -169,7 +172,8 @@ impl CompactHeaders {
         let fits = opcode.carries_reth() == reth.is_some()
             && opcode.is_atomic() == atomic.is_some()
             && opcode.carries_atomic_ack() == atomic_ack.is_some();
-        if !plain || CellForm::of_packet(opcode).offset == 0 || !fits {
+        let form = CellForm::of_packet(opcode);
+        if !plain || form.offset == 0 || !fits {
             return None;
         }
         let word = match (aeth, immediate, invalidate_rkey) {
@@ -181,7 +185,7 @@ impl CompactHeaders {
         };
         let flag = |is: bool, flag| if is { flag } else { 0 };
         Some(Self {
-            opcode: bth.opcode,
+            form,
             pkey: bth.pkey,
             dest_qp: bth.dest_qp,
             psn: bth.psn & PSN | flag(bth.solicited, SOLICITED) | flag(bth.ack_request, ACK_REQUEST),
@@ -217,7 +221,7 @@ impl CompactHeaders {
         (solicited, word): (bool, u32),
     ) -> Self {
         let psn = psn & PSN | ACK_REQUEST | if solicited { SOLICITED } else { 0 };
-        Self { opcode, pkey, dest_qp, psn, word, reth: NOWHERE }
+        Self { form: CellForm::of_packet(opcode), pkey, dest_qp, psn, word, reth: NOWHERE }
     }
 
     /// The same headers of a SEND, acknowledged by the result of its cell.
@@ -232,14 +236,23 @@ impl CompactHeaders {
     #[must_use]
     #[inline]
     pub fn of_fetch(opcode: Opcode, (pkey, dest_qp): (u16, u32), psn: u32, reth: Reth) -> Self {
-        Self { opcode, pkey, dest_qp, psn: psn & PSN | ACK_REQUEST, word: 0, reth }
+        let form = CellForm::of_packet(opcode);
+        Self { form, pkey, dest_qp, psn: psn & PSN | ACK_REQUEST, word: 0, reth }
     }
 
     /// Those of the answer to one, with what acknowledges it.
     #[must_use]
     #[inline]
     pub fn of_answer(opcode: Opcode, (pkey, dest_qp): (u16, u32), psn: u32, aeth: Aeth) -> Self {
-        Self { opcode, pkey, dest_qp, psn: psn & PSN, word: word_of_aeth(aeth), reth: NOWHERE }
+        let (form, word) = (CellForm::of_packet(opcode), word_of_aeth(aeth));
+        Self { form, pkey, dest_qp, psn: psn & PSN, word, reth: NOWHERE }
+    }
+
+    /// What the packet is.
+    #[must_use]
+    #[inline]
+    pub const fn opcode(&self) -> Opcode {
+        self.form.opcode
     }
 
     /// The memory of the receiver that is named. An atomic has no length.
@@ -288,7 +301,7 @@ impl CompactHeaders {
     #[must_use]
     #[inline]
     pub const fn immediate_of_send(&self) -> Option<Option<[u8; 4]>> {
-        match self.opcode.operation {
+        match self.form.opcode.operation {
             Operation::SendOnly => Some(None),
             Operation::SendOnlyWithImmediate => Some(Some(self.word.to_ne_bytes())),
             _ => None,
@@ -298,13 +311,13 @@ impl CompactHeaders {
     /// How many bytes of [`Operands`] come before the payload.
     #[inline]
     pub(super) fn operands_len(&self) -> usize {
-        CellForm::of_packet(self.opcode).operands
+        self.form.operands
     }
 
     /// The same headers as the transport takes them. The operands are asked for where there are any.
     #[inline]
     pub(super) fn headers(&self, operands: impl FnOnce() -> Operands) -> Headers {
-        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
+        let Self { form: &CellForm { opcode, .. }, pkey, dest_qp, psn, word, reth } = *self;
         let bth = Bth {
             pkey,
             solicited: psn & SOLICITED != 0,
@@ -333,14 +346,14 @@ impl CompactHeaders {
     /// Where a payload begins that the cell has room for.
     #[inline]
     pub(super) fn payload_offset(&self) -> usize {
-        CellForm::of_packet(self.opcode).offset
+        self.form.offset
     }
 
     /// The words of a cell with a payload of `payload` bytes, and how many of them count.
     #[inline]
     pub(super) fn front(&self, kind: u8, payload: usize) -> (Front, usize) {
-        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
-        let about = u32::from(kind) | u32::from(opcode.to_u8()) << 8 | u32::from(pkey) << 16;
+        let Self { form, pkey, dest_qp, psn, word, reth } = *self;
+        let about = u32::from(kind) | u32::from(form.value) << 8 | u32::from(pkey) << 16;
         let front = [
             u64::from(about) << 32,
             word_of(dest_qp, psn),
@@ -355,7 +368,7 @@ impl CompactHeaders {
     #[inline]
     pub(super) fn parse(front: &Front) -> Option<(Self, usize)> {
         let about = (front[0] >> 32) as u32;
-        let &CellForm { opcode, offset, operands, is_plain_send } = CellForm::get((about >> 8) as u8);
+        let form @ &CellForm { offset, operands, is_plain_send, .. } = CellForm::get((about >> 8) as u8);
         let ([dest_qp, psn], [payload, word]) = (halves(front[1]), halves(front[2]));
         let flags = SOLICITED | ACK_REQUEST | if is_plain_send { BY_RESULT } else { 0 };
         if offset == 0 || dest_qp > PSN || psn & !(PSN | flags) != 0 || (payload as usize) < operands {
@@ -368,7 +381,7 @@ impl CompactHeaders {
             NOWHERE
         };
         let pkey = (about >> 16) as u16;
-        Some((Self { opcode, pkey, dest_qp, psn, word, reth }, payload as usize))
+        Some((Self { form, pkey, dest_qp, psn, word, reth }, payload as usize))
     }
 }
 

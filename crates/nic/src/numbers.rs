@@ -139,11 +139,12 @@ impl<Q: HasQpn> QpTable<Q> {
     }
 
     /// The QP with this number, if it is of this process.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, qpn: u32) -> Option<Arc<Q>> {
         self.lately(qpn).keep(|qp| qp.qpn() == qpn).or_else(|| self.find(qpn))
     }
 
+    #[inline(never)]
     fn find(&self, qpn: u32) -> Option<Arc<Q>> {
         let slots = self.slots.read();
         match &slots.iter().find(|s| s.number == slot_of(qpn))?.qps[qpn as usize % QPNS_PER_SLOT] {

@@ -53,7 +53,7 @@ pub struct ArrivalMark {
 /// Takes packets out of a ring: those in a row for one QP come together.
 pub trait Receive {
     /// Packets for one QP. Returns false if no more are wanted for now.
-    fn run(&mut self, run: RecordRun<'_>) -> bool;
+    fn run(&mut self, run: &mut RecordRun<'_>) -> bool;
 
     /// The peer has executed everything up to a packet that a QP of this process has sent to it.
     fn executed(&mut self, last: SentPacket);
@@ -98,7 +98,7 @@ impl<'a> RecordRun<'a> {
 
     /// The next packet was `executed` as a plain SEND that the result of its cell acknowledges, or else was left to the general rules. To be
     /// called for each in turn, before its completion is visible: those for which it isn't weren't executed.
-    #[inline]
+    #[inline(always)]
     pub fn settle(&mut self, executed: bool) {
         let Some(record) = self.next() else { return };
         let is_by_result = matches!(record, RingRecord::Compact(packet) if packet.headers.is_by_result());
@@ -176,7 +176,7 @@ impl Link {
     /// Returns whether there was any, and `None` if another thread is receiving:
     /// [`Links::next_with_work`](crate::Links::next_with_work) shows whether it is worth the lock.
     #[inline]
-    pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> Option<bool> {
+    pub fn receive(&self, limit: usize, to: &mut impl Receive) -> Option<bool> {
         if !self.answered.load(Ordering::Acquire) {
             return None;
         }
@@ -199,7 +199,7 @@ impl Link {
 
     /// Takes what had `arrived`, unless other threads have taken it. False: another thread has some of it in its hands.
     #[must_use]
-    pub fn receive_arrived(&self, arrived: ArrivalMark, to: &mut dyn Receive) -> bool {
+    pub fn receive_arrived(&self, arrived: ArrivalMark, to: &mut impl Receive) -> bool {
         if !self.answered.load(Ordering::Acquire) || self.is_dead() {
             return true;
         }
@@ -214,12 +214,12 @@ impl Link {
     }
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
-    pub fn receive_last(&self, to: &mut dyn Receive) {
+    pub fn receive_last(&self, to: &mut impl Receive) {
         let limit = TurnLimit { cells: CELLS, position: u64::MAX, bulk: u64::MAX };
         self.receive_with(&mut self.rx.lock(), limit, to);
     }
 
-    fn receive_with(&self, rx: &mut RingReceiver, limit: TurnLimit, to: &mut dyn Receive) -> bool {
+    fn receive_with(&self, rx: &mut RingReceiver, limit: TurnLimit, to: &mut impl Receive) -> bool {
         rx.limit = limit;
         (rx.taken, rx.bulk_begin) = (0, rx.consumer.bulk_head());
         let mut any = false;
@@ -229,7 +229,12 @@ impl Link {
         any
     }
 
-    fn receive_all(&self, rx: &mut RingReceiver, to: &mut dyn Receive, any: &mut bool) -> Result<(), Broken> {
+    fn receive_all(
+        &self,
+        rx: &mut RingReceiver,
+        to: &mut impl Receive,
+        any: &mut bool,
+    ) -> Result<(), Broken> {
         loop {
             if rx.consumer.head() == rx.known {
                 let unknown = rx.known..rx.known + LOOK;
@@ -247,7 +252,8 @@ impl Link {
                 return Err(Broken);
             }
             *any = true;
-            let goes_on = to.run(run);
+            let goes_on = to.run(&mut run);
+            drop(run);
             if rx.is_broken {
                 return Err(Broken);
             }

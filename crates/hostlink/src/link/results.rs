@@ -101,7 +101,7 @@ impl Link {
     /// # Errors
     /// The peer has written a result that can't be.
     #[inline]
-    pub(super) fn receive_results(&self, to: &mut dyn Receive) -> Result<bool, Broken> {
+    pub(super) fn receive_results(&self, to: &mut impl Receive) -> Result<bool, Broken> {
         let (mut any, mut until) = (false, NO_CELL);
         while self.has_results() && self.awaited.load(Ordering::Relaxed) < until {
             let last = self.take_results(&mut until);

@@ -34,7 +34,9 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> SendOutcome<E> {
-        let Some(draft) = Draft::packet(headers, meta, payload) else { return SendOutcome::Lost };
+        let Some(draft) = Draft::packet(headers, meta, payload).filter(|_| !self.is_dead()) else {
+            return SendOutcome::Lost;
+        };
         self.publish(draft.total(), |_, space| {
             let bulk @ (at, _) = self.bulk(space);
             fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload))?;
@@ -72,8 +74,8 @@ impl Link {
         self.publish_compact(headers, payload, fill, |_| *headers)
     }
 
-    /// Sends a SEND of a connection, from the QP with the number `qpn`; `fill` copies the payload into the ring. With `by_result` the result
-    /// of its cell acknowledges it if that is possible, and [`Receive::executed`](super::Receive::executed) is called for it.
+    /// Sends a SEND of a connection, as above, from the QP with the number `qpn`; `fill` copies the payload into the ring. With `by_result`
+    /// the result of its cell acknowledges it if that is possible, and [`Receive::executed`](super::Receive::executed) is called for it.
     #[inline(always)]
     pub fn send_plain<E>(
         &self,
@@ -128,9 +130,6 @@ impl Link {
         bulk: usize,
         write: impl FnOnce(&mut RingSender, &CellSpace) -> Result<u64, E>,
     ) -> SendOutcome<E> {
-        if self.is_dead() {
-            return SendOutcome::Lost;
-        }
         let mut tx = self.tx.lock();
         let space = match tx.producer.reserve(self.tx_lines(), bulk) {
             Ok(Some(space)) => space,
@@ -228,6 +227,7 @@ impl Link {
 mod tests {
     use super::super::receive::tests::{RingEvents, link, send, try_send};
     use super::*;
+    use ferroce_wire::Opcode;
 
     fn fill(link: &Link) {
         while try_send(link, 3, 1, false).is_some() {}
@@ -267,8 +267,10 @@ mod tests {
         fill(&link);
         link.broken();
         assert!(!link.wake_when_room(3));
-        let sent = link.publish(64, |_, _| Ok::<u64, ()>(0));
-        assert_eq!(sent, SendOutcome::Lost);
+        let headers = record::tests::headers(Opcode::from_u8(4).unwrap());
+        let meta = record::tests::meta("10.0.0.1", "10.0.0.2");
+        assert_eq!(link.send::<()>(&headers, &meta, 0, |_| Ok(())), SendOutcome::Lost);
+        assert!(!link.peer_takes_compact());
     }
 
     /// What `call` does with a link while another thread is held up in filling a cell.

@@ -106,7 +106,7 @@ struct Dispatch<'a, 'b> {
 
 impl Receive for Dispatch<'_, '_> {
     #[inline]
-    fn run(&mut self, run: RecordRun<'_>) -> bool {
+    fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
         self.adapter.dispatch_run(run, self.poller.as_deref_mut());
         self.poller.as_ref().is_none_or(|poller| poller.has_room())
     }
@@ -202,7 +202,7 @@ impl Adapter {
     }
 
     /// Whether there was anything; `None` if another thread reads the ring.
-    #[inline]
+    #[inline(always)]
     fn read_ring(&'static self, link: &Link, poller: Option<&mut Poller<'_>>) -> Option<bool> {
         let done = link.receive(TURN, &mut Dispatch { adapter: self, poller });
         if link.has_room_for_blocked() {
@@ -266,7 +266,7 @@ impl Adapter {
 
     /// Packets for one QP.
     #[inline]
-    fn dispatch_run(&'static self, mut run: RecordRun<'_>, mut poller: Option<&mut Poller<'_>>) {
+    fn dispatch_run(&'static self, run: &mut RecordRun<'_>, mut poller: Option<&mut Poller<'_>>) {
         let Some(qp) = self.receiver(run.dest_qp(), run.link()) else {
             while let Some(record) = run.next() {
                 self.show_received(run.link(), record);
@@ -276,21 +276,21 @@ impl Adapter {
         };
         let (mut budget, mut goes_on) = (Budget::new(), false);
         while run.next().is_some() {
-            if qp.take_plain(&mut run, poller.as_deref_mut()) {
+            if qp.take_plain(run, poller.as_deref_mut()) {
                 continue;
             }
-            if let Some(rest) = qp.take_fetch(&mut run, &mut budget, poller.as_deref_mut()) {
+            if let Some(rest) = qp.take_fetch(run, &mut budget, poller.as_deref_mut()) {
                 goes_on |= rest == Rest::GoesOn;
                 continue;
             }
             // What has waited for the answers leaves behind these packets.
             goes_on = false;
-            if !self.dispatch_general(&qp, &mut run) {
+            if !self.dispatch_general(&qp, run) {
                 return;
             }
         }
         if goes_on {
-            self.dispatch_general(&qp, &mut run);
+            self.dispatch_general(&qp, run);
         }
     }
 

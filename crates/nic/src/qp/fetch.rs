@@ -97,7 +97,7 @@ impl Qp {
 
     /// Takes the next packet of a run if it is a fetch or the answer to one, and that is possible the short way. `None`: it isn't, and
     /// [`super::QpEnv::handle_compact`] has to take the packet.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn take_fetch(
         self: &Arc<Self>,
         run: &mut RecordRun<'_>,
@@ -105,7 +105,7 @@ impl Qp {
         poller: Option<&mut Poller<'_>>,
     ) -> Option<Rest> {
         let packet = run.next_compact()?;
-        let Opcode { service, operation } = packet.headers.opcode;
+        let Opcode { service, operation } = packet.headers.opcode();
         let answers = matches!(operation, Operation::ReadResponseOnly | Operation::AtomicAcknowledge);
         let asks = matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd);
         let usable = self.service == Service::Rc
@@ -188,7 +188,7 @@ impl Qp {
         let (proto, headers) = (&mut inner.proto, &packet.headers);
         let payload = link.payload(packet);
         let len = payload.len();
-        let operation = headers.opcode.operation;
+        let operation = headers.opcode().operation;
         let answer =
             FetchAnswer { psn: headers.psn(), pkey: headers.pkey, operation, aeth: headers.aeth(), len };
         let sge = proto.place_of(&answer)?;
@@ -205,8 +205,8 @@ impl Qp {
         let mut overrun = false;
         proto.fetch_ended(clock::now, |request, completion| {
             self.observe_end(request, WcStatus::Success);
-            if let Some(completion) = completion {
-                overrun = !self.give(&self.send_cq, completion, poller);
+            if let Some(mut completion) = completion {
+                overrun = !self.give(&self.send_cq, &mut completion, poller);
             }
         });
         Some(if overrun {
@@ -223,7 +223,7 @@ impl Qp {
 #[inline]
 fn fetch_of(link: &Link, packet: &CompactRecord) -> Option<FetchOp> {
     let Reth { va, rkey, dma_len: len } = packet.headers.reth();
-    let op = match packet.headers.opcode.operation {
+    let op = match packet.headers.opcode().operation {
         Operation::ReadRequest => return Some(FetchOp::Read { va, rkey, len }),
         Operation::CompareSwap => {
             let [swap, compare] = link.operands(packet);

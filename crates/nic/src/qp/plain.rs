@@ -157,9 +157,9 @@ impl Qp {
                 proto.plain_taken(&send, len);
                 // Acknowledged first, then the receive completes.
                 run.settle(true);
-                let completion = proto.plain_completion(&send, len, wr_id);
+                let mut completion = proto.plain_completion(&send, len, wr_id);
                 self.observe_receive(&completion);
-                overrun |= !self.give(&self.recv_cq, completion, poller.as_deref_mut());
+                overrun |= !self.give(&self.recv_cq, &mut completion, poller.as_deref_mut());
                 taken += 1;
                 bytes += len;
             }
@@ -221,8 +221,8 @@ impl Qp {
         let mut overrun = false;
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
             self.observe_end(request, WcStatus::Success);
-            if let Some(completion) = completion {
-                overrun |= !self.give(&self.send_cq, completion, poller.as_deref_mut());
+            if let Some(mut completion) = completion {
+                overrun |= !self.give(&self.send_cq, &mut completion, poller.as_deref_mut());
             }
         });
         let goes_on = !done || inner.proto.wants_transmit();
@@ -247,9 +247,14 @@ impl Qp {
 
     /// Gives a completion to `poller`, or to its queue. False: the queue has no room. The queue pair is locked.
     #[inline]
-    pub(super) fn give(&self, cq: &Arc<Cq>, completion: Completion, poller: Option<&mut Poller<'_>>) -> bool {
-        let completion = Completion { qp_num: self.qpn, ..completion };
-        poller.is_some_and(|poller| poller.take_of(cq, &completion)) || cq.push(completion)
+    pub(super) fn give(
+        &self,
+        cq: &Arc<Cq>,
+        completion: &mut Completion,
+        poller: Option<&mut Poller<'_>>,
+    ) -> bool {
+        completion.qp_num = self.qpn;
+        poller.is_some_and(|poller| poller.take_of(cq, completion)) || cq.push(*completion)
     }
 
     /// A completion queue had no room.

@@ -104,7 +104,7 @@ mod tests {
     struct Meanwhile<F>(Option<F>);
 
     impl<F: FnOnce() + Send> Receive for Meanwhile<F> {
-        fn run(&mut self, _: RecordRun<'_>) -> bool {
+        fn run(&mut self, _: &mut RecordRun<'_>) -> bool {
             if let Some(f) = self.0.take() {
                 // Another thread, which takes locks of its own.
                 std::thread::scope(|scope| scope.spawn(f).join().unwrap());

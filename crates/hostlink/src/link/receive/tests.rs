@@ -32,7 +32,7 @@ pub(in crate::link) struct RingEvents<'a> {
 }
 
 impl Receive for RingEvents<'_> {
-    fn run(&mut self, mut run: RecordRun<'_>) -> bool {
+    fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
         while let Some(packet) = run.next_compact() {
             let psn = packet.headers.psn();
             self.events.push(RingEvent::Came(psn));
@@ -178,7 +178,7 @@ fn what_a_process_has_left_for_itself_has_been_taken_when_its_end_is_known() {
     /// Asks when the SENDs have been executed, and their QP doesn't know yet.
     struct Asks<'a>(&'a Link, ArrivalMark, u32);
     impl Receive for Asks<'_> {
-        fn run(&mut self, mut run: RecordRun<'_>) -> bool {
+        fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
             while run.next().is_some() {
                 run.settle(true);
             }
@@ -204,7 +204,7 @@ fn a_turn_takes_no_more_bytes_than_a_ring_has_room_for() {
     /// Leaves a record for each that comes.
     struct Leaves<'a>(&'a Link, usize);
     impl Receive for Leaves<'_> {
-        fn run(&mut self, mut run: RecordRun<'_>) -> bool {
+        fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
             while run.next().is_some() {
                 run.settle(false);
                 self.1 += 1;
@@ -286,7 +286,7 @@ fn what_a_panic_has_kept_from_being_dealt_with_is_left_and_given_back() {
     /// Executes a packet and panics.
     struct Panics;
     impl Receive for Panics {
-        fn run(&mut self, mut run: RecordRun<'_>) -> bool {
+        fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
             run.settle(true);
             panic!("on purpose");
         }
@@ -317,7 +317,7 @@ fn no_more_sends_wait_for_results_than_there_are_words() {
         /// Whether the packet waits for its result.
         struct Asks(Option<bool>);
         impl Receive for Asks {
-            fn run(&mut self, run: RecordRun<'_>) -> bool {
+            fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
                 self.0 = run.next_compact().map(|packet| packet.headers.is_by_result());
                 true
             }
@@ -414,7 +414,7 @@ struct Asks<'a> {
 }
 
 impl Receive for Asks<'_> {
-    fn run(&mut self, _: RecordRun<'_>) -> bool {
+    fn run(&mut self, _: &mut RecordRun<'_>) -> bool {
         true
     }
 
@@ -553,7 +553,7 @@ impl ModelReader {
 }
 
 impl Receive for ModelReader {
-    fn run(&mut self, mut run: RecordRun<'_>) -> bool {
+    fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
         let dest = run.dest_qp();
         while let Some(packet) = run.next_compact() {
             assert_eq!(packet.headers.dest_qp, dest);
