@@ -297,6 +297,12 @@ impl CompactHeaders {
         self.psn & BY_RESULT != 0
     }
 
+    /// The sender may sleep until it learns what has become of the packet: by the result, or by an answer, as of a READ or an atomic.
+    #[inline]
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.is_by_result() || self.payload_offset() == LONG
+    }
+
     /// Of a SEND of one packet: its immediate data, if it has any. `None` for other packets.
     #[must_use]
     #[inline]

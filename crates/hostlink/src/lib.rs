@@ -1,6 +1,6 @@
 //! The `shm` fabric: packets, and memory accesses without packets, between processes of one host.
 //!
-//! In here: the memory that two processes share and its contents (rings of records, a directory of accessible objects),
+//! In here: the memory that two processes share and its contents (rings of cells, a directory of accessible objects),
 //! how they introduce themselves, and copies between them.
 //! Out of here: which QP uses which fabric, and which thread reads the rings when (`engine`); names and sockets (`host`).
 //!
@@ -10,7 +10,7 @@
 //! and a cell is given back when it has been executed. RC loses nothing; UC and UD do when a ring has been full for 100 ms.
 //!
 //! An RDMA WRITE or READ needs no packet while its QP has no other outstanding request: the initiator looks up region and QP in the
-//! target's *directory* and copies, in memory that both have mapped or by the kernel. A target that watches its ring gets a record
+//! target's *directory* and copies, in memory that both have mapped or by the kernel. A target that watches its ring gets a packet
 //! all the same. An *access word* names the region and the QP that an initiator uses; a process that withdraws either waits for the
 //! words that name it.
 //!
@@ -19,7 +19,7 @@
 //! A sleeping thread is woken by a byte over the link's connection.
 //!
 //! No peer is trusted: bytes that a peer writes into shared memory can break its own link, and nothing else. When a process
-//! dies, however it dies, its connection is closed: the records that it has left are executed, then its link ends.
+//! dies, however it dies, its connection is closed: the packets that it has left are executed, then its link ends.
 #![forbid(unsafe_code)]
 
 mod cells;

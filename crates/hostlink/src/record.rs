@@ -1,4 +1,4 @@
-//! What a cell is: a packet on the `shm` fabric.
+//! What a cell is: a packet on the `shm` fabric. A record is what a reader finds in a cell.
 //!
 //! A packet of a connection has [`CompactHeaders`] in its cell. Any other packet is in the cell's bulk: a fixed part, the transport headers
 //! as they are on the wire, and the payload. Whatever a peer writes: reading a cell gives a record or an error, and touches no byte

@@ -96,8 +96,9 @@ classes! {
     Registry: "nic/src/adapter/registry.rs", "all objects of the process";
     Port: "nic/src/device/mod.rs", "a context's GID table and port";
     GuestsTimer: "host/src/process.rs", "the timer of guest processes";
-    LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
     LinkTx: "hostlink/src/link/mod.rs", "the writer of a link's ring";
+    LinkUnacked: "hostlink/src/link/mod.rs", "messages whose results are awaited";
+    LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
     WindowGate: "mem/src/mw.rs", "what a window is bound to";
     Keys: "mem/src/keys.rs", "regions and windows by key";
     RegionGate: "mem/src/mr/mod.rs", "what a region is registered as";

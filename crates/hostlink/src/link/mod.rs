@@ -18,7 +18,7 @@ pub use views::PeerAccess;
 
 use choice::Costs;
 use receive::RingReceiver;
-use results::{NO_CELL, RingSender};
+use results::{NO_CELL, UnackedSend};
 use speeds::Speeds;
 use views::Views;
 
@@ -30,6 +30,7 @@ use ferroce_access::{PeerView, SharedMemory, SharedPlace, SharedWords, layout};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -190,10 +191,12 @@ pub struct Link {
     own_memory: Option<PeerView>,
     to_peer: Ring,
     from_peer: Ring,
-    tx: Mutex<class::LinkTx, RingSender>,
+    tx: Mutex<class::LinkTx, Producer>,
     /// The end of the cells to the peer. Written with `tx` locked, and read without: a page can hold a thread up with `tx` for any time.
     sent: AtomicU64,
-    /// The position of the oldest cell to the peer whose result is awaited, or [`NO_CELL`]. Written with `tx` locked.
+    /// The SENDs to the peer whose results are awaited, oldest first. Added with `tx` locked, and never locked while a cell is being filled.
+    unacked: Mutex<class::LinkUnacked, VecDeque<UnackedSend>>,
+    /// The position of the first of `unacked`, or [`NO_CELL`]. Written with `unacked` locked.
     awaited: AtomicU64,
     /// The position of the oldest cell to the peer whose result is known here while its QP is being notified, or [`NO_CELL`]. Written with
     /// `rx` locked.
@@ -258,7 +261,8 @@ impl Link {
             from_peer: Ring::new(&memory, from_peer),
             memory,
             own_memory: (end == LinkEnd::Both).then(PeerView::of_this_process),
-            tx: Mutex::new(RingSender::new(Producer::new(CELLS, BULK))),
+            tx: Mutex::new(Producer::new(CELLS, BULK)),
+            unacked: Mutex::default(),
             sent: AtomicU64::new(0),
             awaited: AtomicU64::new(NO_CELL),
             notifying: AtomicU64::new(NO_CELL),

@@ -22,7 +22,7 @@ pub(super) struct RingReceiver {
     taken: usize,
     /// Where the bulk of this turn begins.
     bulk_begin: u64,
-    /// The peer may sleep until it learns of a result.
+    /// The peer may sleep until it learns of a result, or gets an answer.
     rings: bool,
     /// The peer has written what can't be.
     is_broken: bool,
@@ -101,13 +101,16 @@ impl<'a> RecordRun<'a> {
     #[inline(always)]
     pub fn settle(&mut self, executed: bool) {
         let Some(record) = self.next() else { return };
-        let is_by_result = matches!(record, RingRecord::Compact(packet) if packet.headers.is_by_result());
+        let (is_by_result, is_waited_for) = match record {
+            RingRecord::Compact(packet) => (packet.headers.is_by_result(), packet.headers.is_waited_for()),
+            RingRecord::Whole(_) => (false, false),
+        };
         let rx = &mut *self.rx;
+        rx.rings |= is_waited_for;
         if is_by_result {
             let position = rx.consumer.head();
             let result = if executed { CellResult::Done } else { CellResult::Left };
             protocol::set_result(self.link.from_peer.place.result(position), position, result);
-            rx.rings = true;
         }
         rx.consumer.advance(rx.next.bulk_end);
         rx.taken += 1;
@@ -139,7 +142,8 @@ impl Drop for RecordRun<'_> {
         while self.next().is_some() {
             self.settle(false);
         }
-        // SYNC: pairs with `Link::has_cells` in another thread.
+        // SYNC: pairs with `Link::has_cells` and `Link::is_read` in another thread, and with `protocol::published_end`, which needs it before
+        // the producer learns of the room.
         self.link.taken.store(self.rx.consumer.head(), Ordering::Release);
         if self.rx.consumer.release(self.link.rx_lines()) | std::mem::take(&mut self.rx.rings) {
             self.link.ring_bell();

@@ -6,23 +6,16 @@
 
 use super::{Link, Receive};
 use crate::cells::CELLS;
-use crate::protocol::{self, Broken, CellResult, Producer};
+use crate::protocol::{self, Broken, CellResult};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 /// In place of a cell's position: there is no such cell.
 pub(super) const NO_CELL: u64 = u64::MAX;
 
-/// Writes the ring to the peer, and knows which SENDs wait for a result.
-#[derive(Debug)]
-pub(super) struct RingSender {
-    pub(super) producer: Producer,
-    awaited: VecDeque<UnackedSend>,
-}
-
 /// A SEND that waits for its result.
 #[derive(Clone, Copy, Debug)]
-struct UnackedSend {
+pub(super) struct UnackedSend {
     /// The position of its cell.
     position: u64,
     packet: SentPacket,
@@ -47,39 +40,37 @@ impl SentPacket {
     }
 }
 
-impl RingSender {
-    pub(super) fn new(producer: Producer) -> Self {
-        Self { producer, awaited: VecDeque::new() }
-    }
+/// The position of the first of `unacked`.
+#[inline]
+fn first_of(unacked: &VecDeque<UnackedSend>) -> u64 {
+    unacked.front().map_or(NO_CELL, |first| first.position)
+}
 
-    /// No SEND waits for its result.
-    #[cfg(test)]
-    pub(super) fn is_idle(&self) -> bool {
-        self.awaited.is_empty()
-    }
+/// A QP is being notified of a result. The end of this shows that it has been, also if that has panicked.
+struct Notifying<'a>(&'a Link);
 
-    /// The next cell may wait for its result: the word for it isn't that of another cell that waits.
-    #[inline]
-    pub(super) fn may_await(&self) -> bool {
-        self.awaited.front().is_none_or(|first| self.producer.tail() - first.position < CELLS as u64)
-    }
-
-    /// The position of the oldest cell that waits for its result.
-    #[inline]
-    fn first(&self) -> u64 {
-        self.awaited.front().map_or(NO_CELL, |first| first.position)
+impl Drop for Notifying<'_> {
+    fn drop(&mut self) {
+        // SYNC: pairs with `Link::has_results_before`: a thread that finds this finds that the QP has been notified.
+        self.0.notifying.store(NO_CELL, Ordering::Release);
     }
 }
 
 impl Link {
-    /// The next cell waits for its result. The sender is that of `tx`, which is locked.
+    /// The cell at `position`, the next, waits for its result from now on. The caller has `tx` locked. False, and it doesn't: the word for
+    /// its result is that of another cell which waits.
     #[inline]
-    pub(super) fn await_result(&self, sender: &mut RingSender, packet: SentPacket) {
-        let position = sender.producer.tail();
-        if sender.awaited.is_empty() {
-            self.awaited.store(position, Ordering::Relaxed);
+    pub(super) fn await_result(&self, position: u64, packet: SentPacket) -> bool {
+        let mut unacked = self.unacked.lock();
+        match unacked.front() {
+            // SYNC: pairs with `Link::has_results_before`: a thread that finds this position finds the value that `notifying` had got
+            // before, too.
+            None => self.awaited.store(position, Ordering::Release),
+            Some(first) if position - first.position >= CELLS as u64 => return false,
+            Some(_) => {}
         }
-        sender.awaited.push_back(UnackedSend { position, packet });
+        unacked.push_back(UnackedSend { position, packet });
+        true
     }
 
     /// The peer has written results that aren't known here.
@@ -99,49 +90,52 @@ impl Link {
     /// any.
     ///
     /// # Errors
-    /// The peer has written a result that can't be.
+    /// The peer has written a result that can't be, or has taken one back.
     #[inline]
     pub(super) fn receive_results(&self, to: &mut impl Receive) -> Result<bool, Broken> {
         let (mut any, mut until) = (false, NO_CELL);
         while self.has_results() && self.awaited.load(Ordering::Relaxed) < until {
-            let last = self.take_results(&mut until);
-            if let Ok(Some(last)) = last {
+            let notifying = Notifying(self);
+            let (last, taken) = self.take_results(&mut until);
+            // The QP learns of what was executed before the link breaks.
+            if let Some(last) = last {
                 to.executed(last);
                 any = true;
             }
-            self.notifying.store(NO_CELL, Ordering::Release);
-            last?;
+            drop(notifying);
+            taken?;
         }
         Ok(any)
     }
 
-    /// Takes out the SENDs that have a result, up to the first of another QP than the last that was executed. Returns that one. `until`:
-    /// NO_CELL, or the position of a cell of which the result isn't asked for; the first call sets it.
+    /// Takes out the SENDs that have a result, of which the first has one, up to the first of another QP than the last that was executed.
+    /// Returns that one. Results from the position `until` on are left; the first call sets it to the end of what was sent.
     #[inline]
-    fn take_results(&self, until: &mut u64) -> Result<Option<SentPacket>, Broken> {
-        let mut sender = self.tx.lock();
-        *until = (*until).min(sender.producer.tail());
-        self.notifying.store(sender.first(), Ordering::Relaxed);
-        let mut last: Option<SentPacket> = None;
-        while let Some(&UnackedSend { position, packet }) = sender.awaited.front()
+    pub(super) fn take_results(&self, until: &mut u64) -> (Option<SentPacket>, Result<(), Broken>) {
+        // Not `tx`: a page can hold up the thread that has it.
+        let mut unacked = self.unacked.lock();
+        *until = (*until).min(unacked.back().map_or(0, |last| last.position + 1));
+        let begin = first_of(&unacked);
+        self.notifying.store(begin, Ordering::Relaxed);
+        let (mut last, mut taken) = (None::<SentPacket>, Ok(()));
+        while let Some(&UnackedSend { position, packet }) = unacked.front()
             && position < *until
         {
-            let result = match protocol::result(self.to_peer.place.result(position), position) {
-                Ok(Some(result)) => result,
-                Err(Broken) if last.is_none() => return Err(Broken),
-                // The QP learns of what was executed before the link breaks.
-                Ok(None) | Err(Broken) => break,
-            };
-            if result == CellResult::Done {
-                if last.is_some_and(|last| !last.is_of(&packet)) {
+            match protocol::result(self.to_peer.place.result(position), position) {
+                Ok(Some(CellResult::Done)) if last.is_some_and(|last| !last.is_of(&packet)) => break,
+                Ok(Some(CellResult::Done)) => last = Some(packet),
+                Ok(Some(CellResult::Left)) => {}
+                Ok(None) if position != begin => break,
+                Ok(None) | Err(Broken) => {
+                    taken = Err(Broken);
                     break;
                 }
-                last = Some(packet);
             }
-            sender.awaited.pop_front();
+            unacked.pop_front();
         }
-        // A reader that finds the new position finds that of `notifying`, or that its QP has been notified.
-        self.awaited.store(sender.first(), Ordering::Release);
-        Ok(last)
+        // SYNC: pairs with `Link::has_results_before`: a thread that finds the new position finds that of `notifying`, or that its QP has
+        // been notified.
+        self.awaited.store(first_of(&unacked), Ordering::Release);
+        (last, taken)
     }
 }

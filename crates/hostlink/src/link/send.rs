@@ -1,6 +1,6 @@
 //! The ring to the peer: writes its cells, and keeps the QPs that wait for room.
 
-use super::results::{RingSender, SentPacket};
+use super::results::SentPacket;
 use super::{Link, PATIENCE};
 use crate::compact::CompactHeaders;
 use crate::directory::QpnPair;
@@ -37,7 +37,7 @@ impl Link {
         let Some(draft) = Draft::packet(headers, meta, payload).filter(|_| !self.is_dead()) else {
             return SendOutcome::Lost;
         };
-        self.publish(draft.total(), |_, space| {
+        self.publish(draft.total(), |space| {
             let bulk @ (at, _) = self.bulk(space);
             fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload))?;
             Ok(draft.write(self.to_peer.place.cell(space.position), &self.memory, bulk))
@@ -85,26 +85,27 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> SendOutcome<E> {
-        self.publish_compact(headers, payload, fill, |sender| {
-            if !by_result || !sender.may_await() {
-                return *headers;
+        self.publish_compact(headers, payload, fill, |position| {
+            let packet = SentPacket { qpn, connection, psn: headers.psn() };
+            if by_result && self.await_result(position, packet) {
+                headers.acknowledged_by_result()
+            } else {
+                *headers
             }
-            self.await_result(sender, SentPacket { qpn, connection, psn: headers.psn() });
-            headers.acknowledged_by_result()
         })
     }
 
-    /// As [`Link::send_compact`], with headers that have their form; `last` returns those that the peer gets.
+    /// As [`Link::send_compact`], with headers that have their form; `last` returns those that the peer gets in the cell at a position.
     #[inline(always)]
     fn publish_compact<E>(
         &self,
         headers: &CompactHeaders,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-        last: impl FnOnce(&mut RingSender) -> CompactHeaders,
+        last: impl FnOnce(u64) -> CompactHeaders,
     ) -> SendOutcome<E> {
         let len = record::bulk_of(headers, payload);
-        self.publish(len, |sender, space| {
+        self.publish(len, |space| {
             let (at, bulk) = if len == 0 {
                 (self.to_peer.place.cell_at(space.position) + headers.payload_offset(), None)
             } else {
@@ -112,7 +113,8 @@ impl Link {
                 (at, Some(position))
             };
             fill(&RingBytes::new(&self.memory, at, payload))?;
-            Ok(record::write_compact(self.to_peer.place.cell(space.position), &last(sender), payload, bulk))
+            let headers = last(space.position);
+            Ok(record::write_compact(self.to_peer.place.cell(space.position), &headers, payload, bulk))
         })
     }
 
@@ -125,13 +127,9 @@ impl Link {
 
     /// Publishes a cell with `bulk` bytes of bulk. `write` writes both, and returns the cell's first word.
     #[inline(always)]
-    fn publish<E>(
-        &self,
-        bulk: usize,
-        write: impl FnOnce(&mut RingSender, &CellSpace) -> Result<u64, E>,
-    ) -> SendOutcome<E> {
+    fn publish<E>(&self, bulk: usize, write: impl FnOnce(&CellSpace) -> Result<u64, E>) -> SendOutcome<E> {
         let mut tx = self.tx.lock();
-        let space = match tx.producer.reserve(self.tx_lines(), bulk) {
+        let space = match tx.reserve(self.tx_lines(), bulk) {
             Ok(Some(space)) => space,
             Ok(None) => return SendOutcome::Full,
             Err(Broken) => {
@@ -139,11 +137,12 @@ impl Link {
                 return SendOutcome::Lost;
             }
         };
-        let first = match write(&mut tx, &space) {
+        let first = match write(&space) {
             Ok(first) => first,
             Err(error) => return SendOutcome::Failed(error),
         };
-        let end = tx.producer.publish(space, &self.to_peer.place.cell(space.position)[0], first);
+        let end = tx.publish(space, &self.to_peer.place.cell(space.position)[0], first);
+        // SYNC: pairs with `Link::arrived`.
         self.sent.store(end, Ordering::Release);
         // The next cell goes there.
         self.memory.prepare_write(self.to_peer.place.cell_at(end));
@@ -181,11 +180,12 @@ impl Link {
 
     /// The QP with this number goes on when there is room. False when there is some already.
     pub fn wake_when_room(&self, qpn: u32) -> bool {
+        // Before `blocked`: a thread that is held up in filling a cell has `tx` for any time, and the end of a link needs `blocked`.
+        let mut tx = self.tx.lock();
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(true, Ordering::SeqCst);
-        let mut tx = self.tx.lock();
         self.tx_lines().wait();
-        if self.is_dead() || tx.producer.has_room(self.tx_lines()) != Ok(false) {
+        if self.is_dead() || tx.has_room(self.tx_lines()) != Ok(false) {
             if blocked.is_empty() {
                 self.tx_lines().stop_waiting();
                 self.has_blocked.store(false, Ordering::SeqCst);
@@ -207,8 +207,7 @@ impl Link {
     /// A QP waits for room, and there is some.
     #[inline]
     pub fn has_room_for_blocked(&self) -> bool {
-        self.has_blocked.load(Ordering::SeqCst)
-            && self.tx.lock().producer.has_room(self.tx_lines()) != Ok(false)
+        self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
     }
 
     /// The numbers of the QPs that wait for room; they have to be looked after now.
@@ -216,7 +215,7 @@ impl Link {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(false, Ordering::SeqCst);
         if !self.is_dead() {
-            // Written with `blocked` locked: a thread that is held up in filling a cell has `tx` for any time.
+            // Written with `blocked` locked, without `tx`.
             self.tx_lines().stop_waiting();
         }
         std::mem::take(&mut *blocked)
@@ -277,9 +276,20 @@ mod tests {
     fn beside_a_fill(call: fn(&Link)) {
         let [link, peer] = link();
         send(&peer, 5, 2, false);
+        // A result is to be read, too.
+        send(&link, 3, 4, true);
+        peer.receive_last(&mut RingEvents::default());
         let (returned, returns) = std::sync::mpsc::channel();
+        let (begins, begun) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let sent = link.publish(0, |_, _| {
+            let sent = link.publish(0, |_| {
+                // A QP has found the ring full, and waits for the thread that fills, too.
+                scope.spawn(|| {
+                    begins.send(()).unwrap();
+                    link.wake_when_room(3)
+                });
+                begun.recv().unwrap();
+                std::thread::sleep(Duration::from_millis(50));
                 scope.spawn(|| {
                     call(&link);
                     returned.send(()).unwrap();
@@ -295,8 +305,9 @@ mod tests {
         beside_a_fill(|link| {
             let mut told = RingEvents::default();
             assert!(link.receive_arrived(link.arrived(), &mut told));
-            assert_eq!(told.events.len(), 1);
+            assert_eq!(told.events.len(), 2);
         });
+        beside_a_fill(|link| link.receive_last(&mut RingEvents::default()));
     }
 
     #[test]

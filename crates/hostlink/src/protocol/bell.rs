@@ -1,4 +1,4 @@
-//! Whether a process must be woken for records that another process has published.
+//! Whether a process must be woken for cells that another process has published.
 
 use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
@@ -14,7 +14,7 @@ const BACKGROUND: u64 = 1;
 const WAITER: u64 = 2;
 
 impl Bell {
-    /// The background thread is about to sleep, and checks for records after this call. A process that publishes a record later rings.
+    /// The background thread is about to sleep, and checks for cells after this call. A process that publishes a cell later rings.
     pub fn background_sleeps(&self) {
         self.0.fetch_or(BACKGROUND, Ordering::SeqCst);
         // SYNC: pairs with `Bell::is_wanted`. Model: `the_background_thread_that_falls_asleep_is_woken`.
@@ -47,17 +47,17 @@ impl Bell {
         }
     }
 
-    /// Whether the background thread sleeps, and wakes immediately for a record.
+    /// Whether the background thread sleeps, and wakes immediately for a cell.
     #[inline]
     pub fn wakes_background(&self) -> bool {
         self.0.load(Ordering::Relaxed) & BACKGROUND != 0
     }
 
-    /// For a process that has published a record: whether this process must be woken.
+    /// For a process that has published a cell or written a result: whether this process must be woken.
     #[inline]
     pub fn is_wanted(&self) -> bool {
-        // SYNC: pairs with `Bell::background_sleeps` and `Bell::waiter_sleeps` (store buffering): either the sleeper sees the record, or this
-        // thread sees the bit.
+        // SYNC: pairs with `Bell::background_sleeps` and `Bell::waiter_sleeps` (store buffering): either the sleeper sees the cell or the result,
+        // or this thread sees the bit.
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0
     }

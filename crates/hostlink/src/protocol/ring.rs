@@ -80,7 +80,8 @@ pub(crate) fn published_end<'a>(
     first: impl Fn(u64) -> &'a AtomicU64,
 ) -> u64 {
     // In the words of a cell that was taken, the producer may have published one of the next round. SYNC: the producer has found that
-    // room by `head`, which follows `taken`. Model: `a_look_beside_reader_and_producer_finds_all_that_was_published`.
+    // room by `head` (`Producer::look`), which the consumer's thread stores (`Consumer::release`) after `taken`.
+    // Model: `a_look_beside_reader_and_producer_finds_all_that_was_published`.
     let is_before_end = |at| is_published(first(at), at) || taken.load(Ordering::Acquire) > at;
     let begin = taken.load(Ordering::Acquire);
     let (mut end, mut beyond) = (begin, begin + cells as u64);
@@ -114,7 +115,7 @@ pub(crate) fn set_result(word: &AtomicU64, position: u64, result: CellResult) {
 /// The result of the cell at `position`, if there is one.
 ///
 /// # Errors
-/// There is none of that number.
+/// The word contains a result that doesn't exist.
 #[inline]
 pub(crate) fn result(word: &AtomicU64, position: u64) -> Result<Option<CellResult>, Broken> {
     // SYNC: pairs with `set_result`. The word may contain the result of an earlier cell.
@@ -176,11 +177,6 @@ impl Producer {
             bulk_head: 0,
             with_bulk,
         }
-    }
-
-    /// The position of the next cell.
-    pub(crate) const fn tail(&self) -> u64 {
-        self.tail
     }
 
     /// Finds room for a cell with `len` bytes of bulk in a row, at most a quarter of the bulk; `None` when there isn't any now.
@@ -280,6 +276,7 @@ impl Consumer {
     /// out whether there is enough.
     #[inline]
     pub(crate) fn release(&mut self, lines: &RingWords) -> bool {
+        // SYNC: pairs with `Producer::look` and `RingWords::is_consumed`.
         lines.consumer.head.store(self.head, Ordering::Release);
         // Looks at `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than
         // half of the cells in use, or of the bulk. So this consumer passes another quarter of these when more than half are free.

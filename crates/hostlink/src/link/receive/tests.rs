@@ -2,14 +2,16 @@
 
 use super::*;
 use crate::compact::CompactHeaders;
-use crate::link::{LEN, LinkEnd, NO_CELL, SendOutcome};
+use crate::directory::{Directory, PeerDirectory};
+use crate::link::{LEN, LinkEnd, NO_CELL, PeerProcess, SendOutcome};
 use crate::payload::RingBytes;
 use crate::record::MAX_PAYLOAD;
 use ferroce_access::SharedMemory;
 use ferroce_os::sys;
-use ferroce_wire::Opcode;
+use ferroce_wire::{Aeth, Opcode, Reth};
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 #[derive(PartialEq, Eq, Debug)]
 pub(in crate::link) enum RingEvent {
@@ -305,6 +307,88 @@ fn what_a_panic_has_kept_from_being_dealt_with_is_left_and_given_back() {
 }
 
 #[test]
+fn a_result_is_to_come_no_more_when_the_qp_has_panicked_of_it() {
+    /// Panics when a packet was executed.
+    struct Panics;
+    impl Receive for Panics {
+        fn run(&mut self, _: &mut RecordRun<'_>) -> bool {
+            true
+        }
+
+        fn executed(&mut self, _: SentPacket) {
+            panic!("on purpose");
+        }
+    }
+    let [link, peer] = link();
+    let end = send(&link, 3, 2, true);
+    peer.receive_last(&mut RingEvents::default());
+    let receive = std::panic::AssertUnwindSafe(|| link.receive(64, &mut Panics));
+    assert!(std::panic::catch_unwind(receive).is_err());
+    assert!(!link.is_unacknowledged(end));
+}
+
+/// Answers each packet as the short way does, without a bell.
+struct AnswersAll;
+
+impl Receive for AnswersAll {
+    fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
+        let opcode = Opcode::from_u8(0x10).unwrap();
+        while let Some(packet) = run.next_compact() {
+            let executed = packet.headers.is_by_result();
+            let answer = CompactHeaders::of_answer(
+                opcode,
+                (0xffff, 9),
+                packet.headers.psn(),
+                Aeth { syndrome: 0, msn: 0 },
+            );
+            if !executed {
+                let sent = run.link().send_on_connection::<()>(&answer, 0, |_| Ok(()));
+                assert!(matches!(sent, SendOutcome::Published(_)));
+            }
+            run.settle(executed);
+        }
+        true
+    }
+
+    fn executed(&mut self, _: SentPacket) {}
+}
+
+#[test]
+fn a_peer_that_sleeps_is_woken_for_an_answer_and_for_a_result() {
+    let ask = |link: &Link, opcode, operands: &[u8]| {
+        let (opcode, reth) = (Opcode::from_u8(opcode).unwrap(), Reth { va: 0, rkey: 0, dma_len: 0 });
+        let headers = CompactHeaders::of_fetch(opcode, (0xffff, 9), 2, reth);
+        let sent = link.send_on_connection::<()>(&headers, operands.len(), |ring| {
+            ring.put(operands);
+            Ok(())
+        });
+        assert!(matches!(sent, SendOutcome::Published(_)));
+    };
+    let asks: [&dyn Fn(&Link); 4] = [
+        &|link| ask(link, 0x0c, &[]),
+        &|link| ask(link, 0x13, &[0; 16]),
+        &|link| ask(link, 0x14, &[0; 16]),
+        &|link| {
+            send(link, 3, 2, true);
+        },
+    ];
+    for asks in asks {
+        let [link, peer] = link();
+        let sleeper = Directory::new().unwrap();
+        let directory = PeerDirectory::open(sys::duplicate_engine(sleeper.fd()).unwrap()).unwrap();
+        assert!(peer.remote.set(PeerProcess { process: 1, directory, memory: None }).is_ok());
+        let is_woken = || sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::ZERO);
+        asks(&link);
+        peer.receive_last(&mut AnswersAll);
+        assert!(!is_woken(), "it doesn't sleep");
+        asks(&link);
+        sleeper.bell().waiter_sleeps();
+        peer.receive_last(&mut AnswersAll);
+        assert!(is_woken());
+    }
+}
+
+#[test]
 fn no_more_sends_wait_for_results_than_there_are_words() {
     let [link, peer] = link();
     // The QP isn't notified meanwhile, so every cell's word is in use.
@@ -363,6 +447,17 @@ fn a_result_that_cannot_be_breaks_the_link() {
     peer.from_peer.place.result(0).store(3, Ordering::Relaxed);
     link.receive(64, &mut RingEvents::default());
     assert!(link.is_dead());
+}
+
+#[test]
+fn a_result_that_the_peer_takes_back_breaks_the_link() {
+    let [link, _peer] = link();
+    send(&link, 3, 2, true);
+    send(&link, 3, 4, true);
+    // The first result has been seen, and isn't there any more.
+    let mut until = NO_CELL;
+    assert_eq!(link.take_results(&mut until), (None, Err(Broken)));
+    assert_eq!((until, link.awaited.load(Ordering::Relaxed)), (2, 0));
 }
 
 #[test]
@@ -462,7 +557,7 @@ fn what_becomes_of_a_send_is_known_though_the_way_back_has_no_room() {
     let mut sender = RingEvents::default();
     link.receive_last(&mut sender);
     assert_eq!(sender.events[0], RingEvent::Executed(3, 4));
-    assert!(!link.is_unacknowledged(end) && link.tx.lock().is_idle());
+    assert!(!link.is_unacknowledged(end) && link.unacked.lock().is_empty());
 }
 
 /// A packet on its way. One with an even PSN is executed.
@@ -590,7 +685,7 @@ proptest! {
         let [one, other] = &mut ends;
         while one.receive(other, 15) | other.receive(one, 14) {}
         for end in &ends {
-            prop_assert!(end.packets.is_empty() && end.link.tx.lock().is_idle() && !end.link.is_dead());
+            prop_assert!(end.packets.is_empty() && end.link.unacked.lock().is_empty() && !end.link.is_dead());
             prop_assert!(end.awaited.iter().all(|(.., fate)| *fate == Fate::Left), "{:?}", end.awaited);
             prop_assert!(!end.link.has_records() && !end.link.may_have_work());
         }
