@@ -31,7 +31,7 @@ pub(crate) enum Rest {
     Overrun,
 }
 
-/// Bytes that fetches may still be answered with the short way, before the peer is woken and others have their turn.
+/// Bytes that fetches of a run may still be answered with the short way: the peer is woken after the run.
 pub(crate) struct Budget(u32);
 
 impl Budget {

@@ -19,7 +19,7 @@ use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many messages at most are executed under one lock: a thread that posts a receive meanwhile waits.
+/// How many messages at most are executed under one lock: a thread that posts a send meanwhile waits.
 const TOGETHER: usize = 16;
 /// … and how many bytes there may be before the last of them.
 const BYTES_TOGETHER: usize = 64 * 1024;
@@ -150,7 +150,8 @@ impl Qp {
         let (mut taken, mut bytes, mut overrun) = (0, 0, false);
         if goes_by(inner.path.as_ref(), run.link()) && !self.is_broken() && inner.held.is_empty() {
             let proto = &mut inner.proto;
-            while taken < TOGETHER
+            while !overrun
+                && taken < TOGETHER
                 && bytes < BYTES_TOGETHER
                 && let Some((send, len, wr_id)) = self.place_next(proto, run)
             {
@@ -159,7 +160,7 @@ impl Qp {
                 run.settle(true);
                 let mut completion = proto.plain_completion(&send, len, wr_id);
                 self.observe_receive(&completion);
-                overrun |= !self.give(&self.recv_cq, &mut completion, poller.as_deref_mut());
+                overrun = !self.give(&self.recv_cq, &mut completion, poller.as_deref_mut());
                 taken += 1;
                 bytes += len;
             }
