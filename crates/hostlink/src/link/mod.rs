@@ -18,14 +18,14 @@ pub use views::PeerAccess;
 
 use choice::Costs;
 use receive::RingReceiver;
-use results::{NO_CELL, UnackedSend};
+use results::UnackedSend;
 use speeds::Speeds;
 use views::Views;
 
 use super::PeerMemory;
 use super::cells::{self, BULK, CELLS, RingPlace};
 use super::directory::PeerDirectory;
-use super::protocol::{AccessWord, EndedFlag, Producer, RevokedObject, RingWords};
+use super::protocol::{AccessWord, AwaitedCells, EndedFlag, Producer, RevokedObject, RingWords};
 use ferroce_access::{PeerView, SharedMemory, SharedPlace, SharedWords, layout};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -196,11 +196,8 @@ pub struct Link {
     sent: AtomicU64,
     /// The SENDs to the peer whose results are awaited, oldest first. Added with `tx` locked, and never locked while a cell is being filled.
     unacked: Mutex<class::LinkUnacked, VecDeque<UnackedSend>>,
-    /// The position of the first of `unacked`, or [`NO_CELL`]. Written with `unacked` locked.
-    awaited: AtomicU64,
-    /// The position of the oldest cell to the peer whose result is known here while its QP is being notified, or [`NO_CELL`]. Written with
-    /// `rx` locked.
-    notifying: AtomicU64,
+    /// The first of `unacked`, and what QPs are being notified of. Written with `unacked` locked; the end of a notice, with `rx`.
+    awaited: AwaitedCells,
     rx: Mutex<class::LinkRx, RingReceiver>,
     /// The cells from the peer before this position have been dealt with. Written with `rx` locked.
     taken: AtomicU64,
@@ -264,8 +261,7 @@ impl Link {
             tx: Mutex::new(Producer::new(CELLS, BULK)),
             unacked: Mutex::default(),
             sent: AtomicU64::new(0),
-            awaited: AtomicU64::new(NO_CELL),
-            notifying: AtomicU64::new(NO_CELL),
+            awaited: AwaitedCells::new(),
             rx: Mutex::new(RingReceiver::new()),
             taken: AtomicU64::new(0),
             remote: OnceLock::new(),

@@ -6,12 +6,8 @@
 
 use super::{Link, Receive};
 use crate::cells::CELLS;
-use crate::protocol::{self, Broken, CellResult};
+use crate::protocol::{self, Broken, CellResult, NO_CELL};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-
-/// In place of a cell's position: there is no such cell.
-pub(super) const NO_CELL: u64 = u64::MAX;
 
 /// A SEND that waits for its result.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +47,7 @@ struct Notifying<'a>(&'a Link);
 
 impl Drop for Notifying<'_> {
     fn drop(&mut self) {
-        // SYNC: pairs with `Link::has_results_before`: a thread that finds this finds that the QP has been notified.
-        self.0.notifying.store(NO_CELL, Ordering::Release);
+        self.0.awaited.end_notifying();
     }
 }
 
@@ -63,9 +58,7 @@ impl Link {
     pub(super) fn await_result(&self, position: u64, packet: SentPacket) -> bool {
         let mut unacked = self.unacked.lock();
         match unacked.front() {
-            // SYNC: pairs with `Link::has_results_before`: a thread that finds this position finds the value that `notifying` had got
-            // before, too.
-            None => self.awaited.store(position, Ordering::Release),
+            None => self.awaited.set_first(position),
             Some(first) if position - first.position >= CELLS as u64 => return false,
             Some(_) => {}
         }
@@ -76,14 +69,18 @@ impl Link {
     /// The peer has written results that aren't known here.
     #[inline]
     pub(super) fn has_results(&self) -> bool {
-        let first = self.awaited.load(Ordering::Acquire);
-        first != NO_CELL && protocol::result(self.to_peer.place.result(first), first) != Ok(None)
+        let first = self.awaited.first();
+        first != NO_CELL && self.has_result(first)
+    }
+
+    #[inline]
+    fn has_result(&self, position: u64) -> bool {
+        protocol::result(self.to_peer.place.result(position), position) != Ok(None)
     }
 
     /// As [`Link::has_results`], or a QP is being notified, of a cell before `position`.
     pub(super) fn has_results_before(&self, position: u64) -> bool {
-        let first = self.awaited.load(Ordering::Acquire);
-        first < position && self.has_results() || self.notifying.load(Ordering::Acquire) < position
+        self.awaited.may_come_before(position, |first| self.has_result(first))
     }
 
     /// Notifies `to` of the SENDs that the peer has executed by now. The caller has the ring from the peer locked. Returns whether there was
@@ -94,7 +91,7 @@ impl Link {
     #[inline]
     pub(super) fn receive_results(&self, to: &mut impl Receive) -> Result<bool, Broken> {
         let (mut any, mut until) = (false, NO_CELL);
-        while self.has_results() && self.awaited.load(Ordering::Relaxed) < until {
+        while self.has_results() && self.awaited.first() < until {
             let notifying = Notifying(self);
             let (last, taken) = self.take_results(&mut until);
             // The QP learns of what was executed before the link breaks.
@@ -116,7 +113,7 @@ impl Link {
         let mut unacked = self.unacked.lock();
         *until = (*until).min(unacked.back().map_or(0, |last| last.position + 1));
         let begin = first_of(&unacked);
-        self.notifying.store(begin, Ordering::Relaxed);
+        self.awaited.begin_notifying();
         let (mut last, mut taken) = (None::<SentPacket>, Ok(()));
         while let Some(&UnackedSend { position, packet }) = unacked.front()
             && position < *until
@@ -133,9 +130,7 @@ impl Link {
             }
             unacked.pop_front();
         }
-        // SYNC: pairs with `Link::has_results_before`: a thread that finds the new position finds that of `notifying`, or that its QP has
-        // been notified.
-        self.awaited.store(first_of(&unacked), Ordering::Release);
+        self.awaited.set_first(first_of(&unacked));
         (last, taken)
     }
 }

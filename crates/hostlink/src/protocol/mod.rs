@@ -2,15 +2,18 @@
 //! which objects may be accessed.
 //!
 //! In here: the words and the orders in which they are written and read, on nothing but `crate::sync`, so that
-//! `tests/shared` can run them in every order that threads and memory allow. Each word has one writing process.
-//! Out of here: mappings, descriptors, records.
+//! `tests/shared` can run them in every order that threads and memory allow. Each word has one writing process. The words of results
+//! that are awaited (`awaited`) are in one process alone.
+//! Out of here: mappings, descriptors, packets.
 
 mod attention;
+mod awaited;
 mod bell;
 mod entry;
 mod ring;
 
 pub use attention::Attention;
+pub(crate) use awaited::{AwaitedCells, NO_CELL};
 pub use bell::Bell;
 pub(crate) use entry::{AccessWord, DirectoryEntry, EndedFlag, RevokedObject};
 pub(crate) use ring::{

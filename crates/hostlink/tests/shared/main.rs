@@ -7,6 +7,7 @@
 mod alarm;
 mod answers;
 mod attention;
+mod awaited;
 mod bell;
 mod entry;
 mod own;
