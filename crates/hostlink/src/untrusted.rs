@@ -52,8 +52,11 @@ fn read_into(reading: &mut RingReading, cells: &[u8], bulk: &[u8], beyond: u8) -
         memory.write(ring.cell_at(position + 1), &[beyond; CELL]);
         assert!(protocol::is_published(first, position));
         assert!(!protocol::is_published(&ring.cell(position + 1)[0], position + 1));
+        let dest = record::dest_of(ring.cell(position));
+        // The peer has changed the QPN since the reader's look.
+        assert_eq!(ReadRecord::default().read(&memory, &ring, position, dest ^ 1), Err(Broken));
         let mut record = ReadRecord::default();
-        record.read(&memory, &ring, position, record::dest_of(ring.cell(position)))?;
+        record.read(&memory, &ring, position, dest)?;
         check(&record, &memory, &ring, position);
         reading.packets += 1;
         reading.said += &format!("{record:?}\n");

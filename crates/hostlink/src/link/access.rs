@@ -42,7 +42,7 @@ impl Link {
         let found = if ended { None } else { remote.directory.find(ends, range, purpose) };
         let result = found.and_then(|FoundMemory { address, region, connection, receives }| {
             let view = self.view(&mut lane, &region, memory);
-            // Records keep the peer awake, which is faster than copies by the kernel if its program only receives.
+            // Packets keep the peer awake, which is faster than copies by the kernel if its program only receives.
             if receives && view.is_none() {
                 None
             } else {

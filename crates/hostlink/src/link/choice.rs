@@ -1,8 +1,8 @@
 //! Chooses which process carries out a one-sided operation: the initiator, by copies of the kernel's or in memory that both have
-//! mapped, or the peer, by a record in its ring.
+//! mapped, or the peer, by a packet in its ring.
 //!
 //! A peer that watches its ring is two to three times as fast with small operations; which of the two is faster with large ones is
-//! measured (`speeds`). A peer watches for a while after it has found a record, or was woken ([`Attention`](crate::Attention)). A wakeup
+//! measured (`speeds`). A peer watches for a while after it has found a packet, or was woken ([`Attention`](crate::Attention)). A wakeup
 //! pays only if more operations follow: the initiator wakes the peer when its own copies have cost more than a wakeup.
 //! No operation waits for a peer that may be stopped.
 
@@ -67,7 +67,7 @@ impl Link {
         remote.directory.attention().is_given(now, look, if bytes < SMALL { look } else { half })
     }
 
-    /// Whether the peer had better carry out a one-sided operation of so many bytes, by a record. Wakes a peer that sleeps when it
+    /// Whether the peer had better carry out a one-sided operation of so many bytes, by a packet. Wakes a peer that sleeps when it
     /// is time to: not for large operations that the initiator is the faster way for.
     #[inline]
     pub fn is_better_left_to_peer(&self, purpose: Purpose, bytes: u64) -> bool {

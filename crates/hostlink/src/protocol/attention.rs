@@ -4,7 +4,7 @@ use crate::sync::{AtomicU64, Ordering, shared_words};
 
 /// When a process looked at its rings last, in ticks of the processor's counter, shifted by one; 0: no thread watches them.
 /// Bit 0: it is processing what it found there. Written by that process only, and by one thread at a time. A hint: an
-/// initiator that acts on a stale one waits for the process, as for any record.
+/// initiator that acts on a stale one waits for the process, as for any packet.
 #[derive(Default, Debug)]
 #[repr(C)]
 pub struct Attention(AtomicU64);

@@ -166,7 +166,7 @@ pub(super) fn each_piece(
     Some(len as u32)
 }
 
-/// Fills a record's payload with the one that `source` names.
+/// Fills a cell's payload with the one that `source` names.
 pub(super) fn fill_ring(
     by: KeyUser,
     source: PayloadSource<'_>,

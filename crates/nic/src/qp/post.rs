@@ -20,7 +20,7 @@ pub struct Poster<'a> {
     inner: &'a mut LockedQp,
     /// Takes packets to the network; none: they have to take the general way.
     work: Option<&'a mut ThreadBuffers>,
-    /// A record was sent: the peer is to be woken.
+    /// A cell was published: the peer is to be woken.
     sent: bool,
     /// Requests that were carried out without a place in the send queue.
     passed: u32,

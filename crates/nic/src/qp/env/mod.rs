@@ -171,8 +171,8 @@ impl Env for QpEnv<'_> {
     fn answer_may_come(&mut self, peer: u32, oldest: Unanswered) -> bool {
         match self.path {
             Some(Path::Shm { link, .. }) if !link.is_dead() => {
-                // The peer publishes an answer before it gives the request's record back, and before it clears the flag that it owes one.
-                // So the record and the flag are read before the rings.
+                // The peer publishes an answer before it gives the request's cell back, and before it clears the flag that it owes one.
+                // So the cell and the flag are read before the rings.
                 if link.is_unacknowledged(self.qp.last_request.load(Ordering::Relaxed)) {
                     return true;
                 }
