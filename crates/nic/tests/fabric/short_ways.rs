@@ -354,3 +354,26 @@ fn a_full_completion_queue_takes_no_request_or_ends_the_queue_pair() {
     const NAME: &str = "short_ways::a_full_completion_queue_takes_no_request_or_ends_the_queue_pair";
     in_namespace(NAME, full_queue);
 }
+
+/// More messages at once than a completion queue of four entries has room for.
+fn full_queue_of_the_receiver() {
+    const MORE: u64 = 10;
+    let context = open();
+    let cq = Cq::create(&context, 4, None, 0).unwrap();
+    let room = cq.capacity() as u64;
+    let side = Side::with_cq(&context, Service::Rc, MEMORY, cq);
+    let mut remote = connect(&side);
+    let received = || side.qp.counters().messages_received;
+    let before = received();
+    receive_many(&side, (room + MORE) as usize, 8);
+    remote.member.ask(&format!("send 2 {} 8", room + MORE));
+    eventually("the queue pair has failed", || side.qp.query().unwrap().state == QpState::Err);
+    assert_eq!(received() - before, room + 1, "none is executed after the completion that has no room");
+    side.qp.destroy().unwrap();
+}
+
+#[test]
+fn a_message_whose_completion_has_no_room_is_the_last() {
+    const NAME: &str = "short_ways::a_message_whose_completion_has_no_room_is_the_last";
+    in_namespace(NAME, full_queue_of_the_receiver);
+}
