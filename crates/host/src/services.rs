@@ -72,8 +72,8 @@ struct SilentClient {
 /// Leave to send memory.
 #[derive(Clone, Copy, Debug)]
 struct MemoryLeave {
-    /// When it was given.
-    given: Instant,
+    /// When the thread that gave it began to take requests.
+    begun: Instant,
     /// How long its process is waited for.
     patience: Duration,
 }
@@ -109,16 +109,17 @@ impl Services {
         self.answering.load(Ordering::Acquire) > 0
     }
 
-    /// A process has been given leave to send memory before `since` and will do so in a moment. Leave that is given later doesn't count: there
-    /// may be more of it without end. To be asked before [`Self::is_answering`]: a request that another thread takes is counted there first.
+    /// A process has leave to send memory, and will do so in a moment. A thread that began to take requests before `since` has given it: all that
+    /// was asked until then was taken by such a thread, if the caller has found no request since. Leave that others give doesn't count: there may be
+    /// more of it without end. To be asked before [`Self::is_answering`]: a request that another thread takes is counted there first.
     pub(super) fn expects_memory(&self, since: Instant) -> bool {
-        let is_expected = |leave: MemoryLeave| leave.given <= since && leave.given.elapsed() < leave.patience;
+        let is_expected = |leave: MemoryLeave| leave.begun <= since && leave.begun.elapsed() < leave.patience;
         self.silent.lock().iter().any(|client| client.leave.is_some_and(is_expected))
     }
 
     /// Takes the connections that wait at a listener, at most 16. A request that has arrived already is answered.
     pub(super) fn serve(&self, listener: &ExposedSocket, reception: &Reception<'_>) {
-        let _answering = Answering::begin(&self.answering);
+        let answering = Answering::begin(&self.answering);
         // The program may have closed it, and have a listener of its own with the number.
         if listener.checked() < 0 {
             return;
@@ -133,11 +134,11 @@ impl Services {
                     connection
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => return self.serve_with_spare(listener, reception),
+                Err(_) => return self.serve_with_spare(listener, &answering, reception),
             };
             let Ok(connection) = reception.let_in(connection) else { continue };
             if has_spoken(&connection) {
-                self.answer(connection, false, reception);
+                self.answer(connection, false, &answering, reception);
             } else {
                 self.keep(SilentClient { connection, leave: None }, reception);
             }
@@ -146,7 +147,12 @@ impl Services {
 
     /// No descriptor is left. One client is answered all the same: without its answer no process of the host may be able to start.
     #[cold]
-    fn serve_with_spare(&self, listener: &ExposedSocket, reception: &Reception<'_>) {
+    fn serve_with_spare(
+        &self,
+        listener: &ExposedSocket,
+        answering: &Answering<'_>,
+        reception: &Reception<'_>,
+    ) {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
             tracing::warn!(
@@ -161,7 +167,7 @@ impl Services {
                 if let Ok(connection) = reception.let_in(connection)
                     && sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE)
                 {
-                    self.answer(connection, false, reception);
+                    self.answer(connection, false, answering, reception);
                 }
             }
             // The listener stays readable, and the caller would spin on it.
@@ -184,7 +190,7 @@ impl Services {
 
     /// Answers those who had connected and have asked since.
     pub(super) fn serve_silent(&self, reception: &Reception<'_>) {
-        let _answering = Answering::begin(&self.answering);
+        let answering = Answering::begin(&self.answering);
         let spoken: VecDeque<SilentClient> = {
             let mut silent = self.silent.lock();
             let (spoken, still) = silent.drain(..).partition(|client| has_spoken(&client.connection));
@@ -194,7 +200,7 @@ impl Services {
         for SilentClient { connection, leave } in spoken {
             // The service may keep the connection. Fails for one that has ended meanwhile.
             let _ = reception.epoll.unwatch(connection.raw());
-            self.answer(connection, leave.is_some(), reception);
+            self.answer(connection, leave.is_some(), &answering, reception);
         }
     }
 
@@ -214,13 +220,25 @@ impl Services {
         drop((oldest, unwatched));
     }
 
-    fn answer(&self, connection: EngineFd, has_leave: bool, reception: &Reception<'_>) {
-        if let Err(error) = self.try_answer(connection, has_leave, reception) {
+    fn answer(
+        &self,
+        connection: EngineFd,
+        has_leave: bool,
+        answering: &Answering<'_>,
+        reception: &Reception<'_>,
+    ) {
+        if let Err(error) = self.try_answer(connection, has_leave, answering, reception) {
             tracing::debug!(%error, "a request of another process was not answered");
         }
     }
 
-    fn try_answer(&self, connection: EngineFd, has_leave: bool, reception: &Reception<'_>) -> io::Result<()> {
+    fn try_answer(
+        &self,
+        connection: EngineFd,
+        has_leave: bool,
+        answering: &Answering<'_>,
+        reception: &Reception<'_>,
+    ) -> io::Result<()> {
         let mut bytes = [0; LONGEST];
         let (length, received) = frame::receive(connection.raw(), &mut bytes)?;
         // No request has anything else with it, and the process may be of another user.
@@ -242,7 +260,7 @@ impl Services {
                 Ok(()) => MEMORY_PATIENCE,
                 Err(_) => OTHERS_MEMORY_PATIENCE,
             };
-            let leave = Some(MemoryLeave { given: Instant::now(), patience });
+            let leave = Some(MemoryLeave { begun: answering.begun, patience });
             self.keep(SilentClient { connection, leave }, reception);
             return Ok(());
         }
@@ -260,19 +278,22 @@ impl Services {
 
 /// Counts a thread that takes and answers requests. It is counted before it takes one: another thread that finds none to take, and
 /// nothing counted, knows that all are answered. (The kernel's lock of the listener orders the two.)
-struct Answering<'a>(&'a AtomicUsize);
+struct Answering<'a> {
+    count: &'a AtomicUsize,
+    begun: Instant,
+}
 
 impl<'a> Answering<'a> {
     fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+        Self { count, begun: Instant::now() }
     }
 }
 
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
         // SYNC: pairs with `Services::is_answering`.
-        self.0.fetch_sub(1, Ordering::Release);
+        self.count.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -410,6 +431,22 @@ mod tests {
         desk.serve_silent();
         assert!(!desk.services.expects_memory(Instant::now()));
         assert_eq!(taking.0.load(Ordering::Relaxed), 1);
+    }
+
+    /// A thread takes a request, another one finds no request any more, and the first gives leave then.
+    #[test]
+    fn memory_is_expected_from_a_process_whose_request_was_taken_before() {
+        let desk = Desk::of(80, Arc::new(Counting::default()));
+        let client = desk.dial();
+        frame::send(client.raw(), &mut frame::header(frame::KIND_MEMORY), &[]).unwrap();
+        let answering = Answering::begin(&desk.services.answering);
+        let connection = desk.reception().let_in(desk.listener.accept().unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        let since = Instant::now();
+        assert!(desk.services.is_answering());
+        desk.services.answer(connection, false, &answering, &desk.reception());
+        drop(answering);
+        assert!(desk.services.expects_memory(since));
     }
 
     /// All processes of a job may make a link to one of them at once.

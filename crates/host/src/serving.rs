@@ -82,8 +82,8 @@ impl Host {
         }
     }
 
-    /// Another thread is answering something at this moment, or a process that had leave to send memory before `since` is about to
-    /// introduce itself.
+    /// Another thread is answering something at this moment, or a process that has asked for leave to send memory before `since` is
+    /// about to introduce itself. To be asked after a call of [`Self::answer_requests_to`] that has ended before `since`.
     #[must_use]
     pub fn is_being_asked(&self, since: Instant) -> bool {
         let is_asked = || self.services.expects_memory(since) || self.services.is_answering();
