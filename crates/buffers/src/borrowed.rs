@@ -65,8 +65,7 @@ impl<'env> Borrows<'env> {
         let memory = unsafe { RawMemory::new(bytes.cast(), bytes.len(), ()) };
         let buffer = crate::register(memory, by, register).map_err(|failed| failed.error)?;
         self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(buffer.region().clone());
-        let mut segments = Segments::new();
-        segments.push(buffer.segment(buffer.capacity()));
+        let segments = Segments::one(buffer.segment(buffer.capacity()));
         Ok((segments, Held::borrowed(Part::Buffer(buffer), loan)))
     }
 

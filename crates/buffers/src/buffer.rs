@@ -6,6 +6,7 @@ use crate::mapping::Loan;
 use crate::region::Region;
 use ferroce_types::Sge;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
@@ -15,35 +16,78 @@ use std::sync::Arc;
 ///
 /// A send transfers the bytes up to the length. A receive or a READ writes up to the capacity, and sets the length.
 /// Buffers of one region never overlap. A buffer that is posted belongs to the queue pair until its completion.
+///
+/// It is a pointer, so that it moves through a request and its completion in a register.
 pub struct Buffer {
+    /// Until it is dropped or taken apart.
+    piece: ManuallyDrop<Box<Piece>>,
+}
+
+/// What a [`Buffer`] points to. That of a buffer of a pool goes back to the pool with it.
+pub(crate) struct Piece {
     region: Arc<Region>,
     start: usize,
     capacity: usize,
     len: usize,
-    /// The pool that it returns to.
+    /// The place of a pool that it returns to.
     home: Option<Home>,
 }
 
-impl Buffer {
-    pub(crate) fn whole(region: Arc<Region>) -> Self {
-        let capacity = region.mapping().len();
-        Self { region, start: 0, capacity, len: capacity, home: None }
+impl Piece {
+    /// Memory of a region, empty.
+    pub(crate) const fn new(region: Arc<Region>, start: usize, capacity: usize) -> Self {
+        Self { region, start, capacity, len: 0, home: None }
     }
 
-    /// A part of a pool's region, empty.
-    pub(crate) const fn of_pool(region: Arc<Region>, start: usize, capacity: usize, home: Home) -> Self {
-        Self { region, start, capacity, len: 0, home: Some(home) }
+    /// It has this memory, and is empty.
+    pub(crate) const fn reset(&mut self, start: usize, capacity: usize) {
+        (self.start, self.capacity, self.len) = (start, capacity, 0);
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: it wasn't taken, and isn't used after this.
+        let mut piece = unsafe { ManuallyDrop::take(&mut self.piece) };
+        if let Some(home) = piece.home.take() {
+            home.give_back(piece);
+        }
+    }
+}
+
+impl Buffer {
+    fn new(piece: Piece) -> Self {
+        Self { piece: ManuallyDrop::new(Box::new(piece)) }
+    }
+
+    pub(crate) fn whole(region: Arc<Region>) -> Self {
+        let capacity = region.mapping().len();
+        Self::new(Piece { region, start: 0, capacity, len: capacity, home: None })
+    }
+
+    /// A place of a pool, with this piece of its region.
+    pub(crate) fn of_pool(mut piece: Box<Piece>, home: Home) -> Self {
+        piece.home = Some(home);
+        Self { piece: ManuallyDrop::new(piece) }
+    }
+
+    fn into_piece(self) -> Box<Piece> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: it wasn't taken, and isn't dropped.
+        unsafe { ManuallyDrop::take(&mut this.piece) }
     }
 
     #[inline]
     fn pointer(&self) -> NonNull<u8> {
-        self.region.mapping().at(self.start)
+        self.piece.region.mapping().at(self.piece.start)
     }
 
     /// Bytes that fit.
     #[must_use]
-    pub const fn capacity(&self) -> usize {
-        self.capacity
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.piece.capacity
     }
 
     /// Sets the length. Bytes up to the capacity are always initialised: what they contain is old or zero.
@@ -52,8 +96,9 @@ impl Buffer {
     /// `len` is more than the capacity.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity, "a length of {len} in a buffer of {} bytes", self.capacity);
-        self.len = len;
+        let piece = &mut *self.piece;
+        assert!(len <= piece.capacity, "a length of {len} in a buffer of {} bytes", piece.capacity);
+        piece.len = len;
     }
 
     /// Replaces the content.
@@ -71,17 +116,18 @@ impl Buffer {
     /// `at` is more than the capacity.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
-        assert!(at <= self.capacity, "byte {at} of a buffer of {} bytes", self.capacity);
-        let after = Self {
-            region: self.region.clone(),
-            start: self.start + at,
-            capacity: self.capacity - at,
-            len: self.len.saturating_sub(at),
-            home: self.home.clone(),
+        let piece = &mut **self.piece;
+        assert!(at <= piece.capacity, "byte {at} of a buffer of {} bytes", piece.capacity);
+        let after = Piece {
+            region: piece.region.clone(),
+            start: piece.start + at,
+            capacity: piece.capacity - at,
+            len: piece.len.saturating_sub(at),
+            home: piece.home.as_ref().map(Home::another),
         };
-        self.capacity = at;
-        self.len = self.len.min(at);
-        after
+        piece.capacity = at;
+        piece.len = piece.len.min(at);
+        Self::new(after)
     }
 
     /// Joins two parts that [`Buffer::split_off`] has separated, `self` the first of them. If the second part is empty,
@@ -91,14 +137,16 @@ impl Buffer {
     /// # Errors
     /// They aren't adjacent parts of one buffer, in this order: both come back.
     pub fn join(mut self, after: Self) -> Result<Self, (Self, Self)> {
-        let adjacent = Arc::ptr_eq(&self.region, &after.region) && self.start + self.capacity == after.start;
-        if !adjacent || !Home::is_same(self.home.as_ref(), after.home.as_ref()) {
+        let (first, second) = (&mut **self.piece, &**after.piece);
+        let adjacent =
+            Arc::ptr_eq(&first.region, &second.region) && first.start + first.capacity == second.start;
+        if !adjacent || !Home::is_same(first.home.as_ref(), second.home.as_ref()) {
             return Err((self, after));
         }
-        if after.len > 0 {
-            self.len = self.capacity + after.len;
+        if second.len > 0 {
+            first.len = first.capacity + second.len;
         }
-        self.capacity += after.capacity;
+        first.capacity += second.capacity;
         Ok(self)
     }
 
@@ -110,8 +158,8 @@ impl Buffer {
         assert!(size > 0, "chunks of 0 bytes");
         let mut rest = Some(self);
         std::iter::from_fn(move || {
-            let mut first = rest.take().filter(|rest| rest.capacity > 0)?;
-            if first.capacity > size {
+            let mut first = rest.take().filter(|rest| rest.capacity() > 0)?;
+            if first.capacity() > size {
                 rest = Some(first.split_off(size));
             }
             Some(first)
@@ -123,43 +171,45 @@ impl Buffer {
     /// # Errors
     /// The region isn't of this type, or other parts of it exist: the buffer comes back, registered.
     pub fn reclaim<M: Memory>(self) -> Result<M, Self> {
-        let Self { region, start, capacity, len, home } = self;
-        Region::reclaim(region).map_err(|region| Self { region, start, capacity, len, home })
+        let Piece { region, start, capacity, len, home } = *self.into_piece();
+        Region::reclaim(region).map_err(|region| Self::new(Piece { region, start, capacity, len, home }))
     }
 
     /// What a request names: the length for reading it, the capacity for writing it.
     #[inline]
     pub(crate) fn segment(&self, bytes: usize) -> Sge {
-        let addr = self.region.address() + self.start as u64;
-        Sge { addr, length: u32::try_from(bytes).unwrap_or(u32::MAX), lkey: self.region.key() }
+        let Piece { region, start, .. } = &**self.piece;
+        let addr = region.address() + *start as u64;
+        Sge { addr, length: u32::try_from(bytes).unwrap_or(u32::MAX), lkey: region.key() }
     }
 
-    pub(crate) const fn is_pooled(&self) -> bool {
-        self.home.is_some()
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.piece.home.is_some()
     }
 
     #[inline]
-    pub(crate) const fn length(&self) -> usize {
-        self.len
+    pub(crate) fn length(&self) -> usize {
+        self.piece.len
     }
 
-    pub(crate) const fn start(&self) -> usize {
-        self.start
+    pub(crate) fn start(&self) -> usize {
+        self.piece.start
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.region
+        &self.piece.region
     }
 
     /// Lends the capacity to the adapter.
     #[inline]
     pub(crate) fn lend(&self, loan: Loan) -> u32 {
-        self.region.mapping().lend(self.start..self.start + self.capacity, loan)
+        let Piece { region, start, capacity, .. } = &**self.piece;
+        region.mapping().lend(*start..*start + *capacity, loan)
     }
 
     #[inline]
     pub(crate) fn settle(&self, loan: u32) {
-        self.region.mapping().settle(loan);
+        self.piece.region.mapping().settle(loan);
     }
 }
 
@@ -170,7 +220,7 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         // SAFETY: initialised (S7), and within the region. Buffers don't overlap, and one that is lent for writing isn't
         // accessible: it is in a slot. So nothing writes it while `self` is borrowed.
-        unsafe { slice::from_raw_parts(self.pointer().as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts(self.pointer().as_ptr(), self.length()) }
     }
 }
 
@@ -178,7 +228,7 @@ impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above. A buffer that the adapter reads is in a slot or frozen, so it can't be borrowed exclusively.
-        unsafe { slice::from_raw_parts_mut(self.pointer().as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts_mut(self.pointer().as_ptr(), self.length()) }
     }
 }
 
@@ -190,6 +240,6 @@ impl AsRef<[u8]> for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("len", &self.len).field("capacity", &self.capacity).finish()
+        f.debug_struct("Buffer").field("len", &self.length()).field("capacity", &self.capacity()).finish()
     }
 }

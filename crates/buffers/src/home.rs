@@ -1,31 +1,37 @@
 //! The places of a pool, and the parts of buffers that occupy them.
 
+use crate::buffer::Piece;
+use crate::region::Region;
 use smallvec::SmallVec;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 /// The free places of a pool, and the tasks that wait for one.
-#[derive(Debug)]
 pub(crate) struct FreePlaces {
-    pub(crate) places: Vec<u32>,
+    /// Each with its memory.
+    pub(crate) places: Vec<(u32, Box<Piece>)>,
     /// Each is woken once, by the next place that becomes free.
     waiting: Vec<Waker>,
 }
 
 /// The places of a pool.
-#[derive(Debug)]
 pub(crate) struct Places {
+    /// Bytes of a place.
+    size: usize,
     free: Mutex<FreePlaces>,
     /// Parts of the buffer at each place: it is free when the last is dropped.
     parts: Box<[AtomicU32]>,
 }
 
 impl Places {
-    /// So many free places.
-    pub(crate) fn new(count: u32) -> Self {
-        let free = Mutex::new(FreePlaces { places: (0..count).rev().collect(), waiting: Vec::new() });
-        Self { free, parts: (0..count).map(|_| AtomicU32::new(0)).collect() }
+    /// So many free places of so many bytes.
+    pub(crate) fn new(region: &Arc<Region>, count: u32, size: usize) -> Self {
+        let piece = |place| Box::new(Piece::new(region.clone(), place as usize * size, size));
+        let places = (0..count).rev().map(|place| (place, piece(place))).collect();
+        let free = Mutex::new(FreePlaces { places, waiting: Vec::new() });
+        Self { size, free, parts: (0..count).map(|_| AtomicU32::new(0)).collect() }
     }
 
     pub(crate) fn free(&self) -> MutexGuard<'_, FreePlaces> {
@@ -44,10 +50,11 @@ impl Places {
         true
     }
 
-    /// A place is free again.
-    fn give_back(&self, place: u32) {
+    /// A place is free again, and gets a piece of the region.
+    fn give_back(&self, place: u32, mut piece: Box<Piece>) {
+        piece.reset(place as usize * self.size, self.size);
         let mut free = self.free();
-        free.places.push(place);
+        free.places.push((place, piece));
         let woken: SmallVec<[Waker; 4]> = free.waiting.drain(..).collect();
         drop(free);
         // A wakeup may run code of the program, which may use the pool.
@@ -62,15 +69,11 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Takes a free place.
-    pub(crate) fn take(places: &Arc<Places>) -> Option<Self> {
-        let place = places.free().places.pop()?;
+    /// Takes a free place, with its memory.
+    pub(crate) fn take(places: &Arc<Places>) -> Option<(Self, Box<Piece>)> {
+        let (place, piece) = places.free().places.pop()?;
         places.parts[place as usize].store(1, Ordering::Relaxed);
-        Some(Self { places: places.clone(), place })
-    }
-
-    pub(crate) const fn place(&self) -> u32 {
-        self.place
+        Some((Self { places: places.clone(), place }, piece))
     }
 
     pub(crate) fn is_same(one: Option<&Self>, other: Option<&Self>) -> bool {
@@ -82,18 +85,24 @@ impl Home {
     }
 }
 
-impl Clone for Home {
-    fn clone(&self) -> Self {
+impl Home {
+    /// That of one more part of the buffer.
+    pub(crate) fn another(&self) -> Self {
         self.places.parts[self.place as usize].fetch_add(1, Ordering::Relaxed);
         Self { places: self.places.clone(), place: self.place }
     }
-}
 
-impl Drop for Home {
-    fn drop(&mut self) {
+    /// A part of the buffer is dropped.
+    pub(crate) fn give_back(self, piece: Box<Piece>) {
         // The parts are used before this by the threads that drop them; the last of them sees all of that.
         if self.places.parts[self.place as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.places.give_back(self.place);
+            self.places.give_back(self.place, piece);
         }
+    }
+}
+
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Places").field("size", &self.size).field("free", &self.free().places.len()).finish()
     }
 }

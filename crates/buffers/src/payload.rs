@@ -15,7 +15,7 @@ use sealed::Sealed;
 pub trait Payload: Sealed + Send + Sized + 'static {
     /// The memory that is read.
     #[doc(hidden)]
-    fn segments(&self, into: &mut Segments);
+    fn segments(&self) -> Segments;
     /// Bytes that are copied into the request instead.
     #[doc(hidden)]
     fn inline(&self) -> Option<&[u8]> {
@@ -30,7 +30,7 @@ pub trait Payload: Sealed + Send + Sized + 'static {
 pub trait PayloadMut: Payload {
     /// The memory that is written.
     #[doc(hidden)]
-    fn room(&self, into: &mut Segments);
+    fn room(&self) -> Segments;
     /// Lends the memory for writing.
     #[doc(hidden)]
     fn hold_for_writing(self, into: &mut Held);
@@ -66,11 +66,9 @@ impl Part {
 
 /// A piece of memory that is lent to the adapter.
 struct Lent {
-    /// Until it is taken. It is read once, where it is.
+    /// Until the loan has ended.
     part: ManuallyDrop<Part>,
     loan: u32,
-    /// The loan has ended, and the memory isn't here any more.
-    taken: bool,
     /// The memory is the program's by a borrow, and doesn't come back by value.
     borrowed: bool,
 }
@@ -78,7 +76,7 @@ struct Lent {
 impl Lent {
     #[inline(always)]
     const fn new(part: Part, loan: u32) -> Self {
-        Self { part: ManuallyDrop::new(part), loan, taken: false, borrowed: false }
+        Self { part: ManuallyDrop::new(part), loan, borrowed: false }
     }
 
     #[inline(always)]
@@ -86,27 +84,21 @@ impl Lent {
         self.part.buffer().settle(self.loan);
     }
 
-    /// Ends the loan, and takes the memory out, if that hasn't been done.
-    #[inline(always)]
-    fn take(&mut self) -> Option<Part> {
-        if self.taken || self.borrowed {
-            return None;
-        }
+    /// Ends the loan, and returns the memory.
+    fn finish(self) -> Part {
         self.end();
-        self.taken = true;
-        // SAFETY: it wasn't taken before, and isn't after this.
-        Some(unsafe { ManuallyDrop::take(&mut self.part) })
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: it wasn't taken before, and isn't dropped.
+        unsafe { ManuallyDrop::take(&mut this.part) }
     }
 }
 
 impl Drop for Lent {
     #[inline]
     fn drop(&mut self) {
-        if !self.taken {
-            self.end();
-            // SAFETY: it wasn't taken, and isn't used after this.
-            unsafe { ManuallyDrop::drop(&mut self.part) };
-        }
+        self.end();
+        // SAFETY: it wasn't taken, and isn't used after this.
+        unsafe { ManuallyDrop::drop(&mut self.part) };
     }
 }
 
@@ -116,7 +108,9 @@ impl Drop for Lent {
 pub struct Held(Pieces);
 
 /// Most requests name one piece of memory, or two, which need no vector.
+// The tag is a word of its own: a piece is put in and taken out in place.
 #[derive(Default)]
+#[repr(usize)]
 enum Pieces {
     #[default]
     None,
@@ -127,13 +121,11 @@ enum Pieces {
 }
 
 impl Pieces {
-    /// Those that weren't taken.
     fn len(&self) -> usize {
-        let is_here = |lent: &Lent| usize::from(!lent.taken);
         match self {
             Self::None => 0,
-            Self::One(only) => is_here(only),
-            Self::Two(first, second) => is_here(first) + is_here(second),
+            Self::One(_) => 1,
+            Self::Two(..) => 2,
             Self::More(pieces) => pieces.len(),
         }
     }
@@ -142,22 +134,36 @@ impl Pieces {
     #[inline(always)]
     fn take(&mut self) -> Option<Part> {
         match self {
-            Self::None => None,
-            Self::One(only) => only.take(),
+            Self::None | Self::One(Lent { borrowed: true, .. }) => None,
+            Self::One(only) => {
+                only.end();
+                // SAFETY: the memory is moved out here, and `None` is left of the piece.
+                unsafe {
+                    let part = std::ptr::read(&raw const *only.part);
+                    std::ptr::write(self, Self::None);
+                    Some(part)
+                }
+            }
             Self::Two(..) | Self::More(_) => self.take_of_several(),
         }
     }
 
     #[inline(never)]
     fn take_of_several(&mut self) -> Option<Part> {
-        match self {
-            Self::None | Self::One(_) => None,
-            Self::Two(first, second) => first.take().or_else(|| second.take()),
-            Self::More(pieces) => loop {
-                if let Some(part) = pieces.pop()?.take() {
-                    return Some(part);
-                }
-            },
+        match std::mem::take(self) {
+            Self::Two(first, second) => {
+                *self = Self::One(second);
+                Some(first.finish())
+            }
+            Self::More(mut pieces) => {
+                let first = pieces.pop();
+                *self = Self::More(pieces);
+                first.map(Lent::finish)
+            }
+            fewer => {
+                *self = fewer;
+                None
+            }
         }
     }
 
@@ -187,12 +193,18 @@ impl Held {
     /// Adds a piece of memory, after those that are here.
     #[inline(always)]
     fn add(&mut self, part: Part, loan: u32) {
-        if matches!(self.0, Pieces::None | Pieces::One(Lent { taken: true, .. })) {
-            // Nothing is dropped by this.
-            std::mem::forget(std::mem::replace(&mut self.0, Pieces::One(Lent::new(part, loan))));
+        if matches!(self.0, Pieces::None) {
+            self.set(Pieces::One(Lent::new(part, loan)));
         } else {
             self.add_another(Lent::new(part, loan));
         }
+    }
+
+    /// Puts pieces where there are none.
+    #[inline(always)]
+    const fn set(&mut self, pieces: Pieces) {
+        // SAFETY: a place that is borrowed exclusively. `None` needs no drop.
+        unsafe { std::ptr::write(&raw mut self.0, pieces) };
     }
 
     #[inline(never)]
@@ -216,7 +228,7 @@ impl Held {
     #[inline(always)]
     pub fn take_buffer(&mut self, written: &mut Option<usize>) -> Option<Buffer> {
         let Pieces::One(lent) = &mut self.0 else { return None };
-        if lent.taken || lent.borrowed || matches!(*lent.part, Part::Frozen(_)) {
+        if lent.borrowed || matches!(*lent.part, Part::Frozen(_)) {
             return None;
         }
         lent.end();
@@ -225,29 +237,26 @@ impl Held {
             buffer.set_len((*left).min(buffer.capacity()));
             *left -= buffer.length();
         }
-        lent.taken = true;
-        // SAFETY: it wasn't taken before, and isn't after this.
-        Some(unsafe { std::ptr::read(buffer) })
+        // SAFETY: the buffer is moved out here, and `None` is left of the piece.
+        unsafe {
+            let buffer = std::ptr::read(buffer);
+            std::ptr::write(&raw mut self.0, Pieces::None);
+            Some(buffer)
+        }
     }
 
     /// Puts memory here. What was here before is dropped.
     #[inline(always)]
     pub fn put(&mut self, held: Self) {
         self.clear();
-        match held.0 {
-            Pieces::None => {}
-            // Nothing is dropped by this.
-            Pieces::One(lent) => std::mem::forget(std::mem::replace(&mut self.0, Pieces::One(lent))),
-            several => self.0 = several,
-        }
+        self.set(held.0);
     }
 
     /// Ends the loans, and drops the memory.
     #[inline(always)]
     pub fn clear(&mut self) {
-        match &self.0 {
-            Pieces::None | Pieces::One(Lent { taken: true, .. }) => {}
-            _ => self.drop_pieces(),
+        if !matches!(self.0, Pieces::None) {
+            self.drop_pieces();
         }
     }
 
@@ -331,7 +340,9 @@ impl Sealed for () {}
 
 impl Payload for () {
     #[inline]
-    fn segments(&self, _: &mut Segments) {}
+    fn segments(&self) -> Segments {
+        Segments::new()
+    }
 
     #[inline]
     fn hold(self, _: &mut Held) -> Option<Inline> {
@@ -341,7 +352,9 @@ impl Payload for () {
 
 impl PayloadMut for () {
     #[inline]
-    fn room(&self, _: &mut Segments) {}
+    fn room(&self) -> Segments {
+        Segments::new()
+    }
 
     #[inline]
     fn hold_for_writing(self, _: &mut Held) {}
@@ -351,7 +364,9 @@ impl Sealed for Inline {}
 
 impl Payload for Inline {
     #[inline]
-    fn segments(&self, _: &mut Segments) {}
+    fn segments(&self) -> Segments {
+        Segments::new()
+    }
 
     #[inline]
     fn inline(&self) -> Option<&[u8]> {
@@ -368,8 +383,8 @@ impl Sealed for Buffer {}
 
 impl Payload for Buffer {
     #[inline]
-    fn segments(&self, into: &mut Segments) {
-        into.push(self.segment(self.length()));
+    fn segments(&self) -> Segments {
+        Segments::one(self.segment(self.length()))
     }
 
     #[inline]
@@ -382,8 +397,8 @@ impl Payload for Buffer {
 
 impl PayloadMut for Buffer {
     #[inline]
-    fn room(&self, into: &mut Segments) {
-        into.push(self.segment(self.capacity()));
+    fn room(&self) -> Segments {
+        Segments::one(self.segment(self.capacity()))
     }
 
     #[inline]
@@ -408,8 +423,8 @@ impl Sealed for Frozen {}
 
 impl Payload for Frozen {
     #[inline]
-    fn segments(&self, into: &mut Segments) {
-        into.push(self.segment());
+    fn segments(&self) -> Segments {
+        Segments::one(self.segment())
     }
 
     #[inline]
@@ -423,9 +438,9 @@ impl Payload for Frozen {
 impl Sealed for (Buffer, Frozen) {}
 
 impl Payload for (Buffer, Frozen) {
-    fn segments(&self, into: &mut Segments) {
-        self.0.segments(into);
-        self.1.segments(into);
+    fn segments(&self) -> Segments {
+        let (header, body) = self;
+        [header.segment(header.length()), body.segment()].into_iter().collect()
     }
 
     fn hold(self, into: &mut Held) -> Option<Inline> {
@@ -441,8 +456,8 @@ macro_rules! several {
 
         impl<$($generics)*> Payload for $several {
             #[inline]
-            fn segments(&self, into: &mut Segments) {
-                self.iter().for_each(|buffer| buffer.segments(into));
+            fn segments(&self) -> Segments {
+                self.iter().map(|buffer| buffer.segment(buffer.length())).collect()
             }
 
             #[inline]
@@ -456,8 +471,8 @@ macro_rules! several {
 
         impl<$($generics)*> PayloadMut for $several {
             #[inline]
-            fn room(&self, into: &mut Segments) {
-                self.iter().for_each(|buffer| buffer.room(into));
+            fn room(&self) -> Segments {
+                self.iter().map(|buffer| buffer.segment(buffer.capacity())).collect()
             }
 
             #[inline]

@@ -1,7 +1,6 @@
 //! Buffers of one size out of one registration.
 
 use crate::home::{Home, Places};
-use crate::region::Region;
 use crate::{Buffer, Error};
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +9,6 @@ use std::task::{Poll, Waker};
 /// A pool of buffers. A dropped buffer returns to it.
 #[derive(Clone)]
 pub struct Pool {
-    region: Arc<Region>,
     size: usize,
     places: Arc<Places>,
 }
@@ -30,15 +28,15 @@ impl Pool {
         // The only buffer of its region, so all bytes are free to be divided.
         drop(memory);
         let count = u32::try_from(region.mapping().len() / size).unwrap_or(u32::MAX);
-        Ok(Self { region, size, places: Arc::new(Places::new(count)) })
+        let places = Arc::new(Places::new(&region, count, size));
+        Ok(Self { size, places })
     }
 
     /// Takes a buffer, if one is free. Its length is 0, and its bytes are old.
     #[must_use]
     pub fn try_take(&self) -> Option<Buffer> {
-        let home = Home::take(&self.places)?;
-        let start = home.place() as usize * self.size;
-        Some(Buffer::of_pool(self.region.clone(), start, self.size, home))
+        let (home, piece) = Home::take(&self.places)?;
+        Some(Buffer::of_pool(piece, home))
     }
 
     /// Takes a buffer when one is free. The pool may end before the future.

@@ -1,6 +1,6 @@
 //! Registered memory as requests name it.
 
-use ferroce_types::{Sge, SgeList};
+use ferroce_types::{Sge, SgeList, one_sge};
 use std::ops::Deref;
 
 /// The pieces of a message that aren't empty.
@@ -15,12 +15,17 @@ impl Segments {
         Self(SgeList::new())
     }
 
-    /// Adds a piece, if it isn't empty.
+    /// One piece, or none if it is empty.
+    #[must_use]
+    #[inline(always)]
+    pub fn one(segment: Sge) -> Self {
+        if segment.length > 0 { Self(one_sge(segment)) } else { Self::new() }
+    }
+
+    /// Adds these.
     #[inline]
-    pub fn push(&mut self, segment: Sge) {
-        if segment.length > 0 {
-            self.0.push(segment);
-        }
+    pub fn append(&mut self, others: &Self) {
+        self.0.extend_from_slice(others);
     }
 
     /// Leaves the first `bytes` bytes.
@@ -39,5 +44,11 @@ impl Deref for Segments {
     #[inline]
     fn deref(&self) -> &[Sge] {
         &self.0
+    }
+}
+
+impl FromIterator<Sge> for Segments {
+    fn from_iter<I: IntoIterator<Item = Sge>>(segments: I) -> Self {
+        Self(segments.into_iter().filter(|segment| segment.length > 0).collect())
     }
 }

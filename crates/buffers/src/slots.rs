@@ -3,7 +3,7 @@
 //! A ring with one poster and one retirer. The poster moves the head, the retirer moves the tail. Entries retire in the order
 //! in which they were posted, so the entries of unsignalled requests retire with the next completion (rule S5).
 
-use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, UnsafeCell, pause};
 use std::ops::{Deref, DerefMut};
 
 /// The longest ring. Numbers of entries wrap at 2^32, and must stay distinct within a ring.
@@ -12,15 +12,18 @@ pub const MAX_DEPTH: u32 = 1 << 20;
 struct Ring<T> {
     /// The number of the next entry. Only the poster stores it.
     head: AtomicU32,
-    /// The number of the oldest entry. Only the retirer stores it.
+    /// The number of the oldest entry. Only a thread that retires stores it.
     tail: AtomicU32,
+    /// A thread retires an entry: the end of the queue, or the completion queue.
+    retires: AtomicBool,
     depth: u32,
     /// Those without an entry have what the retirer has left there.
     places: Box<[UnsafeCell<T>]>,
 }
 
 // SAFETY: entries move from the poster to the retirer, which may be another thread. Places between tail and head belong to
-// the retirer, the others to the poster; head and tail hand them over with release and acquire.
+// the retirer, the others to the poster; head and tail hand them over with release and acquire. Of the threads that share the retirer one at
+// a time has what belongs to it, which `retires` hands over with release and acquire.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: as above; a ring owns its entries.
 unsafe impl<T: Send> Send for Ring<T> {}
@@ -42,7 +45,7 @@ pub struct Poster<T> {
     tail: u32,
 }
 
-/// The end of a ring that takes entries out, the oldest first.
+/// The end of a ring that takes entries out, the oldest first. Threads share it, and take turns.
 pub struct Retirer<T>(Arc<Ring<T>>);
 
 /// A ring for `depth` entries. Its places stay where they are, and are written and read there.
@@ -53,7 +56,8 @@ pub struct Retirer<T>(Arc<Ring<T>>);
 pub fn ring<T: Default>(depth: u32) -> (Poster<T>, Retirer<T>) {
     assert!(depth <= MAX_DEPTH, "a ring of {depth} entries");
     let places = (0..depth.next_power_of_two()).map(|_| UnsafeCell::new(T::default())).collect();
-    let ring = Arc::new(Ring { head: AtomicU32::new(0), tail: AtomicU32::new(0), depth, places });
+    let [head, tail] = [0; 2].map(AtomicU32::new);
+    let ring = Arc::new(Ring { head, tail, retires: AtomicBool::new(false), depth, places });
     (Poster { ring: ring.clone(), head: 0, tail: 0 }, Retirer(ring))
 }
 
@@ -149,30 +153,47 @@ impl<T> Retirer<T> {
     #[must_use]
     #[inline]
     pub fn ends(&self) -> (u32, u32) {
-        (self.0.tail.load(Ordering::Relaxed), self.0.head.load(Ordering::Acquire))
+        // The head that a thread reads after a tail isn't behind it.
+        (self.0.tail.load(Ordering::Acquire), self.0.head.load(Ordering::Acquire))
     }
 
-    /// If the entry with this number is in the ring: gives the oldest entry to `take`, after which its place is free. Whether that is the
-    /// entry with this number.
+    /// If the entry with this number is in the ring: swaps the oldest entry with `into`, which its place has from then on. Whether that is
+    /// the entry with this number.
     #[inline]
-    pub fn retire(&mut self, number: u32, take: impl FnOnce(&mut T)) -> Option<bool> {
-        let (tail, head) = self.ends();
-        let after = number.wrapping_sub(tail);
-        if after >= head.wrapping_sub(tail) {
-            return None;
+    pub fn retire(&self, number: u32, into: &mut T) -> Option<bool> {
+        self.take(into, |tail, head| {
+            let after = number.wrapping_sub(tail);
+            (after < head.wrapping_sub(tail)).then_some(after == 0)
+        })
+    }
+
+    /// Swaps the oldest entry with `into` if `look` returns something of the tail and the head. It does so for a ring that isn't empty alone,
+    /// and doesn't panic.
+    #[inline(always)]
+    fn take(&self, into: &mut T, look: impl FnOnce(u32, u32) -> Option<bool>) -> Option<bool> {
+        // Pairs with the store at the end of this.
+        while self.0.retires.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            pause();
         }
-        // SAFETY: the place contains an entry, which belongs to the retirer, of which there is one.
-        self.0.place(tail).with_mut(|place| take(unsafe { &mut *place }));
-        self.0.tail.store(tail.wrapping_add(1), Ordering::Release);
-        Some(after == 0)
+        let (tail, head) = self.ends();
+        let looked = look(tail, head);
+        if looked.is_some() {
+            // SAFETY: the place contains an entry, which belongs to the retirer, of which one thread at a time is here. `into` is
+            // elsewhere.
+            self.0.place(tail).with_mut(|place| unsafe { std::ptr::swap_nonoverlapping(place, into, 1) });
+            self.0.tail.store(tail.wrapping_add(1), Ordering::Release);
+        }
+        // Pairs with the exchange.
+        self.0.retires.store(false, Ordering::Release);
+        looked
     }
 }
 
 impl<T: Default> Retirer<T> {
     /// Takes the oldest entry out.
-    pub fn pop(&mut self) -> Option<T> {
+    pub fn pop(&self) -> Option<T> {
         let mut entry = T::default();
-        self.retire(self.ends().0, |place| std::mem::swap(place, &mut entry))?;
+        self.take(&mut entry, |tail, head| (tail != head).then_some(true))?;
         Some(entry)
     }
 }

@@ -14,12 +14,12 @@ struct Mutation {
     test: [&'static str; 2],
 }
 
-const MUTATIONS: [Mutation; 9] = [
+const MUTATIONS: [Mutation; 10] = [
     Mutation {
         rule: "S1: a buffer is lent for as long as its slot owns it",
         file: "buffer.rs",
-        from: "self.region.mapping().lend(self.start..self.start + self.capacity, loan)",
-        to: "{ let loan = self.region.mapping().lend(self.start..self.start + self.capacity, loan); self.settle(loan); loan }",
+        from: "region.mapping().lend(*start..*start + *capacity, loan)",
+        to: "{ let loan = region.mapping().lend(*start..*start + *capacity, loan); self.settle(loan); loan }",
         test: ["it", "loans::the_adapter_touches_a_buffer_only_while_a_slot_owns_it"],
     },
     Mutation {
@@ -56,6 +56,13 @@ const MUTATIONS: [Mutation; 9] = [
         from: "self.ring.depth - self.head.wrapping_sub(tail)",
         to: "self.ring.depth + 1 - self.head.wrapping_sub(tail)",
         test: ["it", "slots::unsignalled_entries_retire_with_a_later_one_in_order"],
+    },
+    Mutation {
+        rule: "S5: one thread at a time retires",
+        file: "slots.rs",
+        from: "compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()",
+        to: "compare_exchange(false, true, Ordering::Relaxed, Ordering::Relaxed).is_err()",
+        test: ["slots", "an_entry_is_taken_by_one_of_two_threads"],
     },
     Mutation {
         rule: "S4: the number of an entry of a shelf isn't that of the next one in its place",

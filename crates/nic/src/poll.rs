@@ -23,32 +23,44 @@ pub trait Poll {
 }
 
 impl Poll for Cq {
+    #[inline(always)]
     fn poll(&self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize> {
         self.poll_stamped(max, |completion, _| f(completion))
     }
 
+    #[inline(always)]
     fn poll_stamped(&self, max: usize, mut f: impl FnMut(&Completion, Stamp)) -> Result<usize> {
         if max == 0 {
             return Ok(0);
         }
-        let mut n = self.take(max, &mut f);
-        let empty = n == 0;
-        adapter::progress_of_poller(empty, self.has_sleeper(), |adapter, first| {
-            // Nothing is recorded with what goes past the queue.
-            let mut give = |completion: &Completion| f(completion, Stamp::default());
-            let mut poller = Poller::new(self, max, &mut give);
-            let found = adapter.read_rings(first, Some(&mut poller));
-            n = max - poller.room();
-            found
-        });
-        if empty && n < max {
-            n += self.take(max - n, &mut f);
-            if n == 0 && self.has_overrun() {
-                return Err(Error::Dead("the completion queue has overrun".into()));
-            }
+        let n = self.take(max, &mut f);
+        if n == 0 {
+            return poll_empty(self, max, &mut f);
         }
+        adapter::progress_of_poller(false, self.has_sleeper(), |_, _| false);
         Ok(n)
     }
+}
+
+/// As [`Poll::poll_stamped`], of a queue that was empty.
+#[inline]
+fn poll_empty(cq: &Cq, max: usize, f: &mut impl FnMut(&Completion, Stamp)) -> Result<usize> {
+    let mut n = 0;
+    adapter::progress_of_poller(true, cq.has_sleeper(), |adapter, first| {
+        // Nothing is recorded with what goes past the queue.
+        let mut give = |completion: &Completion| f(completion, Stamp::default());
+        let mut poller = Poller::new(cq, max, &mut give);
+        let found = adapter.read_rings(first, Some(&mut poller));
+        n = max - poller.room();
+        found
+    });
+    if n < max {
+        n += cq.take(max - n, &mut *f);
+        if n == 0 && cq.has_overrun() {
+            return Err(Error::Dead("the completion queue has overrun".into()));
+        }
+    }
+    Ok(n)
 }
 
 /// A number of a completion counter (ibv_read_comp_cntr(3), ibv_read_err_comp_cntr(3)). A thread that waits for completions reads it

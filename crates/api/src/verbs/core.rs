@@ -270,10 +270,11 @@ impl Core {
     }
 
     pub(crate) fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
-        let (mut segments, mut header) = (Segments::new(), None);
-        if let Err(error) = self.plan_recv(&memory, &mut segments, &mut header) {
-            return Err(Failed { error, back: memory });
-        }
+        let mut header = None;
+        let segments = match self.plan_recv(&memory, &mut header) {
+            Ok(segments) => segments,
+            Err(error) => return Err(Failed { error, back: memory }),
+        };
         let mut slot = self.next_receive();
         if let Some(header) = header {
             header.hold_for_writing(&mut slot.entry.held);
@@ -296,12 +297,7 @@ impl Core {
 
     /// Checks a receive: the memory that it names, and that of a datagram's GRH.
     #[inline(always)]
-    fn plan_recv(
-        &self,
-        memory: &impl PayloadMut,
-        segments: &mut Segments,
-        header: &mut Option<Buffer>,
-    ) -> Result<()> {
+    fn plan_recv(&self, memory: &impl PayloadMut, header: &mut Option<Buffer>) -> Result<Segments> {
         self.check("recv")?;
         let Receives::Own(half) = &self.receives else {
             let why = "the queue pair takes its receives from a shared receive queue: post there";
@@ -310,14 +306,16 @@ impl Core {
         if half.poster.room() == 0 {
             return Err(half.full("recv"));
         }
+        let mut segments = memory.room();
         if let Some(pool) = &self.headers {
             // A completion that is being taken has one.
             let taken = pool.try_take().ok_or_else(|| half.full("recv"))?;
-            taken.room(segments);
+            let of_memory = std::mem::replace(&mut segments, taken.room());
+            segments.append(&of_memory);
             *header = Some(taken);
         }
-        memory.room(segments);
-        within(segments, self.attributes.parts, "recv")
+        within(&segments, self.attributes.parts, "recv")?;
+        Ok(segments)
     }
 
     /// Posts a receive of borrowed memory.
@@ -371,9 +369,9 @@ impl Core {
         tag: u64,
         operation: O,
     ) -> Result<(), Failed<O>> {
-        let (mut segments, mut needs) = (Segments::new(), Needs::default());
-        let plan = match self.plan(&operation, 0, &mut segments, &mut needs) {
-            Ok(plan) => plan,
+        let mut needs = Needs::default();
+        let (plan, segments) = match self.plan(&operation, 0, &mut needs) {
+            Ok(planned) => planned,
             Err(error) => return Err(Failed { error, back: operation }),
         };
         let mut slot = self.next_send();
@@ -389,9 +387,9 @@ impl Core {
         operation: O,
         before: u32,
     ) -> Result<Prepared, Failed<O>> {
-        let (mut segments, mut needs, mut held) = (Segments::new(), Needs::default(), Held::default());
-        let plan = match self.plan(&operation, before, &mut segments, &mut needs) {
-            Ok(plan) => plan,
+        let (mut needs, mut held) = (Needs::default(), Held::default());
+        let (plan, segments) = match self.plan(&operation, before, &mut needs) {
+            Ok(planned) => planned,
             Err(error) => return Err(Failed { error, back: operation }),
         };
         let inline = operation.hold(&mut held);
@@ -404,9 +402,8 @@ impl Core {
         &self,
         operation: &O,
         before: u32,
-        segments: &mut Segments,
         needs: &mut Needs,
-    ) -> Result<Plan> {
+    ) -> Result<(Plan, Segments)> {
         self.check("post")?;
         if self.sends.poster.room() <= before {
             return Err(self.sends.full("post"));
@@ -419,16 +416,16 @@ impl Core {
             let why = "only a reliable connection returns loans";
             return Err(Error::new(Kind::Unsupported, "post", why));
         }
-        operation.segments(segments);
-        within(segments, self.attributes.parts, "post")?;
+        let mut segments = operation.segments();
+        within(&segments, self.attributes.parts, "post")?;
         if what == Operated::Atomic {
             // A completion that is being taken has one.
             let result = self.results.as_ref().and_then(Pool::try_take);
             let result = result.ok_or_else(|| self.sends.full("post"))?;
-            result.room(segments);
+            segments = result.room();
             needs.result = Some(result);
         }
-        self.check_length(inline.map_or(DataRef::Sges(segments), DataRef::Inline).len())?;
+        self.check_length(inline.map_or(DataRef::Sges(&segments), DataRef::Inline).len())?;
         if let SendOp::BindMw(bind) = op {
             let (bind, kept) = self.lend(bind, region)?;
             op = SendOp::BindMw(bind);
@@ -436,7 +433,7 @@ impl Core {
         } else if let Some(to) = to {
             needs.kept = Some(Kept::Address(to.raw().clone()));
         }
-        Ok(Plan { op, flags, what, region })
+        Ok((Plan { op, flags, what, region }, segments))
     }
 
     /// A window for memory that is lent, whose number and key the request gets.

@@ -79,6 +79,7 @@ impl CqCore {
         &self.inner
     }
 
+    #[inline(always)]
     fn poll(&mut self) -> Result<()> {
         if self.next < self.polled.len() || !self.kept.is_empty() {
             return Ok(());
@@ -87,7 +88,7 @@ impl CqCore {
     }
 
     /// Takes completions from the adapter. Those that were taken before are reported, also those before an error.
-    #[inline]
+    #[inline(always)]
     fn take_entries(&mut self) -> Result<()> {
         self.polled.clear();
         self.next = 0;
@@ -294,6 +295,7 @@ impl<X: Extra> Cq<X> {
     ///
     /// # Errors
     /// The device can't be used any more.
+    #[inline]
     pub fn poll(&mut self) -> Result<Completions<'_, X>> {
         self.core.poll()?;
         Ok(Completions { cq: &mut self.core, extra: PhantomData })

@@ -46,7 +46,7 @@ pub(crate) mod sealed {
     pub trait Request: Sized {
         fn describe(&self) -> Described<'_>;
         /// The memory that the request names.
-        fn segments(&self, into: &mut Segments);
+        fn segments(&self) -> Segments;
         /// Lends the memory to the adapter, and returns the inline data.
         fn hold(self, into: &mut Held) -> Option<Inline>;
     }
@@ -78,9 +78,7 @@ pub(crate) fn token_error(len: u64, room: u64) -> Error {
 }
 
 #[inline]
-fn bytes(describe: impl FnOnce(&mut Segments), inline: Option<&[u8]>) -> u64 {
-    let mut segments = Segments::new();
-    describe(&mut segments);
+fn bytes(segments: &Segments, inline: Option<&[u8]>) -> u64 {
     let named: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
     named + inline.map_or(0, |bytes| bytes.len() as u64)
 }
@@ -176,8 +174,8 @@ impl<P: Payload> Request for Send<P> {
     }
 
     #[inline]
-    fn segments(&self, into: &mut Segments) {
-        self.payload.segments(into);
+    fn segments(&self) -> Segments {
+        self.payload.segments()
     }
 
     #[inline]
@@ -222,8 +220,8 @@ impl<P: Payload> Request for SendTo<P> {
         Described { op, flags: self.flags, what: Operated::Sent, inline, to, region: 0, error: None }
     }
 
-    fn segments(&self, into: &mut Segments) {
-        self.payload.segments(into);
+    fn segments(&self) -> Segments {
+        self.payload.segments()
     }
 
     fn hold(self, into: &mut Held) -> Option<Inline> {
@@ -279,13 +277,13 @@ impl<P: Payload> Request for Write<P> {
             None => SendOp::Write { va, rkey },
         };
         let inline = self.payload.inline();
-        let error = self.to.check(bytes(|into| self.payload.segments(into), inline));
+        let error = self.to.check(bytes(&self.payload.segments(), inline));
         Described { op, flags: self.flags, what: Operated::Written, inline, to: None, region: 0, error }
     }
 
     #[inline]
-    fn segments(&self, into: &mut Segments) {
-        self.payload.segments(into);
+    fn segments(&self) -> Segments {
+        self.payload.segments()
     }
 
     #[inline]
@@ -324,7 +322,7 @@ impl<P: PayloadMut> Request for Read<P> {
     #[inline]
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, len } = self.from;
-        let room = bytes(|into| self.into.room(into), None);
+        let room = bytes(&self.into.room(), None);
         let error = (len > room).then(|| token_error(len, room));
         Described {
             op: SendOp::Read { va, rkey },
@@ -338,9 +336,10 @@ impl<P: PayloadMut> Request for Read<P> {
     }
 
     #[inline]
-    fn segments(&self, into: &mut Segments) {
-        self.into.room(into);
-        into.truncate(self.from.len);
+    fn segments(&self) -> Segments {
+        let mut segments = self.into.room();
+        segments.truncate(self.from.len);
+        segments
     }
 
     #[inline]
@@ -407,7 +406,9 @@ impl Request for FetchAdd {
     }
 
     #[inline]
-    fn segments(&self, _: &mut Segments) {}
+    fn segments(&self) -> Segments {
+        Segments::new()
+    }
 
     #[inline]
     fn hold(self, _: &mut Held) -> Option<Inline> {
@@ -426,7 +427,9 @@ impl Request for CompareSwap {
     }
 
     #[inline]
-    fn segments(&self, _: &mut Segments) {}
+    fn segments(&self) -> Segments {
+        Segments::new()
+    }
 
     #[inline]
     fn hold(self, _: &mut Held) -> Option<Inline> {
@@ -466,8 +469,7 @@ impl<A: Right> Lend<A> {
 
 impl<A: Right> Request for Lend<A> {
     fn describe(&self) -> Described<'_> {
-        let mut segments = Segments::new();
-        self.buffer.room(&mut segments);
+        let segments = self.buffer.room();
         let whole = segments.first().copied().unwrap_or(Sge { addr: 0, length: 0, lkey: 0 });
         let Rights { read, write, atomic } = A::RIGHTS;
         let access =
@@ -487,7 +489,9 @@ impl<A: Right> Request for Lend<A> {
         Described { op, flags: self.flags, what: Operated::Lent, inline: None, to: None, region, error }
     }
 
-    fn segments(&self, _: &mut Segments) {}
+    fn segments(&self) -> Segments {
+        Segments::new()
+    }
 
     fn hold(self, into: &mut Held) -> Option<Inline> {
         self.buffer.hold_for_peers(into);

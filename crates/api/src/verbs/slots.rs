@@ -62,7 +62,7 @@ pub(crate) struct Queue {
 
 enum Slots {
     /// In the order in which they were posted.
-    Ring(Mutex<Retirer<Box<Entry>>>),
+    Ring(Retirer<Box<Entry>>),
     /// In any order.
     Shelf(Mutex<Shelf<Entry>>),
 }
@@ -104,7 +104,7 @@ impl Queue {
 
     pub(crate) fn is_outstanding(&self, slot: u32) -> bool {
         match &self.slots {
-            Slots::Ring(ring) => lock(ring).is_outstanding(slot),
+            Slots::Ring(ring) => ring.is_outstanding(slot),
             Slots::Shelf(shelf) => lock(shelf).is_outstanding(slot),
         }
     }
@@ -114,7 +114,7 @@ impl Queue {
     #[inline]
     pub(crate) fn retire(&self, slot: u32, into: &mut Box<Entry>) -> Option<bool> {
         match &self.slots {
-            Slots::Ring(ring) => lock(ring).retire(slot, |entry| std::mem::swap(entry, into)),
+            Slots::Ring(ring) => ring.retire(slot, into),
             Slots::Shelf(shelf) => Self::retire_of_shelf(shelf, slot, into),
         }
     }
@@ -128,14 +128,14 @@ impl Queue {
     /// The numbers of the oldest receive and of the next one to be posted, if they retire in order.
     pub(crate) fn ends(&self) -> Option<(u32, u32)> {
         match &self.slots {
-            Slots::Ring(ring) => Some(lock(ring).ends()),
+            Slots::Ring(ring) => Some(ring.ends()),
             Slots::Shelf(_) => None,
         }
     }
 
     fn pop(&self) -> Option<Entry> {
         match &self.slots {
-            Slots::Ring(ring) => lock(ring).pop().map(|entry| *entry),
+            Slots::Ring(ring) => ring.pop().map(|entry| *entry),
             Slots::Shelf(shelf) => lock(shelf).pop(),
         }
     }
@@ -205,7 +205,7 @@ impl Shared {
         }
         let number = queues.next;
         queues.next = (number + 1) & !SHARED;
-        let queue = Arc::new(Queue { number, slots: Slots::Ring(Mutex::new(retirer)) });
+        let queue = Arc::new(Queue { number, slots: Slots::Ring(retirer) });
         queues.joined.insert(number, Joined { queue: queue.clone(), depth, users: 1 });
         Ok(queue)
     }

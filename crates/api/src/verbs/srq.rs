@@ -5,7 +5,7 @@ use crate::verbs::core::within;
 use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
 use crate::verbs::slots::{Entry, Queue};
-use ferroce_buffers::{Error, Failed, Held, Kind, Parts, PayloadMut, Result, Segments};
+use ferroce_buffers::{Error, Failed, Held, Kind, Parts, PayloadMut, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -88,8 +88,7 @@ impl Srq {
     /// # Errors
     /// The memory comes back. [`Kind::Full`]: the queue has no room. [`Kind::Invalid`]: more than 4 parts.
     pub fn recv<P: PayloadMut>(&self, tag: u64, memory: P) -> Result<(), Failed<P>> {
-        let mut segments = Segments::new();
-        memory.room(&mut segments);
+        let segments = memory.room();
         let queue = &self.inner.queue;
         if let Err(error) = within(&segments, PARTS, "recv") {
             return Err(Failed { error, back: memory });

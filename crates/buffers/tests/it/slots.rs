@@ -21,7 +21,7 @@ fn unsignalled_entries_retire_with_a_later_one_in_order() {
     for seed in 0..if cfg!(miri) { 4 } else { 200 } {
         let mut numbers = Numbers(seed);
         let depth = 1 + numbers.below(9) as u32;
-        let (mut poster, mut retirer) = ring(depth);
+        let (mut poster, retirer) = ring(depth);
         // What the adapter has accepted and not completed: number, entry, whether its completion is reported.
         let mut adapter: VecDeque<(u32, u64, bool)> = VecDeque::new();
         let (mut posted, mut retired) = (0, 0);
@@ -55,7 +55,7 @@ fn unsignalled_entries_retire_with_a_later_one_in_order() {
 #[test]
 fn entries_that_are_left_are_dropped_once() {
     let entry = Rc::new(());
-    let (mut poster, mut retirer) = ring(3);
+    let (mut poster, retirer) = ring(3);
     for _ in 0..5 {
         while poster.push(entry.clone()).is_ok() {}
         assert_eq!(Rc::strong_count(&entry), 4);

@@ -8,7 +8,8 @@ mod slots;
 mod sync {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::Arc;
-    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    pub(crate) use loom::thread::yield_now as pause;
 }
 
 use loom::thread;
@@ -26,7 +27,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn entries_retire_once_and_in_order_while_the_poster_posts() {
     explore(|| {
-        let (mut poster, mut retirer) = slots::ring::<Box<u32>>(2);
+        let (mut poster, retirer) = slots::ring::<Box<u32>>(2);
         let posting = thread::spawn(move || {
             let mut entry = 0;
             while entry < 3 {
@@ -56,12 +57,31 @@ fn entries_retire_once_and_in_order_while_the_poster_posts() {
     });
 }
 
+/// A queue pair is destroyed by a thread while another one polls.
+#[test]
+fn an_entry_is_taken_by_one_of_two_threads() {
+    explore(|| {
+        let (mut poster, retirer) = slots::ring::<Box<u32>>(2);
+        let retirer = loom::sync::Arc::new(retirer);
+        let polls = retirer.clone();
+        for entry in 1..3 {
+            poster.push(Box::new(entry)).unwrap();
+        }
+        let polling = thread::spawn(move || {
+            let mut entry = Box::new(0);
+            polls.retire(0, &mut entry).map_or(0, |_| *entry)
+        });
+        let drained: u32 = std::iter::from_fn(|| retirer.pop()).map(|entry| *entry).sum();
+        assert_eq!(drained + polling.join().unwrap(), 3);
+    });
+}
+
 /// A queue pair is destroyed while requests are outstanding: either end may be dropped last.
 #[test]
 fn what_is_outstanding_is_dropped_with_the_last_end() {
     explore(|| {
         let entry = loom::sync::Arc::new(());
-        let (mut poster, mut retirer) = slots::ring(2);
+        let (mut poster, retirer) = slots::ring(2);
         poster.push(entry.clone()).unwrap();
         assert_eq!(poster.room(), 1);
         let mine = entry.clone();

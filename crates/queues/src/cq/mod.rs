@@ -210,6 +210,7 @@ impl Cq {
     }
 
     /// As [`Cq::take`], of a queue that may have completions.
+    #[inline(always)]
     fn take_filled(&self, max: usize, mut f: impl FnMut(&Completion, Stamp)) -> usize {
         let mut queue = self.queue.lock();
         let Queue { entries, stamps, .. } = &mut *queue;
