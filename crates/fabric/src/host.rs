@@ -193,7 +193,7 @@ impl Env for QpSurroundings {
         self.ended.push(completion.status);
     }
 
-    fn complete_recv(&mut self, _: Completion) {}
+    fn complete_recv(&mut self, _: Completion, _: u64) {}
 
     fn event(&mut self, _: QpEvent) {}
 }

@@ -3,7 +3,7 @@
 //! READs are executed when their answer leaves, paced by the caller's budget; receiving goes on meanwhile. An
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
-use crate::state::{Answer, NakReason, Owed, Read};
+use crate::state::{Answer, Answers, NakReason, Owed, Read};
 use crate::{Cause, Env, PayloadSource, QpProtocol, RequestedAccess, SrqPlace, TransmitError, psn};
 use ferroce_types::{Instant, QpState, RemoteError};
 use ferroce_wire::{Aeth, Headers, NakCode, Operation, Reth, Syndrome};
@@ -55,6 +55,7 @@ impl<A: Clone> QpProtocol<A> {
                 headers.atomic_ack = Some(atomic.original);
                 env.transmit(&headers, PayloadSource::None, None).ok()?;
                 self.counters.responses_sent += 1;
+                self.resp.note_acknowledged(atomic.psn + 1);
                 self.answers.queue.pop_front();
                 Some(8)
             }
@@ -106,6 +107,7 @@ impl<A: Clone> QpProtocol<A> {
             }
         }
         self.counters.responses_sent += 1;
+        self.resp.note_acknowledged(read.next + 1);
         if last {
             self.answers.queue.pop_front();
             if let Some(ends) = read.range.ends {
@@ -159,7 +161,18 @@ impl<A: Clone> QpProtocol<A> {
         if failed {
             return;
         }
+        // The NAK acknowledges what is before it.
+        env.flush_unacknowledged(number);
         self.report_refusal(refusal, env);
         self.enter_error(env);
+    }
+
+    /// Sends what it owes as far as that is possible at once, and nothing more: flushes the receives that haven't been acknowledged.
+    pub(crate) fn end_answers<E: Env<Address = A>>(&mut self, env: &mut E) {
+        self.flush_acks(env);
+        if self.owes_acknowledgement() {
+            self.answers = Answers::default();
+            env.flush_unacknowledged(self.resp.acknowledged);
+        }
     }
 }

@@ -311,16 +311,17 @@ pub trait Env {
     fn was_read(&mut self, _bytes: u32, _ends: bool) {}
     /// A send work request ended of which the program wants to know.
     fn complete_send(&mut self, completion: Completion);
-    /// A receive work request ended. The environment publishes it when [`crate::QpProtocol::owes_acknowledgement`] doesn't hold any more, or the
-    /// QP is in ERR.
-    fn complete_recv(&mut self, completion: Completion);
-    /// The program puts the QP into ERR: receives that ended and aren't published are flushed, since their ACK isn't sent any more.
-    fn flush_unacknowledged(&mut self) {}
+    /// A receive work request ended with the packet of this number. The environment publishes it when
+    /// [`crate::QpProtocol::unacknowledged_from`] is beyond `number`, or the QP is in ERR, and never before an earlier one.
+    fn complete_recv(&mut self, completion: Completion, number: u64);
+    /// The QP goes to ERR, and no acknowledgement of the packets from this number on is sent any more: the receives that ended with them
+    /// and aren't published are flushed.
+    fn flush_unacknowledged(&mut self, _from: u64) {}
     /// A message that had matched no tag wasn't received after all: it doesn't count as unexpected.
     fn forget_unexpected(&mut self) {}
     /// What [`Env::next_tagged`] gave has ended, or the data of a rendezvous have come.
-    fn complete_tagged(&mut self, completion: Completion, _info: TagInfo) {
-        self.complete_recv(completion);
+    fn complete_tagged(&mut self, completion: Completion, number: u64, _info: TagInfo) {
+        self.complete_recv(completion, number);
     }
     /// The QP is about to fail, or has dropped something: the environment may report the cause to the program. Returns the number
     /// of the reason, which all completions of the error contain and which reaches the peer as [`Env::telling`] defines; 0 for

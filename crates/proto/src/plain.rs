@@ -234,8 +234,9 @@ impl<A: Clone> QpProtocol<A> {
             self.hold_receive(receive);
             return false;
         }
+        let number = self.resp.expected;
         self.plain_taken(send, len);
-        env.complete_recv(self.plain_completion(send, len, receive.wr_id));
+        env.complete_recv(self.plain_completion(send, len, receive.wr_id), number);
         true
     }
 }

@@ -46,7 +46,7 @@ impl<A: Clone> QpProtocol<A> {
         completion.opcode = WcOpcode::TmRecv;
         completion.solicited = headers.bth.solicited;
         let Tmh { tag, app_ctx, .. } = tagged.header;
-        env.complete_tagged(completion, TagInfo { tag, app_ctx });
+        env.complete_tagged(completion, self.resp.expected, TagInfo { tag, app_ctx });
         let read = SendOp::Read { va: rvh.va, rkey: rvh.rkey };
         let sges = first_bytes(&receive.sges, rvh.len);
         self.issue(Issuer::Rendezvous, receive.wr_id, read, DataRef::Sges(&sges));
@@ -71,7 +71,8 @@ impl<A: Clone> QpProtocol<A> {
             let mut completion = self.recv_completion(wqe.wr.wr_id, status).with_tags(tags);
             completion.opcode = WcOpcode::TmRecv;
             completion.byte_len = if good { wqe.len } else { 0 };
-            env.complete_tagged(completion, TagInfo::default());
+            // The data have come with answers of the peer, so it waits for no acknowledgement.
+            env.complete_tagged(completion, 0, TagInfo::default());
         } else if !good && status != WcStatus::WrFlushErr {
             // No completion reports that the FIN couldn't be sent.
             env.event(QpEvent::Fatal);
@@ -80,7 +81,8 @@ impl<A: Clone> QpProtocol<A> {
 
     /// The receive of the message in progress has ended.
     pub(crate) fn complete_held<E: Env<Address = A>>(&mut self, mut completion: Completion, env: &mut E) {
-        let Some(tagged) = self.resp.tagged.take() else { return env.complete_recv(completion) };
+        let number = self.resp.expected;
+        let Some(tagged) = self.resp.tagged.take() else { return env.complete_recv(completion, number) };
         let Tmh { operation, tag, app_ctx } = tagged.header;
         let (matched, sync_required) = (tagged.matched, tagged.sync_required);
         let good = completion.status == WcStatus::Success;
@@ -93,7 +95,8 @@ impl<A: Clone> QpProtocol<A> {
         if !good && tagged.is_unexpected() {
             env.forget_unexpected();
         }
-        env.complete_tagged(completion, if matched { TagInfo { tag, app_ctx } } else { TagInfo::default() });
+        let info = if matched { TagInfo { tag, app_ctx } } else { TagInfo::default() };
+        env.complete_tagged(completion, number, info);
     }
 }
 

@@ -73,7 +73,7 @@ impl<A: Clone> QpProtocol<A> {
             self.reason = env.failed(&failure);
             completion.vendor_err = vendor_err(self.reason);
         }
-        env.complete_recv(completion);
+        env.complete_recv(completion, 0);
         if completion.status != WcStatus::Success {
             self.enter_error(env);
         }

@@ -111,8 +111,8 @@ pub(crate) struct Side {
     pub(crate) recv_depth: u32,
     pub(crate) receives: VecDeque<RecvWqe>,
     pub(crate) sends_completed: Vec<Completion>,
-    /// Receive completions that wait for their acknowledgement to leave.
-    pub(crate) unpublished: Vec<Completion>,
+    /// Receive completions that wait for their acknowledgement to leave, each with the number of the packet that it has to acknowledge.
+    pub(crate) unpublished: Vec<(Completion, u64)>,
     pub(crate) out: Vec<Frame>,
     /// The first failure.
     pub(crate) first: Option<(u16, Fault)>,

@@ -188,7 +188,7 @@ impl Env for QpEnv<'_> {
         let number = self.side.first.as_ref().map_or(0, |(number, _)| *number);
         while let Some(receive) = self.side.receives.pop_front() {
             let flushed = Completion::new(receive.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
-            self.side.unpublished.push(Completion { vendor_err: vendor_err(number), ..flushed });
+            self.side.unpublished.push((Completion { vendor_err: vendor_err(number), ..flushed }, 0));
         }
     }
 
@@ -279,12 +279,12 @@ impl Env for QpEnv<'_> {
         self.side.sends_completed.push(completion);
     }
 
-    fn complete_recv(&mut self, completion: Completion) {
-        self.side.unpublished.push(completion);
+    fn complete_recv(&mut self, completion: Completion, number: u64) {
+        self.side.unpublished.push((completion, number));
     }
 
-    fn flush_unacknowledged(&mut self) {
-        for completion in &mut self.side.unpublished {
+    fn flush_unacknowledged(&mut self, from: u64) {
+        for (completion, _) in self.side.unpublished.iter_mut().filter(|(_, number)| *number >= from) {
             completion.status = WcStatus::WrFlushErr;
         }
     }

@@ -290,8 +290,9 @@ impl State {
         qp.flush_acks(&mut env);
         let side = env.side;
         let sends = std::mem::take(&mut side.sends_completed);
-        let published = !qp.owes_acknowledgement() || qp.state() == TransportState::Err;
-        let receives = if published { std::mem::take(&mut side.unpublished) } else { Vec::new() };
+        let from = if qp.state() == TransportState::Err { u64::MAX } else { qp.unacknowledged_from() };
+        let acknowledged = side.unpublished.iter().take_while(|(_, number)| *number < from).count();
+        let receives: Vec<_> = side.unpublished.drain(..acknowledged).collect();
         let (send_cq, recv_cq) = (side.send_cq, side.recv_cq);
         let out = std::mem::take(&mut side.out);
         if let Some(pause) = pause {
@@ -300,7 +301,7 @@ impl State {
         self.set_timer(host, qpn);
         out.into_iter().for_each(|frame| self.send(host, frame));
         sends.into_iter().for_each(|completion| self.publish(host, qpn, (0, send_cq), completion));
-        receives.into_iter().for_each(|completion| self.publish(host, qpn, (1, recv_cq), completion));
+        receives.into_iter().for_each(|(completion, _)| self.publish(host, qpn, (1, recv_cq), completion));
         if let Some(driven) = &mut self.driven {
             driven.woken.extend(driven.driver.take());
         }

@@ -73,7 +73,7 @@ fn flush(
     if done.is_err() {
         tracing::error!(qpn = env.qp.qpn(), "its requests can't be flushed either");
     }
-    env.publish(false);
+    env.publish(u64::MAX);
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ struct LockedQp {
     xrc_target: xrc_target::XrcTargetSlot,
     unacked_pace: UnackedPace,
     unread: UnreadRecords,
-    /// Receive completions that wait for their ACK to leave.
+    /// Receive completions that wait for their acknowledgement to leave.
     held: ReceiveCompletions,
     /// Packets that wait for those before them.
     kept: KeptOfQp,

@@ -115,8 +115,8 @@ impl Qp {
         match proto.state() {
             QpState::Reset => env.held.clear(),
             // A NAK that waits for room leaves later.
-            QpState::Err => env.publish(false),
-            _ => env.publish(proto.owes_acknowledgement()),
+            QpState::Err => env.publish(u64::MAX),
+            _ => env.publish(proto.unacknowledged_from()),
         }
         if std::mem::take(&mut env.work.overrun) {
             // A completion queue had no room for a completion of this QP. The requests that are flushed now complete in the
@@ -124,7 +124,7 @@ impl Qp {
             proto.note_overrun(&mut env);
             end(proto, &mut env);
             listing.withdraw(self.qpn);
-            env.publish(false);
+            env.publish(u64::MAX);
             env.work.overrun = false;
         }
         let owes_answers = proto.owes_answers() || env.xrc_target.has_backlog();

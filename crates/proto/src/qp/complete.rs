@@ -1,7 +1,6 @@
 //! How work requests end, and what becomes of the QP when one fails.
 
 use crate::sendq::{Issuer, Wqe};
-use crate::state::Answers;
 use crate::{Cause, Env, QpEvent, QpProtocol, SendOp};
 use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
 
@@ -66,7 +65,7 @@ impl<A: Clone> QpProtocol<A> {
         }
         self.complete_front(cause.status(), env);
         if self.is_reliable() {
-            self.answers = Answers::default();
+            self.end_answers(env);
             self.enter_error(env);
         } else {
             self.state = QpState::Sqe;

@@ -139,7 +139,7 @@ impl<A: Clone> QpProtocol<A> {
 
     /// Puts the QP into `state`; the caller has checked that the transition exists and has set the attributes.
     ///
-    /// RESET drops everything silently. ERR flushes: receives whose ACK can't leave, the send queue, the receive that was
+    /// RESET drops everything silently. ERR flushes: receives whose acknowledgement can't leave, the send queue, the receive that was
     /// taken for a message in progress, then the environment's receive queue. RTR begins with `rq_psn`, RTS (from RTR) with `sq_psn`. SQD lets
     /// started requests end and raises [`crate::QpEvent::SqDrained`]. A transition to the same state does nothing, but ERR
     /// flushes again.
@@ -168,11 +168,7 @@ impl<A: Clone> QpProtocol<A> {
             }
             QpState::Err => {
                 if before != QpState::Err {
-                    self.flush_acks(env);
-                    if self.owes_acknowledgement() {
-                        self.answers = Answers::default();
-                        env.flush_unacknowledged();
-                    }
+                    self.end_answers(env);
                 }
                 self.enter_error(env);
             }
@@ -268,6 +264,14 @@ impl<A: Clone> QpProtocol<A> {
     #[inline]
     pub fn owes_acknowledgement(&self) -> bool {
         !self.answers.is_empty()
+    }
+
+    /// The number of the first packet that has been executed and that an answer still to leave will acknowledge, or of an earlier one.
+    /// [`u64::MAX`]: there is none.
+    #[must_use]
+    #[inline]
+    pub fn unacknowledged_from(&self) -> u64 {
+        if self.owes_acknowledgement() { self.resp.acknowledged } else { u64::MAX }
     }
 
     /// A request of the peer is still to be answered.

@@ -11,6 +11,9 @@ pub(crate) struct Responder {
     pub(crate) first: u64,
     /// The extended PSN of the next request.
     pub(crate) expected: u64,
+    /// READ responses and results of atomics that have left acknowledge everything before this one. An ACK or a NAK leaves last: nothing is
+    /// owed then.
+    pub(crate) acknowledged: u64,
     /// Messages completed: those that have come the short way, and the others.
     pub(crate) plain: u64,
     pub(crate) messages: u64,
@@ -49,6 +52,12 @@ impl Responder {
 
     pub(crate) const fn expected_psn(&self) -> u32 {
         psn::wire(self.expected)
+    }
+
+    /// A READ response or the result of an atomic has left, which acknowledges everything before `end`.
+    #[inline]
+    pub(crate) fn note_acknowledged(&mut self, end: u64) {
+        self.acknowledged = self.acknowledged.max(end);
     }
 
     /// No message is in progress, no request is missing, and none is with another process.

@@ -53,6 +53,76 @@ fn an_answer_with_data_is_the_acknowledgement_of_what_is_before_it() {
     }
 }
 
+/// `b` has executed a SEND, a READ of three packets and another SEND, and has another receive. Of its answers, `left` packets have left.
+/// A WRITE of its own is under way.
+fn executed_around_a_read(left: usize) -> Pair {
+    let mut p = pair();
+    p.b.post(wr(9, WRITE, BASE, 8));
+    p.b.qp.transmit(p.now, &mut p.b.host, 1 << 16);
+    p.b.host.out.clear();
+    (1..=3).for_each(|wr_id| p.b.host.post_recv(wr_id, THERE, 8));
+    p.inject(true, &frame(Operation::SendOnly, FIRST, &[7; 8]));
+    p.inject(true, &read_request(FIRST + 1, THERE, 3000));
+    p.inject(true, &frame(Operation::SendOnly, FIRST + 4, &[7; 8]));
+    p.b.host.room = Some(left);
+    p.b.qp.flush_acks(&mut p.b.host);
+    p.b.qp.transmit(p.now, &mut p.b.host, 1 << 16);
+    assert_eq!((p.b.host.out.len(), p.b.host.unpublished.len()), (left, 2));
+    p
+}
+
+#[test]
+fn a_receive_waits_for_the_first_answer_that_acknowledges_it() {
+    for (left, acknowledged) in [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2)] {
+        let p = executed_around_a_read(left);
+        let from = p.b.qp.unacknowledged_from();
+        let before = p.b.host.ended_with.values().filter(|&&number| number < from).count();
+        assert_eq!(before, acknowledged, "{left} packets have left");
+        assert_eq!(from == u64::MAX, left == 4);
+    }
+    // A NAK acknowledges what is before it.
+    let mut p = pair();
+    p.b.host.post_recv(1, THERE, 8);
+    p.b.host.room = Some(0);
+    for psn in [FIRST, FIRST + 1] {
+        p.inject(true, &frame(Operation::SendOnly, psn, &[7; 8]));
+    }
+    p.b.qp.flush_acks(&mut p.b.host);
+    assert!(p.b.qp.unacknowledged_from() <= p.b.host.ended_with[&1]);
+    p.b.host.room = None;
+    assert_eq!(answers(&mut p), [(Operation::Acknowledge, FIRST + 1)]);
+    assert_eq!(p.b.qp.unacknowledged_from(), u64::MAX);
+}
+
+/// Whichever way the queue pair goes to ERR, the peer sees the same outcome of each SEND.
+#[test]
+fn receives_that_have_not_been_acknowledged_are_flushed_and_no_others() {
+    let ends: [fn(&mut Pair); 3] = [
+        |p| p.b.qp.set_state(QpState::Err, &mut p.b.host),
+        |p| {
+            p.b.host.regions.remove(&ALL);
+            p.b.host.room = None;
+            p.b.qp.transmit(p.now, &mut p.b.host, 1 << 16);
+        },
+        |p| p.inject(true, &nak(p.b.qp.sq_psn() - 1, NakCode::RemoteAccessError)),
+    ];
+    for (way, end) in ends.into_iter().enumerate() {
+        for (left, flushed) in
+            [(0, [true, true]), (1, [false, true]), (3, [false, true]), (4, [false, false])]
+        {
+            if way == 1 && !(1..3).contains(&left) {
+                continue;
+            }
+            let mut p = executed_around_a_read(left);
+            end(&mut p);
+            assert_eq!(p.b.qp.state(), QpState::Err, "way {way}");
+            let ended = p.b.host.unpublished.iter().map(|wc| (wc.wr_id, wc.status == WcStatus::WrFlushErr));
+            let expected = [(1, flushed[0]), (2, flushed[1]), (3, true)];
+            assert!(ended.eq(expected), "way {way}, {left} packets have left: {:?}", p.b.host.unpublished);
+        }
+    }
+}
+
 #[test]
 fn an_acknowledgement_without_room_is_owed_until_it_has_left() {
     let mut p = Pair::down(Service::Rc, params(1024), params(1024), FIRST);

@@ -75,6 +75,8 @@ pub struct Host {
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
     pub unpublished: Vec<Completion>,
+    /// The numbers of the packets with which receives have ended, by `wr_id`.
+    pub ended_with: BTreeMap<u64, u64>,
     pub events: Vec<QpEvent>,
     pub out: Vec<Frame>,
     /// Every request and response packet that left, in order: operation and PSN.
@@ -140,6 +142,7 @@ impl Host {
             sends: Vec::new(),
             recvs: Vec::new(),
             unpublished: Vec::new(),
+            ended_with: BTreeMap::new(),
             events: Vec::new(),
             out: Vec::new(),
             log: Vec::new(),
@@ -513,13 +516,22 @@ impl Env for Host {
         self.sends.push(completion);
     }
 
-    fn complete_recv(&mut self, completion: Completion) {
+    fn complete_recv(&mut self, completion: Completion, number: u64) {
+        self.ended_with.insert(completion.wr_id, number);
         self.unpublished.push(completion);
     }
 
-    fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
+    fn flush_unacknowledged(&mut self, from: u64) {
+        for completion in &mut self.unpublished {
+            if self.ended_with.get(&completion.wr_id).is_some_and(|&number| number >= from) {
+                completion.status = WcStatus::WrFlushErr;
+            }
+        }
+    }
+
+    fn complete_tagged(&mut self, completion: Completion, number: u64, info: TagInfo) {
         self.infos.push(info);
-        self.unpublished.push(completion);
+        self.complete_recv(completion, number);
     }
 
     fn failed(&mut self, failure: &Failure<'_, u32>) -> u16 {

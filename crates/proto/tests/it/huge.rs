@@ -137,7 +137,7 @@ impl Env for Counter {
         self.statuses.push((completion.status, completion.byte_len));
     }
 
-    fn complete_recv(&mut self, completion: Completion) {
+    fn complete_recv(&mut self, completion: Completion, _: u64) {
         self.statuses.push((completion.status, completion.byte_len));
     }
 

@@ -11,7 +11,7 @@ pub(crate) use middles::is_middle;
 
 use super::kept::KeptOfQp;
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
-use super::received::ReceiveCompletions;
+use super::received::{OfSrq, ReceiveCompletions};
 use super::unacked_pace::UnackedPace;
 use super::unread::UnreadRecords;
 use super::xrc_target::XrcTargetSlot;
@@ -54,7 +54,7 @@ pub(crate) struct QpEnv<'a> {
     pub(super) now: Instant,
     pub(super) unacked_pace: &'a mut UnackedPace,
     pub(super) unread: &'a mut UnreadRecords,
-    /// Receive completions that wait for their ACK to leave.
+    /// Receive completions that wait for their acknowledgement to leave.
     pub(super) held: &'a mut ReceiveCompletions,
     /// Packets that wait for those before them.
     pub(super) kept: &'a mut KeptOfQp,
@@ -97,13 +97,14 @@ impl QpEnv<'_> {
         self.work.overrun = true;
     }
 
-    /// Publishes what was received and holds back what isn't acknowledged, while the QP `owes` an acknowledgement.
-    pub(super) fn publish(&mut self, owes: bool) {
+    /// Publishes what was received, and holds back what isn't acknowledged: from this number on.
+    pub(super) fn publish(&mut self, unacknowledged_from: u64) {
         let received = &mut self.work.received;
-        if !owes && !self.held.is_empty() {
+        if !self.held.is_empty() {
             received.put_back(self.held);
-        } else if owes && !received.is_empty() {
-            received.hold_back(self.held);
+        }
+        if unacknowledged_from != u64::MAX && !received.is_empty() {
+            received.hold_back(unacknowledged_from, self.held);
         }
         if !received.is_empty() {
             self.publish_received();
@@ -119,11 +120,11 @@ impl QpEnv<'_> {
 
     fn publish_received(&mut self) {
         let ThreadBuffers { received, overrun, .. } = &mut *self.work;
-        for completion in received.own.drain(..) {
+        for (completion, _) in received.own.drain(..) {
             self.qp.observe_receive(&completion);
             *overrun |= !self.qp.recv_cq.push(completion);
         }
-        for (cq, completion, tags) in received.of_srqs.drain(..) {
+        for OfSrq { cq, completion, tags, .. } in received.of_srqs.drain(..) {
             // The match of a rendezvous is followed by its data.
             let TagFlags { matched, data_valid, .. } = completion.tags();
             if !matched || data_valid {
@@ -260,13 +261,13 @@ impl Env for QpEnv<'_> {
         self.qp.state.store(QpState::Err as u8, Ordering::Release);
         while let Some(wqe) = rq.pop() {
             let flushed = self.whole(self.qp.flushed_recv(wqe.wr_id));
-            self.work.received.own.push(flushed);
+            self.work.received.own.push((flushed, 0));
         }
     }
 
-    fn flush_unacknowledged(&mut self) {
-        self.held.flush(|wr_id| self.qp.flushed_recv(wr_id));
+    fn flush_unacknowledged(&mut self, from: u64) {
         self.work.received.put_back(self.held);
+        self.work.received.flush(from, |wr_id| self.qp.flushed_recv(wr_id));
     }
 
     fn next_tagged(&mut self, header: &Tmh) -> Option<Taken> {
@@ -378,7 +379,7 @@ impl Env for QpEnv<'_> {
         self.work.overrun |= !self.qp.send_cq.push(self.whole(completion));
     }
 
-    fn complete_recv(&mut self, completion: Completion) {
+    fn complete_recv(&mut self, completion: Completion, number: u64) {
         let completion = self.whole(completion);
         // Only what a target has is written to.
         let held = match self.xrc_target.receiving_srq {
@@ -386,8 +387,11 @@ impl Env for QpEnv<'_> {
             None => None,
         };
         match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
-            Some(cq) => self.work.received.of_srqs.push((cq.clone(), completion, WcTags::default())),
-            None => self.work.received.own.push(completion),
+            Some(cq) => {
+                let (cq, tags) = (cq.clone(), WcTags::default());
+                self.work.received.of_srqs.push(OfSrq { cq, completion, number, tags });
+            }
+            None => self.work.received.own.push((completion, number)),
         }
     }
 
@@ -397,10 +401,11 @@ impl Env for QpEnv<'_> {
         }
     }
 
-    fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
+    fn complete_tagged(&mut self, completion: Completion, number: u64, info: TagInfo) {
         let completion = self.whole(completion);
         if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.completes_into()) {
-            self.work.received.of_srqs.push((cq.clone(), completion, info.into()));
+            let (cq, tags) = (cq.clone(), info.into());
+            self.work.received.of_srqs.push(OfSrq { cq, completion, number, tags });
         }
     }
 
