@@ -1,7 +1,7 @@
 //! A piece of registered memory that the program has for itself.
 
 use crate::Memory;
-use crate::home::Home;
+use crate::home::{Home, Piece};
 use crate::mapping::Loan;
 use crate::region::Region;
 use ferroce_types::Sge;
@@ -21,28 +21,6 @@ use std::sync::Arc;
 pub struct Buffer {
     /// Until it is dropped or taken apart.
     piece: ManuallyDrop<Box<Piece>>,
-}
-
-/// What a [`Buffer`] points to. That of a buffer of a pool goes back to the pool with it.
-pub(crate) struct Piece {
-    region: Arc<Region>,
-    start: usize,
-    capacity: usize,
-    len: usize,
-    /// The place of a pool that it returns to.
-    home: Option<Home>,
-}
-
-impl Piece {
-    /// Memory of a region, empty.
-    pub(crate) const fn new(region: Arc<Region>, start: usize, capacity: usize) -> Self {
-        Self { region, start, capacity, len: 0, home: None }
-    }
-
-    /// It has this memory, and is empty.
-    pub(crate) const fn reset(&mut self, start: usize, capacity: usize) {
-        (self.start, self.capacity, self.len) = (start, capacity, 0);
-    }
 }
 
 impl Drop for Buffer {

@@ -1,12 +1,33 @@
-//! The places of a pool, and the parts of buffers that occupy them.
+//! What buffers point to, and the places of a pool that it occupies.
 
-use crate::buffer::Piece;
 use crate::region::Region;
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+
+/// What a [`Buffer`](crate::Buffer) points to. That of a buffer of a pool goes back to the pool with it.
+pub(crate) struct Piece {
+    pub(crate) region: Arc<Region>,
+    pub(crate) start: usize,
+    pub(crate) capacity: usize,
+    pub(crate) len: usize,
+    /// The place of a pool that it returns to.
+    pub(crate) home: Option<Home>,
+}
+
+impl Piece {
+    /// Memory of a region, empty.
+    pub(crate) const fn new(region: Arc<Region>, start: usize, capacity: usize) -> Self {
+        Self { region, start, capacity, len: 0, home: None }
+    }
+
+    /// It has this memory, and is empty.
+    pub(crate) const fn reset(&mut self, start: usize, capacity: usize) {
+        (self.start, self.capacity, self.len) = (start, capacity, 0);
+    }
+}
 
 /// The free places of a pool, and the tasks that wait for one.
 pub(crate) struct FreePlaces {
