@@ -6,7 +6,7 @@ use ferroce_tests::{Fabric, Outcome, Process, World, require, tool};
 /// Makes links by hand, without any QP, with a `LAYOUT`. `regions` are the keys that the peer's directory lists.
 const LINKS: &str = "
 import ctypes, fcntl, mmap, array
-RING = 512 << 10; LINK = 2 * (4096 + RING); REGIONS = 65536; DIRECTORY = 4096 + REGIONS * 64 + 4 * 4096 * 64
+RING = 4096 * (64 + 8) + (512 << 10); LINK = 2 * (4096 + RING); REGIONS = 65536; DIRECTORY = 4096 + REGIONS * 64 + 4 * 4096 * 64
 cookie = ctypes.create_string_buffer(struct.pack('=Q', random.getrandbits(64)), 8)
 def memory(size):
     fd = os.memfd_create('link', os.MFD_ALLOW_SEALING); os.ftruncate(fd, size); fcntl.fcntl(fd, 1033, 2 | 4)
