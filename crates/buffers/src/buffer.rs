@@ -147,9 +147,17 @@ impl Buffer {
     /// Deregisters the memory and returns its owner.
     ///
     /// # Errors
-    /// The region isn't of this type, or other parts of it exist: the buffer comes back, registered.
+    /// The region isn't of this type, or its pool or other parts of it exist: the buffer comes back, registered.
     pub fn reclaim<M: Memory>(self) -> Result<M, Self> {
-        let Piece { region, start, capacity, len, home } = *self.into_piece();
+        if !self.region().mapping().is_owned_by::<M>() {
+            return Err(self);
+        }
+        let mut piece = self.into_piece();
+        if let Some(Err(home)) = piece.home.take().map(Home::end_pool) {
+            piece.home = Some(home);
+            return Err(Self { piece: ManuallyDrop::new(piece) });
+        }
+        let Piece { region, start, capacity, len, home } = *piece;
         Region::reclaim(region).map_err(|region| Self::new(Piece { region, start, capacity, len, home }))
     }
 

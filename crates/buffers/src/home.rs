@@ -104,13 +104,17 @@ impl Home {
             _ => false,
         }
     }
-}
 
-impl Home {
     /// That of one more part of the buffer.
     pub(crate) fn another(&self) -> Self {
         self.places.parts[self.place as usize].fetch_add(1, Ordering::Relaxed);
         Self { places: self.places.clone(), place: self.place }
+    }
+
+    /// Ends the pool, whose free places keep its region, if neither the pool nor another buffer of it exists.
+    pub(crate) fn end_pool(self) -> Result<(), Self> {
+        let Self { places, place } = self;
+        Arc::try_unwrap(places).map(drop).map_err(|places| Self { places, place })
     }
 
     /// A part of the buffer is dropped.

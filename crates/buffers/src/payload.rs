@@ -84,12 +84,15 @@ impl Lent {
         self.part.buffer().settle(self.loan);
     }
 
-    /// Ends the loan, and returns the memory.
-    fn finish(self) -> Part {
+    /// Ends the loan, and returns the memory, unless it was borrowed.
+    fn finish(self) -> Option<Part> {
+        if self.borrowed {
+            return None;
+        }
         self.end();
         let mut this = ManuallyDrop::new(self);
         // SAFETY: it wasn't taken before, and isn't dropped.
-        unsafe { ManuallyDrop::take(&mut this.part) }
+        Some(unsafe { ManuallyDrop::take(&mut this.part) })
     }
 }
 
@@ -153,12 +156,12 @@ impl Pieces {
         match std::mem::take(self) {
             Self::Two(first, second) => {
                 *self = Self::One(second);
-                Some(first.finish())
+                first.finish().or_else(|| self.take())
             }
             Self::More(mut pieces) => {
-                let first = pieces.pop();
+                let part = std::iter::from_fn(|| pieces.pop()).find_map(Lent::finish);
                 *self = Self::More(pieces);
-                first.map(Lent::finish)
+                part
             }
             fewer => {
                 *self = fewer;

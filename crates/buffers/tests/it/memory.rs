@@ -74,6 +74,30 @@ fn raw_memory_comes_back_with_what_keeps_it() {
 }
 
 #[test]
+fn an_owner_gets_the_memory_of_a_pool_back_when_the_pool_has_ended() {
+    let adapter = Adapter::default();
+    for places in [1, 3] {
+        let pool = Pool::new(registered(&adapter, vec![0; places * 8]), 8).unwrap();
+        let buffer = pool.try_take().unwrap();
+        let buffer = buffer.reclaim::<Vec<u8>>().unwrap_err();
+        drop(buffer);
+        assert_eq!(pool.free(), places);
+        let [first, second] = [pool.try_take(), pool.try_take()];
+        drop(pool);
+        let buffer = first.unwrap().reclaim::<Box<[u8]>>().unwrap_err();
+        let buffer = match second {
+            Some(second) => {
+                let buffer = buffer.reclaim::<Vec<u8>>().unwrap_err();
+                drop(second);
+                buffer
+            }
+            None => buffer,
+        };
+        assert_eq!(buffer.reclaim::<Vec<u8>>().unwrap().len(), places * 8);
+    }
+}
+
+#[test]
 fn a_refused_registration_gives_the_memory_back() {
     let adapter = Adapter { refuses: true, ..Adapter::default() };
     let failed = register(vec![1, 2], AccessBy::Tap, |tap| adapter.register(tap)).unwrap_err();
