@@ -140,7 +140,8 @@ pub fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
-unsafe extern "C" {
+unsafe extern "C-unwind" {
+    /// A thread that was cancelled ends in it where its cancellation is asynchronous.
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 const PTHREAD_CANCEL_DISABLE: c_int = 1;

@@ -62,32 +62,8 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
-}
-
-/// Holds `pthread_cancel` off while Rust code is on the stack: glibc's forced unwinding must not run through it.
-struct CancellationBlock(c_int);
-
-impl CancellationBlock {
-    fn new() -> Self {
-        let mut old = 0;
-        // SAFETY: POSIX; `old` is a valid place.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut old) };
-        Self(old)
-    }
-}
-
-impl Drop for CancellationBlock {
-    fn drop(&mut self) {
-        // SAFETY: as above, with the state that the thread had.
-        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
-    }
 }
 
 /// A number that C functions return.
@@ -114,33 +90,38 @@ pub(crate) fn minus_one<T: Number>(call: &'static str, waits: bool, body: impl F
         }
     };
     cancellation_point();
+    let before = errno();
     loop {
         let thread = ThreadInCall::enter();
-        let (number, result) = attempt(call, &body);
+        let result = attempt(call, &body);
         // From here on there is nothing to drop: a handler may not return.
         thread.leave();
-        if matches!(result, libc::ERESTART | libc::EINTR) {
-            cancellation_point();
-        }
-        if result != libc::ERESTART {
-            set_errno(result);
-            return number;
+        match result {
+            // A success leaves errno alone, also after attempts that a signal has ended.
+            Ok(number) => {
+                set_errno(before);
+                return number;
+            }
+            Err(errno) => {
+                if matches!(errno, libc::ERESTART | libc::EINTR) {
+                    cancellation_point();
+                }
+                if errno != libc::ERESTART {
+                    set_errno(errno);
+                    return T::MINUS_ONE;
+                }
+            }
         }
     }
 }
 
-/// What `body` returns, and errno then.
-fn attempt<T: Number>(call: &'static str, body: &impl Fn() -> Outcome<T>) -> (T, c_int) {
-    let _uncancellable = CancellationBlock::new();
-    let before = errno();
+/// What `body` returns, or the errno of its refusal.
+fn attempt<T: Number>(call: &'static str, body: &impl Fn() -> Outcome<T>) -> Result<T, c_int> {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         Err(SocketRefusal::new(libc::EIO, "an internal error; the socket can't be used any more"))
     });
-    match outcome {
-        Ok(number) => (number, before),
-        Err(refusal) => {
-            log::refused(call, &refusal.why);
-            (T::MINUS_ONE, refusal.errno)
-        }
-    }
+    outcome.map_err(|refusal| {
+        log::refused(call, &refusal.why);
+        refusal.errno
+    })
 }

@@ -9,8 +9,7 @@ use std::time::Instant;
 
 use crate::call::{Outcome, SocketRefusal};
 use crate::front::FrontSocket;
-use crate::settings::settings;
-use crate::waiting::{Set, Waiters, Waker, is_interruption, own_waker, readable, sleep};
+use crate::waiting::{Looking, Set, Waiters, Waker, not_restarted, own_waker, readable, sleep};
 
 /// The state of a socket, under the lock of its [`Core`].
 pub(crate) trait SocketState: Send {
@@ -227,9 +226,10 @@ impl<S: SocketState + ?Sized> Core<S> {
         until: Option<Instant>,
         mut ready: impl FnMut(&mut S) -> Option<Outcome<T>>,
     ) -> Outcome<T> {
+        let interrupted = |refusal| if until.is_some() { not_restarted(refusal) } else { refusal };
         let mut state = self.lock()?;
+        let mut looking = Looking::default();
         loop {
-            let mut polling = None;
             loop {
                 state.progress(&self.set);
                 if let Some(answer) = ready(&mut state) {
@@ -238,11 +238,9 @@ impl<S: SocketState + ?Sized> Core<S> {
                 if nonblocking {
                     return Err(SocketRefusal::would_block());
                 }
-                let now = Instant::now();
-                if now >= *polling.get_or_insert_with(|| now + settings().polling) {
+                if !looking.goes_on().map_err(interrupted)? {
                     break;
                 }
-                std::hint::spin_loop();
             }
             self.progress_armed(&mut state);
             if let Some(answer) = ready(&mut state) {
@@ -255,19 +253,17 @@ impl<S: SocketState + ?Sized> Core<S> {
             let slept = sleep(vec![readable(waker.fd()), readable(self.set.fd())], until);
             state = self.lock()?;
             state.waiters().remove(&waker);
+            looking.has_slept();
             match slept {
                 Ok(true) => {}
                 Ok(false) => return Err(SocketRefusal::would_block()),
-                Err(mut refusal) => {
+                Err(refusal) => {
                     // What has happened meanwhile comes before a signal.
                     state.progress(&self.set);
                     if let Some(answer) = ready(&mut state) {
                         return answer;
                     }
-                    if until.is_some() && is_interruption(&refusal) {
-                        refusal.errno = libc::EINTR;
-                    }
-                    return Err(refusal);
+                    return Err(interrupted(refusal));
                 }
             }
         }

@@ -9,7 +9,7 @@ use libc::epoll_event;
 
 use crate::call::{Outcome, SocketRefusal};
 use crate::table;
-use crate::waiting::{is_interruption, readable, sleep};
+use crate::waiting::{not_restarted, readable, sleep};
 
 /// As epoll_create1(2).
 pub(crate) fn create(flags: c_int) -> Outcome<c_int> {
@@ -69,9 +69,6 @@ pub(crate) unsafe fn wait(
             0 if until.is_none_or(|until| Instant::now() < until) => {}
             ready => return Ok(ready),
         }
-        sleep(vec![readable(set)], until).map_err(|refusal| match is_interruption(&refusal) {
-            true => SocketRefusal::plain(libc::EINTR),
-            false => refusal,
-        })?;
+        sleep(vec![readable(set)], until).map_err(not_restarted)?;
     }
 }

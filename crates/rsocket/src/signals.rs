@@ -70,7 +70,13 @@ fn mark(value: c_int) -> Option<c_int> {
 unsafe extern "C-unwind" {
     /// A handler that runs in it may end its thread.
     fn syscall(number: c_long, ...) -> c_long;
+    /// A thread that was cancelled ends in it where its cancellation is asynchronous.
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(of: c_int, old: *mut c_int) -> c_int;
+    fn pthread_testcancel();
 }
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 
 /// Blocks `signals`, also others (SIG_BLOCK) or no others (SIG_SETMASK). Returns what was blocked before.
 fn block(how: c_int, signals: SignalSet) -> SignalSet {
@@ -92,12 +98,15 @@ pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A thread is in a call. It has no destructor, since the handlers that run in [`ThreadInCall::leave`] may not return.
+/// A thread is in a call, and isn't cancelled: the forced unwinding of the C library must not run through Rust code that has something to
+/// drop. It has no destructor, since [`ThreadInCall::leave`] may not return.
 #[derive(Clone, Copy)]
 pub(crate) struct ThreadInCall {
     blocked: SignalSet,
     /// Of a call that the handler of a fault interrupts.
     outer: Option<SignalSet>,
+    /// Whether the program lets the thread be cancelled.
+    cancellation: c_int,
     /// `None` of the call that sets [`MARK`].
     mark: Option<c_int>,
 }
@@ -106,13 +115,29 @@ impl ThreadInCall {
     /// Holds the signals of the calling thread back.
     pub(crate) fn enter() -> Self {
         let blocked = block(libc::SIG_BLOCK, !NEVER_HELD);
-        Self { blocked, outer: BLOCKED.replace(Some(blocked)), mark: mark(1) }
+        let mut cancellation = 0;
+        // SAFETY: a place for the state that the thread had.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancellation) };
+        Self { blocked, outer: BLOCKED.replace(Some(blocked)), cancellation, mark: mark(1) }
     }
 
-    /// Lets the signals in: their handlers run. A thread that is cancelled during a call ends at its next cancellation point.
+    /// Lets the signals in: their handlers run. A thread that was cancelled during the call ends here if its cancellation is asynchronous,
+    /// else at its next cancellation point.
     pub(crate) fn leave(self) {
         BLOCKED.set(self.outer);
         self.mark.and_then(mark);
+        // Before the handlers run, which may not return. The thread doesn't end in pthread_setcancelstate: some versions of the C library
+        // give pthread_join(3) no result then.
+        // SAFETY: a place for the type that the thread has, and the state that it had.
+        unsafe {
+            let mut of = PTHREAD_CANCEL_DEFERRED;
+            pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut of);
+            pthread_setcancelstate(self.cancellation, ptr::null_mut());
+            if of != PTHREAD_CANCEL_DEFERRED {
+                pthread_testcancel();
+                pthread_setcanceltype(of, ptr::null_mut());
+            }
+        }
         block(libc::SIG_SETMASK, self.blocked);
     }
 }
@@ -171,10 +196,12 @@ pub(crate) fn arrivals() -> io::Result<RawFd> {
 }
 
 /// If a signal is pending that has a handler and ends the calling thread's wait: ERESTART if the handler has SA_RESTART, else EINTR.
-/// The signal is the calling thread's from then on. Others are dealt with.
+/// The signal is the calling thread's from then on. Others are dealt with. ERESTART also if the thread is cancelled.
 pub(crate) fn interruption() -> Option<io::Error> {
     loop {
-        let (signal, info) = take(awaited())?;
+        let Some((signal, info)) = take(awaited()) else {
+            return is_cancelled().then(|| io::Error::from_raw_os_error(libc::ERESTART));
+        };
         // SAFETY: zeros are valid, and a place for the answer.
         let action = unsafe {
             let mut action: libc::sigaction = mem::zeroed();
@@ -185,9 +212,9 @@ pub(crate) fn interruption() -> Option<io::Error> {
             libc::SIG_IGN => {}
             libc::SIG_DFL if WITHOUT_EFFECT & set_of(&[signal]) != 0 => {}
             libc::SIG_DFL => {
-                // It ends or stops the process.
+                // It ends or stops the process. Handlers of signals that come while it is stopped run after the call.
                 give_back(signal, &info);
-                let held = block(libc::SIG_SETMASK, BLOCKED.get().unwrap_or(!0));
+                let held = block(libc::SIG_UNBLOCK, set_of(&[signal]));
                 block(libc::SIG_SETMASK, held);
             }
             _ => {
@@ -198,6 +225,14 @@ pub(crate) fn interruption() -> Option<io::Error> {
             }
         }
     }
+}
+
+/// Whether the signal is pending by which the calling thread is cancelled.
+fn is_cancelled() -> bool {
+    let mut pending: SignalSet = 0;
+    // SAFETY: a set of this length.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<SignalSet>()) };
+    pending & CANCELS & !BLOCKED.get().unwrap_or(!0) != 0
 }
 
 /// Takes a pending signal of a set. By the system call, since the C library changes what a signal comes with.
@@ -230,7 +265,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::waiting::{Waker, readable, sleep};
+    use crate::waiting::{Looking, Waker, readable, sleep};
 
     static COME: AtomicU32 = AtomicU32::new(0);
 
@@ -292,5 +327,21 @@ mod tests {
         let before = come();
         block(libc::SIG_SETMASK, blocked);
         assert_eq!(come(), before + 1, "it comes when the program lets it in");
+    }
+    #[test]
+    fn a_signal_ends_a_long_look() {
+        // Not `count`: tests run beside each other.
+        extern "C" fn nothing(_: c_int) {}
+        handle(libc::SIGUSR1, nothing as *const () as usize, 0);
+        let thread = ThreadInCall::enter();
+        raise(libc::SIGUSR1);
+        let (mut looking, end) = (Looking::default(), Instant::now() + Duration::from_secs(60));
+        let mut ended = None;
+        while ended.is_none() && Instant::now() < end {
+            ended = looking.goes_on().map_err(|refusal| refusal.errno).err();
+            looking.has_slept();
+        }
+        assert_eq!(ended, Some(libc::EINTR));
+        thread.leave();
     }
 }

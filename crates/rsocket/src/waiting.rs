@@ -139,6 +139,36 @@ pub(crate) fn sleep(mut fds: Vec<libc::pollfd>, until: Option<Instant>) -> Outco
     }
 }
 
+/// How often a call that looks without sleeping looks for signals too.
+const SIGNALS_EVERY: Duration = Duration::from_millis(1);
+
+/// A call looks for what it waits for, before it sleeps and between sleeps.
+#[derive(Default)]
+pub(crate) struct Looking {
+    end: Option<Instant>,
+    signals: Option<Instant>,
+}
+
+impl Looking {
+    /// Whether to look once more instead of sleeping. ERESTART or EINTR: as of [`sleep`].
+    pub(crate) fn goes_on(&mut self) -> Outcome<bool> {
+        let now = Instant::now();
+        if now >= *self.signals.get_or_insert(now + SIGNALS_EVERY) {
+            self.signals = Some(now + SIGNALS_EVERY);
+            if let Some(error) = signals::interruption() {
+                return Err(error.into());
+            }
+        }
+        std::hint::spin_loop();
+        Ok(now < *self.end.get_or_insert_with(|| now + settings().polling))
+    }
+
+    /// The call has slept, and looks for as long as at first.
+    pub(crate) fn has_slept(&mut self) {
+        self.end = None;
+    }
+}
+
 /// What a call waits for.
 pub(crate) trait WaitCondition {
     /// Writes what is ready now to the caller's memory, and returns how much is. `waker` is left with the sockets.
@@ -156,17 +186,15 @@ pub(crate) fn look_or_sleep(
     until: Option<Instant>,
 ) -> Outcome<Option<c_int>> {
     let count = |ready: usize| Some(c_int::try_from(ready).unwrap_or(c_int::MAX));
-    let polling = Instant::now() + settings().polling;
+    let mut looking = Looking::default();
     loop {
         let ready = awaited.look(None)?;
-        let now = Instant::now();
-        if ready > 0 || until.is_some_and(|until| now >= until) {
+        if ready > 0 || until.is_some_and(|until| Instant::now() >= until) {
             return Ok(count(ready));
         }
-        if now >= polling {
+        if !looking.goes_on().map_err(not_restarted)? {
             break;
         }
-        std::hint::spin_loop();
     }
     let waker = own_waker()?;
     waker.clear();
@@ -184,7 +212,7 @@ pub(crate) fn look_or_sleep(
         Ok(_) => Ok(None),
         // What became ready meanwhile comes first, and poll(2) isn't restarted.
         Err(refusal) if is_interruption(&refusal) => match awaited.look(None)? {
-            0 => Err(SocketRefusal::plain(libc::EINTR)),
+            0 => Err(not_restarted(refusal)),
             ready => Ok(count(ready)),
         },
         Err(refusal) => Err(refusal),
@@ -194,6 +222,14 @@ pub(crate) fn look_or_sleep(
 /// Whether a signal is the reason.
 pub(crate) fn is_interruption(refusal: &SocketRefusal) -> bool {
     matches!(refusal.errno, libc::ERESTART | libc::EINTR)
+}
+
+/// What ends a call that isn't restarted after a signal, whatever its handler's flags are.
+pub(crate) fn not_restarted(mut refusal: SocketRefusal) -> SocketRefusal {
+    if is_interruption(&refusal) {
+        refusal.errno = libc::EINTR;
+    }
+    refusal
 }
 
 /// A set of descriptors that is a descriptor itself, readable while one of them is.

@@ -1149,6 +1149,8 @@ static const struct test_case {
 	{"sets_of_sets", sets_of_sets},
 	{"signals_end_waits", signals_end_waits},
 	{"restarts", restarts},
+	{"errno_stays", errno_stays},
+	{"stops", stops},
 	{"handlers_use_sockets", handlers_use_sockets},
 	{"jumps", jumps},
 	{"handlers_change_the_mask", handlers_change_the_mask},

@@ -1,5 +1,6 @@
 /* What signals, jumps and cancellation do to calls that wait: part of behaviour.c. */
 #include <setjmp.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <ucontext.h>
 
@@ -139,7 +140,7 @@ static void restarts(void)
 			errno = 0;
 			result = wait_in(&w);
 			if (kind == 1 && how != IN_POLL) {
-				EXPECT(result >= 0 && signals >= 30);
+				EXPECT(result >= 0 && signals >= 30 && errno == 0);
 				if (how == IN_ACCEPT)
 					EXPECT(close(result) == 0);
 			} else {
@@ -148,6 +149,60 @@ static void restarts(void)
 			end_disturbance();
 			tear_down(&w);
 		}
+}
+
+/* A call that succeeds leaves errno alone, whatever it is. */
+static void errno_stays(void)
+{
+	static const int numbers[] = {0, EINTR, EAGAIN, ERESTART};
+	char bytes[2];
+	int fds[2];
+
+	pair(fds);
+	for (size_t at = 0; at < sizeof numbers / sizeof *numbers; at++) {
+		errno = numbers[at];
+		EXPECT(send(fds[0], "x", 1, 0) == 1 && errno == numbers[at]);
+		EXPECT(recv(fds[1], bytes, 1, 0) == 1 && errno == numbers[at]);
+		EXPECT_ERRNO(EAGAIN, recv(fds[1], bytes, 1, MSG_DONTWAIT));
+	}
+	EXPECT(send(fds[0], "x", 1, 0) == 1 && close(fds[0]) == 0);
+	EXPECT(recv(fds[1], bytes, 2, MSG_WAITALL) == 1);
+	EXPECT(close(fds[1]) == 0);
+}
+
+/* A process that was stopped in a call finds the signals that have come meanwhile: they end the call. */
+static void stops(void)
+{
+	sigset_t held, before;
+	pid_t child;
+	int status;
+
+	handle(count_signal, 0);
+	EXPECT(signal(SIGTSTP, SIG_DFL) != SIG_ERR);
+	EXPECT(sigemptyset(&held) == 0 && sigaddset(&held, SIGUSR1) == 0 && sigaddset(&held, SIGTSTP) == 0);
+	EXPECT(pthread_sigmask(SIG_BLOCK, &held, &before) == 0);
+	child = fork();
+	if (child == 0) {
+		struct waiting w;
+
+		alarm(ALARM_SECONDS / 2);
+		set_up(&w, IN_RECV);
+		EXPECT(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+		EXPECT_ERRNO(EINTR, wait_in(&w));
+		EXPECT(signals > 0);
+		tear_down(&w);
+		exit(0);
+	}
+	/* A group of its own, with its parent in the session: it isn't an orphan, which can't be stopped. */
+	EXPECT(child > 0 && setpgid(child, child) == 0);
+	for (;;) {
+		usleep(20000);
+		EXPECT(kill(child, SIGTSTP) == 0 && waitpid(child, &status, WUNTRACED) == child);
+		if (!WIFSTOPPED(status))
+			break;
+		EXPECT(kill(child, SIGUSR1) == 0 && kill(child, SIGCONT) == 0);
+	}
+	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static int used[2];
@@ -252,22 +307,33 @@ static void block_another(int number, siginfo_t *info, void *context)
 	signals += info->si_code == SI_TKILL && !sigismember(&interrupted->uc_sigmask, SIGUSR2) &&
 		   !sigismember(&interrupted->uc_sigmask, SIGTERM);
 	sigaddset(&interrupted->uc_sigmask, SIGUSR2);
+	/* A second one would make good for the first one's mask if that got lost. */
+	sigaddset(&interrupted->uc_sigmask, number);
 }
 
 /* A handler finds the signals that the program blocks, and may change them for the code that it interrupts. */
 static void handlers_change_the_mask(void)
 {
 	struct sigaction action = {.sa_sigaction = block_another, .sa_flags = SA_SIGINFO};
+	sigset_t blocked, before;
 	struct waiting w;
-	sigset_t blocked;
+	ssize_t result;
 
 	set_up(&w, IN_RECV);
-	EXPECT(sigaction(SIGUSR1, &action, NULL) == 0);
-	begin_to_disturb(NULL, 1);
-	EXPECT_ERRNO(EINTR, wait_in(&w));
-	end_disturbance();
-	EXPECT(signals >= 1 && pthread_sigmask(SIG_BLOCK, NULL, &blocked) == 0);
-	EXPECT(sigismember(&blocked, SIGUSR2) && !sigismember(&blocked, SIGUSR1) && !sigismember(&blocked, SIGTERM));
+	EXPECT(pthread_sigmask(SIG_BLOCK, NULL, &before) == 0);
+	do {
+		/* Those that are pending are dropped. */
+		handle(SIG_IGN, 0);
+		EXPECT(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+		EXPECT(sigaction(SIGUSR1, &action, NULL) == 0);
+		begin_to_disturb(&w, 1);
+		result = wait_in(&w);
+		EXPECT(result == 1 || (result == -1 && errno == EINTR));
+		end_disturbance();
+		EXPECT(signals == 1 && pthread_sigmask(SIG_BLOCK, NULL, &blocked) == 0);
+		EXPECT(sigismember(&blocked, SIGUSR2) && sigismember(&blocked, SIGUSR1) && !sigismember(&blocked, SIGTERM));
+		/* A signal that came before the call has ended nothing. */
+	} while (result == 1);
 	tear_down(&w);
 }
 
@@ -284,8 +350,12 @@ static void count_cleaned(void *argument)
 	cleaned++;
 }
 
+static bool asynchronous;
+
 static void *wait_for_the_end(void *argument)
 {
+	if (asynchronous)
+		EXPECT(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL) == 0);
 	pthread_cleanup_push(count_cleaned, NULL);
 	wait_in(argument);
 	pthread_cleanup_pop(0);
@@ -297,25 +367,29 @@ static void threads_end(void)
 {
 	handle(leave_thread, 0);
 	for (enum wait how = 0; how < WAITS; how++)
-		for (int kind = 0; kind < 2; kind++) {
+		for (int kind = 0; kind < 3; kind++) {
 			struct waiting w;
 			ssize_t result;
 			void *ended;
 
 			set_up(&w, how);
+			asynchronous = kind == 2;
 			for (int round = 0; round < 20; round++) {
 				pthread_t thread;
 
 				EXPECT(pthread_create(&thread, NULL, wait_for_the_end, &w) == 0);
 				usleep(round % 4 * 1000);
-				if (kind == 0) {
+				/* It waits by then. */
+				if (kind == 2)
+					usleep(10000);
+				if (kind != 1) {
 					EXPECT(pthread_cancel(thread) == 0);
 				} else {
 					usleep(1000);
 					EXPECT(pthread_kill(thread, SIGUSR1) == 0);
 				}
 				EXPECT(pthread_join(thread, &ended) == 0);
-				EXPECT(ended == (kind == 0 ? PTHREAD_CANCELED : (void *)(intptr_t)SIGUSR1));
+				EXPECT(ended == (kind != 1 ? PTHREAD_CANCELED : (void *)(intptr_t)SIGUSR1));
 			}
 			end_wait(&w);
 			result = wait_in(&w);

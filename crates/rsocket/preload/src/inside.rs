@@ -25,10 +25,9 @@ pub(crate) fn belongs_to_librdmacm() {
     INSIDE.set(true);
 }
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
 unsafe extern "C-unwind" {
+    /// A thread that was cancelled ends in it where its cancellation is asynchronous.
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     /// A handler may end its thread.
     fn pthread_sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
 }
@@ -74,10 +73,11 @@ fn without<R>(signals: &libc::sigset_t, work: impl FnOnce() -> R) -> R {
         before
     };
     let result = work();
+    // First what the handlers, which may not return, find.
     // SAFETY: what the thread had.
     unsafe {
-        pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
         pthread_setcancelstate(cancellation, ptr::null_mut());
+        pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
     }
     result
 }
