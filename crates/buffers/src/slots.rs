@@ -149,7 +149,8 @@ impl<T> Retirer<T> {
         number.wrapping_sub(tail) < head.wrapping_sub(tail)
     }
 
-    /// The numbers of the oldest entry and of the next one to be added.
+    /// The numbers of the oldest entry and of the next one to be added. Beside a thread that retires entries, the first may be older than the
+    /// second.
     #[must_use]
     #[inline]
     pub fn ends(&self) -> (u32, u32) {

@@ -137,10 +137,11 @@ impl Services {
                 Err(_) => return self.serve_with_spare(listener, &answering, reception),
             };
             let Ok(connection) = reception.let_in(connection) else { continue };
-            if has_spoken(&connection) {
-                self.answer(connection, false, &answering, reception);
+            let client = SilentClient { connection, leave: None };
+            if has_spoken(&client.connection) {
+                self.answer(client, &answering, reception);
             } else {
-                self.keep(SilentClient { connection, leave: None }, reception);
+                self.keep(client, reception);
             }
         }
     }
@@ -167,7 +168,7 @@ impl Services {
                 if let Ok(connection) = reception.let_in(connection)
                     && sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE)
                 {
-                    self.answer(connection, false, answering, reception);
+                    self.answer(SilentClient { connection, leave: None }, answering, reception);
                 }
             }
             // The listener stays readable, and the caller would spin on it.
@@ -197,10 +198,10 @@ impl Services {
             *silent = still;
             spoken
         };
-        for SilentClient { connection, leave } in spoken {
+        for client in spoken {
             // The service may keep the connection. Fails for one that has ended meanwhile.
-            let _ = reception.epoll.unwatch(connection.raw());
-            self.answer(connection, leave.is_some(), &answering, reception);
+            let _ = reception.epoll.unwatch(client.connection.raw());
+            self.answer(client, &answering, reception);
         }
     }
 
@@ -220,25 +221,15 @@ impl Services {
         drop((oldest, unwatched));
     }
 
-    fn answer(
-        &self,
-        connection: EngineFd,
-        has_leave: bool,
-        answering: &Answering<'_>,
-        reception: &Reception<'_>,
-    ) {
-        if let Err(error) = self.try_answer(connection, has_leave, answering, reception) {
+    fn answer(&self, client: SilentClient, answering: &Answering<'_>, reception: &Reception<'_>) {
+        if let Err(error) = self.try_answer(client, answering.begun, reception) {
             tracing::debug!(%error, "a request of another process was not answered");
         }
     }
 
-    fn try_answer(
-        &self,
-        connection: EngineFd,
-        has_leave: bool,
-        answering: &Answering<'_>,
-        reception: &Reception<'_>,
-    ) -> io::Result<()> {
+    /// By a thread that has `begun` to take requests then.
+    fn try_answer(&self, client: SilentClient, begun: Instant, reception: &Reception<'_>) -> io::Result<()> {
+        let SilentClient { connection, leave } = client;
         let mut bytes = [0; LONGEST];
         let (length, received) = frame::receive(connection.raw(), &mut bytes)?;
         // No request has anything else with it, and the process may be of another user.
@@ -250,7 +241,7 @@ impl Services {
         let kind = frame::kind_of(message);
         if kind == Some(frame::KIND_MEMORY) {
             // Leave that is renewed would make each revocation wait for its end.
-            if has_leave {
+            if leave.is_some() {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             reception.permits_memory(&connection)?;
@@ -260,7 +251,7 @@ impl Services {
                 Ok(()) => MEMORY_PATIENCE,
                 Err(_) => OTHERS_MEMORY_PATIENCE,
             };
-            let leave = Some(MemoryLeave { begun: answering.begun, patience });
+            let leave = Some(MemoryLeave { begun, patience });
             self.keep(SilentClient { connection, leave }, reception);
             return Ok(());
         }
@@ -444,7 +435,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1));
         let since = Instant::now();
         assert!(desk.services.is_answering());
-        desk.services.answer(connection, false, &answering, &desk.reception());
+        desk.services.answer(SilentClient { connection, leave: None }, &answering, &desk.reception());
         drop(answering);
         assert!(desk.services.expects_memory(since));
     }

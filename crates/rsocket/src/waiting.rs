@@ -122,7 +122,7 @@ pub(crate) fn sleep(mut fds: Vec<libc::pollfd>, until: Option<Instant>) -> Outco
     fds.push(readable(signals::arrivals()?));
     loop {
         match signals::poll(&mut fds, time_left(until)) {
-            // The thread is cancelled, or such a signal has come as isn't held back.
+            // The thread is cancelled, or a signal that isn't held back has come.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 return Err(SocketRefusal::plain(libc::ERESTART));
             }

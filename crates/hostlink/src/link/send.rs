@@ -125,7 +125,8 @@ impl Link {
         (self.to_peer.place.bulk_at(position), position)
     }
 
-    /// Publishes a cell with `bulk` bytes of bulk. `write` writes both, and returns the cell's first word.
+    /// Publishes a cell with `bulk` bytes of bulk. `write` writes both, and returns the cell's first word. The caller has found that the link
+    /// isn't dead, or has just read a cell of it: the child of a fork has no memory of the link.
     #[inline(always)]
     fn publish<E>(&self, bulk: usize, write: impl FnOnce(&CellSpace) -> Result<u64, E>) -> SendOutcome<E> {
         let mut tx = self.tx.lock();
