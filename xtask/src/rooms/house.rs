@@ -122,11 +122,21 @@ pub const HOUSE: &[Storey] = &[
             "raw",
             "Raw packet QPs: Ethernet frames through packet sockets, and the flows that choose them.",
         ),
+        room(
+            "capi-entry",
+            "What every C function has around it: entering the library, refusals, and where they are printed.",
+        ),
     ],
     &[
         room("native", "The adapter's objects as the Rust API uses them."),
         room("system", "The machine's libibverbs.so.1 as the Rust API uses it."),
+        room(
+            "capi-check",
+            "The checker: uses of verbs that work here and fail, hang or lose data on an adapter.",
+        ),
     ],
+    &[room("capi-objects", "C structures, each with the adapter's object behind it.")],
+    &[room("capi-work", "The C calls that post requests and poll completions, and the queues for it.")],
     &[
         room("capi-ibverbs", "The C interface: libibverbs.so.1."),
         room("ferroce", "The public Rust API: verbs without `unsafe`, and the simulation for tests."),

@@ -326,8 +326,8 @@ fn libraries_read_variables_by_setting_alone() {
     // check the program's privileges themselves.
     let others = [
         "crates/os/src/setting.rs",
-        "crates/capi/ibverbs/src/log.rs",
-        "crates/capi/ibverbs/src/call.rs",
+        "crates/capi/entry/src/log.rs",
+        "crates/capi/entry/src/call.rs",
         "crates/capi/link/machine.rs",
         "crates/explain/src/page.rs",
         "crates/rsocket/preload/src/forking.rs",

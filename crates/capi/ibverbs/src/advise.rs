@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-use crate::abi::*;
-use crate::call::{self, Refusal};
-use crate::object::{Headed, PdBlock};
-use crate::post;
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Refusal};
+use ferroce_objects::{Headed, PdBlock};
+use ferroce_work::post;
 
 /// The slot behind ibv_advise_mr(3). The pages are there when it returns, with IBV_ADVISE_MR_FLAG_FLUSH or without.
 pub(crate) unsafe extern "C" fn advise_mr(

@@ -9,9 +9,9 @@ use ferroce_types::HostAddr;
 use nic::OfContext as _;
 use nic::qp::AddressVector;
 
-use crate::abi::*;
-use crate::call::{Outcome, Refusal, at, entry, put};
-use crate::object::{AhBlock, ContextBlock, Headed, PdBlock, next_handle};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Outcome, Refusal, at, entry, put};
+use ferroce_objects::{AhBlock, ContextBlock, Headed, PdBlock, next_handle};
 
 pub(crate) fn vector_of(attr: &ibv_ah_attr) -> AddressVector {
     AddressVector {

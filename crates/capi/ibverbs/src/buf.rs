@@ -5,14 +5,14 @@ use std::ptr;
 
 use libc::size_t;
 
-use crate::abi::*;
-use crate::call::{Outcome, Refusal, entry, put};
-use crate::object::{Headed, PdBlock, block};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Outcome, Refusal, entry, put};
+use ferroce_objects::{Headed, PdBlock, block};
 
 /// What programs hold and don't look into.
 #[repr(C)]
 #[allow(non_camel_case_types)] // as in the header
-pub(crate) struct ibv_buf {
+pub struct ibv_buf {
     opaque: [u8; 0],
 }
 
@@ -93,7 +93,7 @@ entry! {
 /// ibv_free_buf(3).
 #[unsafe(export_name = "ferroce_c_ibv_free_buf")]
 pub(crate) unsafe extern "C" fn free_buf(buf: *mut c_void) {
-    crate::call::value("ibv_free_buf", (), || {
+    ferroce_entry::call::value("ibv_free_buf", (), || {
         if !buf.is_null() {
             // SAFETY: by the man page a buffer that the caller gives up.
             unsafe { BufBlock::free(buf.cast()) };

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ferroce_nic as nic;
 
 pub use crate::context::ibv_open_device;
-pub use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 pub use crate::device::{ibv_free_device_list, ibv_get_device_list};
 pub use crate::events::{EventSleep, Woken, ibv_create_comp_channel, ibv_destroy_comp_channel};
 pub use crate::mcast::{ibv_attach_mcast, ibv_detach_mcast};
@@ -16,10 +15,11 @@ pub use crate::qp::{
 };
 pub use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 pub use crate::xrc::{close_xrcd, open_xrcd};
+pub use ferroce_work::cq::{ibv_create_cq, ibv_destroy_cq};
 
-use crate::abi::{ibv_context, ibv_device};
-use crate::call::Outcome;
-use crate::object::ContextBlock;
+use ferroce_abi::verbs::{ibv_context, ibv_device};
+use ferroce_entry::call::Outcome;
+use ferroce_objects::ContextBlock;
 
 /// The adapter's object behind an open device.
 ///
@@ -36,6 +36,6 @@ pub unsafe fn context_of<'a>(context: *mut ibv_context) -> Outcome<&'a Arc<nic::
 /// The device as programs hold it, whether it was listed before or not.
 #[must_use]
 pub fn device_pointer(device: Arc<nic::Device>) -> *mut ibv_device {
-    crate::log::start();
+    ferroce_entry::log::start();
     crate::device::listed(device)
 }

@@ -8,12 +8,12 @@ use ferroce_nic as nic;
 use ferroce_queues::CntrValue::{Completed, Failed};
 use libc::size_t;
 
-use crate::abi::{ibv_context, ibv_qp};
-use crate::call::{Refusal, at, entry, put};
-use crate::object::{ContextBlock, Headed, QpBlock, block, next_handle};
+use ferroce_abi::verbs::{ibv_context, ibv_qp};
+use ferroce_entry::call::{Refusal, at, entry, put};
+use ferroce_objects::{ContextBlock, Headed, QpBlock, block, next_handle};
 
 #[repr(C)]
-pub(crate) struct ibv_comp_cntr {
+pub struct ibv_comp_cntr {
     context: *mut ibv_context,
     handle: u32,
 }

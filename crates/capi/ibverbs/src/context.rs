@@ -7,14 +7,20 @@ use std::sync::Arc;
 
 use ferroce_nic as nic;
 
-use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
-use crate::call::entry;
 use crate::device::DeviceBlock;
-use crate::object::ContextBlock;
-use crate::{
-    advise, buf, check, checked, counters, cq, cq_ex, dm, dmah, domain, events, flow, memory, mw, poll, post,
-    qp, query, reg_ex, srq, tags, wq, xrc,
-};
+use crate::{advise, buf, counters, dm, dmah, domain, events, flow, memory, qp, query, reg_ex, srq, xrc};
+use ferroce_abi::verbs::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
+use ferroce_check as check;
+use ferroce_entry::call::entry;
+use ferroce_objects::ContextBlock;
+use ferroce_work::checked;
+use ferroce_work::cq;
+use ferroce_work::cq_ex;
+use ferroce_work::mw;
+use ferroce_work::poll;
+use ferroce_work::post;
+use ferroce_work::tags;
+use ferroce_work::wq;
 
 /// The value of `abi_compat` of an `ibv_context` inside a `verbs_context`.
 const EXTENDED: usize = usize::MAX;

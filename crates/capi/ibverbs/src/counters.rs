@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ferroce_raw::CounterPoint;
 
-use crate::abi::*;
-use crate::call::{self, Refusal, at};
-use crate::object::{ContextBlock, CountersBlock, FlowBlock, Headed};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Refusal, at};
+use ferroce_objects::{ContextBlock, CountersBlock, FlowBlock, Headed};
 
 /// The slot behind `ibv_create_counters`.
 pub(crate) unsafe extern "C" fn create_counters(

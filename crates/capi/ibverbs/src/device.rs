@@ -9,9 +9,9 @@ use std::sync::Arc;
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 
-use crate::abi::{_ibv_device_ops, IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
-use crate::call::{Outcome, Refusal, at, entry};
-use crate::log;
+use ferroce_abi::verbs::{_ibv_device_ops, IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use ferroce_entry::call::{Outcome, Refusal, at, entry};
+use ferroce_entry::log;
 
 /// A device as programs hold it. Once listed it stays: the same device has the same address in every list, and a
 /// pointer that outlives its list leads to valid memory.

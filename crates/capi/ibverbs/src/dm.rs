@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use libc::size_t;
 
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at, entry};
 use crate::memory;
-use crate::object::{ContextBlock, DmBlock, Headed, PdBlock};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal, at, entry};
+use ferroce_objects::{ContextBlock, DmBlock, Headed, PdBlock};
 
 /// The slot behind `ibv_alloc_dm`.
 pub(crate) unsafe extern "C" fn alloc_dm(

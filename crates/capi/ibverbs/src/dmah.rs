@@ -4,9 +4,9 @@
 use std::mem::{MaybeUninit, size_of};
 use std::sync::Arc;
 
-use crate::abi::*;
-use crate::call::{Outcome, Refusal, at, entry};
-use crate::object::{ContextBlock, DmahBlock, Headed};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Outcome, Refusal, at, entry};
+use ferroce_objects::{ContextBlock, DmahBlock, Headed};
 
 /// Processing hints are two bits.
 const MAX_PH: u8 = 3;

@@ -5,9 +5,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at};
-use crate::object::{ContextBlock, Headed, PdBlock, TdBlock, TdHold};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal, at};
+use ferroce_objects::{ContextBlock, Headed, PdBlock, TdBlock, TdHold};
 
 /// What an allocator returns to leave it to the adapter (`IBV_ALLOCATOR_USE_DEFAULT`).
 const USE_DEFAULT: usize = usize::MAX;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ferroce_raw::{FlowCounters, FlowInit, FlowKind, Masked, Match, Spec, SteeringFlow};
 
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at};
-use crate::object::{CountersBlock, FlowBlock, Headed, QpBlock, next_handle};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal, at};
+use ferroce_objects::{CountersBlock, FlowBlock, Headed, QpBlock, next_handle};
 
 /// What a list of specifications asks for.
 #[derive(Default)]

@@ -7,14 +7,14 @@ use std::ptr;
 use ferroce_nic as nic;
 use nic::OfContext as _;
 
-use crate::abi::*;
-use crate::call::{self, entry};
 use crate::context;
 use crate::device;
 use crate::dm;
-use crate::log;
 use crate::memory;
-use crate::object::{ContextBlock, DmBlock, Headed, MrBlock, PdBlock};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, entry};
+use ferroce_entry::log;
+use ferroce_objects::{ContextBlock, DmBlock, Headed, MrBlock, PdBlock};
 
 entry! {
     fn ibv_import_device(cmd_fd: c_int) -> pointer ibv_context, {

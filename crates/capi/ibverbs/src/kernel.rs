@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use libc::size_t;
 
-use crate::abi::*;
-use crate::call::{Outcome, Refusal, entry, put};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Outcome, Refusal, entry, put};
 
 fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     ibv_ah_attr {
@@ -183,7 +183,7 @@ unsafe extern "C" fn read_sysfs_file(
     size: size_t,
 ) -> c_int {
     let mut missing = 0;
-    let length = crate::call::minus_one("ibv_read_sysfs_file", || {
+    let length = ferroce_entry::call::minus_one("ibv_read_sysfs_file", || {
         // SAFETY: two strings and `size` bytes of the caller's.
         let (path, buffer) = unsafe {
             if directory.is_null() || file.is_null() || buffer.is_null() {
@@ -205,7 +205,7 @@ unsafe extern "C" fn read_sysfs_file(
         }
     });
     if missing != 0 {
-        crate::call::set_errno(missing);
+        ferroce_entry::call::set_errno(missing);
     }
     length
 }

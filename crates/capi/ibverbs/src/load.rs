@@ -1,7 +1,7 @@
 //! What the library does when it is loaded: it notes, by one system call, on which processors the process may run, and
 //! registers its handlers of forks. And what it does when the process exits.
 
-use crate::check;
+use ferroce_check as check;
 
 /// Called by the loader (`.init_array`, see `link/mod.rs`), before the program begins if the program is linked to the
 /// library: later, threads of the program may have bound themselves to some of the processors, and libraries that use this

@@ -3,9 +3,9 @@
 
 use ferroce_netdev::{LinkLayer, MULTICAST_LIDS};
 
-use crate::abi::{ibv_gid, ibv_qp};
-use crate::call::{Outcome, Refusal, at, entry};
-use crate::object::{Headed, QpBlock};
+use ferroce_abi::verbs::{ibv_gid, ibv_qp};
+use ferroce_entry::call::{Outcome, Refusal, at, entry};
+use ferroce_objects::{Headed, QpBlock};
 
 fn check_mlid(lid: u16) -> Outcome<()> {
     if LinkLayer::current().is_infiniband() && !MULTICAST_LIDS.contains(&lid) {

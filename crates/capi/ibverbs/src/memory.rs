@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use libc::size_t;
 
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, entry};
-use crate::check;
-use crate::object::{ContextBlock, Headed, MrBlock, PdBlock};
+use ferroce_abi::verbs::*;
+use ferroce_check as check;
+use ferroce_entry::call::{self, Outcome, Refusal, entry};
+use ferroce_objects::{ContextBlock, Headed, MrBlock, PdBlock};
 
 entry! {
     pub fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {

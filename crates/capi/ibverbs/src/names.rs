@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char};
 
 use libc::c_int;
 
-use crate::call::entry;
+use ferroce_entry::call::entry;
 use ferroce_nic::qp::STATIC_RATES;
 
 fn word(words: &[&'static CStr], number: c_int) -> *const c_char {

@@ -6,11 +6,11 @@ use std::ptr;
 
 use libc::size_t;
 
-use crate::abi::*;
 use crate::buf::{self, BufBlock, ibv_buf};
-use crate::call::{Outcome, Refusal, at, entry};
 use crate::memory;
-use crate::object::{DmahBlock, Headed, MrBlock, PdBlock};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Outcome, Refusal, at, entry};
+use ferroce_objects::{DmahBlock, Headed, MrBlock, PdBlock};
 
 /// # Safety
 /// `pd` is null or a domain.

@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 
-use crate::abi::*;
-use crate::call::{self, Refusal, at, at_mut, entry, put};
-use crate::object::{Headed, SrqBlock};
-use crate::{tags, xrc};
+use crate::xrc;
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Refusal, at, at_mut, entry, put};
+use ferroce_objects::{Headed, SrqBlock};
+use ferroce_work::tags;
 
 entry! {
     pub fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> pointer ibv_srq, {

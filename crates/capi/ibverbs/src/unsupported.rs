@@ -3,7 +3,7 @@
 
 use libc::c_int;
 
-use crate::call::{self, Refusal};
+use ferroce_entry::call::{self, Refusal};
 
 fn refusal() -> Refusal {
     Refusal::unsupported("not supported by this adapter")

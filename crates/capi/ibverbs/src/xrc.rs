@@ -4,9 +4,9 @@ use std::ffi::c_int;
 
 use ferroce_nic as nic;
 
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at, put};
-use crate::object::{ContextBlock, CqBlock, Headed, SrqBlock, XrcdBlock};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal, at, put};
+use ferroce_objects::{ContextBlock, CqBlock, Headed, SrqBlock, XrcdBlock};
 
 /// The slot behind `ibv_open_xrcd`.
 ///

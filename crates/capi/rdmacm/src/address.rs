@@ -3,7 +3,7 @@
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use ferroce_ibverbs::call::{Outcome, Refusal};
+use ferroce_entry::call::{Outcome, Refusal};
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use crate::abi::AF_IB;

@@ -4,9 +4,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::{self, null, null_mut};
 
-use ferroce_ibverbs::abi::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
-use ferroce_ibverbs::call::{Outcome, Refusal, at_mut};
-use ferroce_ibverbs::entry;
+use ferroce_abi::verbs::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
+use ferroce_entry::call::{Outcome, Refusal, at_mut};
+use ferroce_entry::entry;
 use libc::{addrinfo, sockaddr, socklen_t};
 
 use crate::abi::*;

@@ -7,9 +7,9 @@ use std::mem::zeroed;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ferroce_abi::verbs::*;
 use ferroce_connect::{ConnectionQp, Reply, Request};
-use ferroce_ibverbs::abi::*;
-use ferroce_ibverbs::call::{Outcome, Refusal};
+use ferroce_entry::call::{Outcome, Refusal};
 
 use crate::abi::*;
 use crate::place::IdPlace;

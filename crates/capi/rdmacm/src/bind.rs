@@ -4,10 +4,10 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use ferroce_abi::verbs::{IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use ferroce_connect::{Bind, BoundPort, TransportService};
-use ferroce_ibverbs::abi::{IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
-use ferroce_ibverbs::call::{Outcome, Refusal};
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::{Outcome, Refusal};
+use ferroce_entry::entry;
 use ferroce_netdev::LocalAddresses;
 use libc::sockaddr;
 

@@ -6,10 +6,10 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use ferroce_abi::verbs::{IBV_QPT_RC, IBV_QPT_UD, ibv_pd, ibv_qp_init_attr};
 use ferroce_connect::PortSpace;
-use ferroce_ibverbs::abi::{IBV_QPT_RC, IBV_QPT_UD, ibv_pd, ibv_qp_init_attr};
-use ferroce_ibverbs::call::{Outcome, Refusal, put};
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::{Outcome, Refusal, put};
+use ferroce_entry::entry;
 
 use crate::abi::*;
 use crate::channel;

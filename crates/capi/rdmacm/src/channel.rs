@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferroce_ibverbs::call::{Outcome, Refusal};
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::{Outcome, Refusal};
+use ferroce_entry::entry;
 use ferroce_os::sync::{Mutex, class};
 
 use crate::abi::rdma_event_channel;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ferroce_abi::verbs::*;
 use ferroce_connect::{
     Accept, Connection, ConnectionQp, Ece, IpHeader, LookupReply, RejectReason, ServiceId, SidrStatus,
 };
-use ferroce_ibverbs::abi::*;
-use ferroce_ibverbs::call::{Outcome, Refusal, at, put};
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::{Outcome, Refusal, at, put};
+use ferroce_entry::entry;
 use ferroce_nic as nic;
 
 use crate::abi::*;

@@ -6,12 +6,12 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use ferroce_abi::verbs::{ibv_ah_attr, ibv_global_route, ibv_sa_path_rec};
 use ferroce_connect::{
     CmEvent, ConnectionEvent, ConnectionRoute, Incoming, RejectReason, Reply, Request, SidrReply,
     SidrRequest, SidrStatus,
 };
-use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_global_route, ibv_sa_path_rec};
-use ferroce_ibverbs::call::{Outcome, Refusal};
+use ferroce_entry::call::{Outcome, Refusal};
 use ferroce_ibverbs::calls;
 
 use crate::abi::*;

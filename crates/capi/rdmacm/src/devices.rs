@@ -7,10 +7,12 @@ use std::net::IpAddr;
 use std::ptr::{self, null_mut};
 use std::sync::{Arc, Weak};
 
-use ferroce_ibverbs::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
-use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr, verbs_context};
-use ferroce_ibverbs::call::{Outcome, Refusal, last_errno};
-use ferroce_ibverbs::{calls, check, entry};
+use ferroce_abi::verbs::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
+use ferroce_abi::verbs::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr, verbs_context};
+use ferroce_check as check;
+use ferroce_entry::call::{Outcome, Refusal, last_errno};
+use ferroce_entry::entry;
+use ferroce_ibverbs::calls;
 use ferroce_netdev::GidEntry;
 use ferroce_nic::{self as nic, DeviceNews};
 use ferroce_os::sync::{Mutex, class};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferroce_connect::{CmEvent, Connect, Connection, ConnectionQp, Ece, IpHeader, Lookup, ServiceId, Sink};
-use ferroce_ibverbs::call::Outcome;
+use ferroce_entry::call::Outcome;
 
 use crate::place::PeerRoute;
 

@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use ferroce_ibverbs::abi::{ibv_pd, ibv_qp_init_attr};
-use ferroce_ibverbs::call::{Outcome, Refusal, at, put};
-use ferroce_ibverbs::entry;
+use ferroce_abi::verbs::{ibv_pd, ibv_qp_init_attr};
+use ferroce_entry::call::{Outcome, Refusal, at, put};
+use ferroce_entry::entry;
 
 use crate::abi::*;
 use crate::address;

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use ferroce_ibverbs::call::Refusal;
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::Refusal;
+use ferroce_entry::entry;
 
 use crate::abi::*;
 use crate::id::CmId;

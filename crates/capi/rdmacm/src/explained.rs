@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use ferroce_connect::RejectReason;
-use ferroce_ibverbs::call::explained;
+use ferroce_entry::call::explained;
 
 use crate::abi::rdma_cm_id;
 use crate::address;

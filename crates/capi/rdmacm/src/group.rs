@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::net::SocketAddr;
 
-use ferroce_ibverbs::abi::{ibv_gid, ibv_qp};
+use ferroce_abi::verbs::{ibv_gid, ibv_qp};
 use ferroce_ibverbs::calls;
 use ferroce_netdev::LinkLayer;
 

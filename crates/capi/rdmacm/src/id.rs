@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ferroce_connect::{BoundPort, Connection, Ece, PortSpace};
-use ferroce_ibverbs::call::Outcome;
+use ferroce_entry::call::Outcome;
 use ferroce_nic::DeviceNews;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_queues::EventQueue;

@@ -4,8 +4,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use ferroce_ibverbs::call::{Outcome, Refusal, last_errno, put};
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::{Outcome, Refusal, last_errno, put};
+use ferroce_entry::entry;
 
 use crate::abi::*;
 use crate::addrinfo::{AddrInfoLookup, Failed, find, string};

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ferroce_ibverbs::abi::IBV_QPT_UD;
-use ferroce_ibverbs::call::{Outcome, Refusal, at};
-use ferroce_ibverbs::entry;
+use ferroce_abi::verbs::IBV_QPT_UD;
+use ferroce_entry::call::{Outcome, Refusal, at};
+use ferroce_entry::entry;
 use libc::sockaddr;
 
 use crate::abi::*;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
 
-use ferroce_ibverbs::entry;
+use ferroce_entry::entry;
 
 use crate::abi::RDMA_CM_EVENT_USER;
 

@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use ferroce_ibverbs::abi::IBV_QPT_UD;
-use ferroce_ibverbs::call::{Outcome, Refusal};
-use ferroce_ibverbs::entry;
+use ferroce_abi::verbs::IBV_QPT_UD;
+use ferroce_entry::call::{Outcome, Refusal};
+use ferroce_entry::entry;
 use libc::size_t;
 
 use crate::abi::*;

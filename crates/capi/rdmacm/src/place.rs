@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ferroce_abi::verbs::{ibv_ah_attr, ibv_gid, ibv_global_route};
 use ferroce_connect::ConnectionRoute;
-use ferroce_ibverbs::abi::{ibv_ah_attr, ibv_gid, ibv_global_route};
 
 use crate::devices::SharedDevice;
 

@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
+use ferroce_abi::verbs::*;
 use ferroce_connect::Ece;
-use ferroce_ibverbs::abi::*;
-use ferroce_ibverbs::call::{Outcome, Refusal, at_mut, last_errno};
-use ferroce_ibverbs::{calls, entry};
+use ferroce_entry::call::{Outcome, Refusal, at_mut, last_errno};
+use ferroce_entry::entry;
+use ferroce_ibverbs::calls;
 use ferroce_nic as nic;
 
 use crate::abi::*;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroce_connect::ConnectionRoute;
-use ferroce_ibverbs::call::{Outcome, Refusal};
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::{Outcome, Refusal};
+use ferroce_entry::entry;
 use ferroce_netdev::{Netdev, RouteKind, is_neighbour_known, look_for_neighbour, route_to, way};
 use ferroce_types::HostAddr;
 use libc::sockaddr;

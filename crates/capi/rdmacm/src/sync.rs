@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use ferroce_ibverbs::call::{Outcome, Refusal, set_errno};
-use ferroce_ibverbs::entry;
+use ferroce_entry::call::{Outcome, Refusal, set_errno};
+use ferroce_entry::entry;
 
 use crate::abi::*;
 use crate::block::IdBlock;

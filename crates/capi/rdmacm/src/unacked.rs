@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-use ferroce_ibverbs::check::{self, CallTrace};
+use ferroce_check::{self as check, CallTrace};
 use ferroce_os::sync::{Mutex, class};
 
 use crate::names;

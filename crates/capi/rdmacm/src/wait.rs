@@ -6,9 +6,9 @@ use std::ptr::null;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferroce_ibverbs::call::{self, Outcome, Refusal, put};
+use ferroce_entry::call::{self, Outcome, Refusal, put};
+use ferroce_entry::entry;
 use ferroce_ibverbs::calls::{EventSleep, Woken};
-use ferroce_ibverbs::entry;
 
 use crate::abi::*;
 use crate::block::IdBlock;

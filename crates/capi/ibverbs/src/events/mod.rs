@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use ferroce_nic as nic;
 use ferroce_queues::late::Late;
 
-use crate::abi::*;
-use crate::call::{self, Outcome, entry, put};
-use crate::check;
-use crate::object::{self, ChannelBlock, ContextBlock, CqBlock, Headed, QpBlock, SrqBlock, WqBlock};
+use ferroce_abi::verbs::*;
+use ferroce_check as check;
+use ferroce_entry::call::{self, Outcome, entry, put};
+use ferroce_objects::{self, ChannelBlock, ContextBlock, CqBlock, Headed, QpBlock, SrqBlock, WqBlock};
 pub use sleep::{EventSleep, Woken};
 
 /// Logs that the destruction of an object waits until events are acknowledged.
@@ -197,7 +197,7 @@ entry! {
         // SAFETY: by the man page a completion queue, whose destruction waits for this call.
         if let Ok(block) = unsafe { CqBlock::of(cq) } {
             // SAFETY: a counter of this structure, which C code may read.
-            unsafe { object::count(&raw mut (*cq).comp_events_completed, nevents) };
+            unsafe { ferroce_objects::count(&raw mut (*cq).comp_events_completed, nevents) };
             // The queue may be gone as soon as that is done.
             block.nic().unacked().ack(nevents);
         }

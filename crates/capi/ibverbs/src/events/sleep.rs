@@ -6,7 +6,7 @@ use std::time::Duration;
 use ferroce_nic as nic;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 
-use crate::call;
+use ferroce_entry::call;
 
 // Declared as what it is: a cancellation point, from which a cancelled thread unwinds.
 unsafe extern "C-unwind" {

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use ferroce_nic as nic;
 use nic::qp::{QpAttr, QpCap};
 
-use crate::abi::*;
 use crate::ah;
-use crate::call::{self, Outcome, Refusal, at, entry, put};
 use crate::memory;
-use crate::object::{Headed, QpBlock, QpWork};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal, at, entry, put};
+use ferroce_objects::{Headed, QpBlock, QpWork};
 
 /// What a peer may be allowed.
 const REMOTE_RIGHTS: c_uint = IBV_ACCESS_REMOTE_WRITE

@@ -10,12 +10,13 @@ use nic::qp::QpInit;
 
 use super::attr::{c_cap, cap_of};
 use super::{raw, target};
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at_mut, entry};
-use crate::check::QpWatch;
-use crate::checked;
-use crate::object::{CqBlock, Headed, PdBlock, QpBlock, QpObject, SrqBlock, next_handle};
-use crate::{wq, wr};
+use ferroce_abi::verbs::*;
+use ferroce_check::QpWatch;
+use ferroce_entry::call::{self, Outcome, Refusal, at_mut, entry};
+use ferroce_objects::{CqBlock, Headed, PdBlock, QpBlock, QpObject, SrqBlock, next_handle};
+use ferroce_work::checked;
+use ferroce_work::wq;
+use ferroce_work::wr;
 
 /// What both forms of the attributes have in common.
 pub(super) struct Init<'a> {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ferroce_nic as nic;
 
-use crate::abi::*;
-use crate::call::{Refusal, at_mut, entry, put};
-use crate::object::{Headed, QpBlock, QpObject};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Refusal, at_mut, entry, put};
+use ferroce_objects::{Headed, QpBlock, QpObject};
 
 /// The queue pair, if it has a connection of its own to agree about.
 fn connected(block: &QpBlock) -> Option<&Arc<nic::Qp>> {

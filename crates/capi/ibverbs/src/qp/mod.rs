@@ -12,9 +12,9 @@ pub use create::{create_qp_ex, ibv_create_qp};
 pub use ece::{ibv_query_ece, ibv_set_ece};
 pub(crate) use target::open_qp;
 
-use crate::abi::*;
-use crate::call::{Refusal, entry};
-use crate::object::{Headed, QpBlock, QpObject};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Refusal, entry};
+use ferroce_objects::{Headed, QpBlock, QpObject};
 
 entry! {
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> errno {

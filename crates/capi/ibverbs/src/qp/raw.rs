@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 
 use super::attr::{c_cap, cap_of};
 use super::create::{Init, head};
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal};
-use crate::object::{CqBlock, Headed, PdBlock, QpBlock, QpObject};
-use crate::post;
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal};
+use ferroce_objects::{CqBlock, Headed, PdBlock, QpBlock, QpObject};
+use ferroce_work::post;
 
 /// # Safety
 /// The objects that `init` names are null or valid.

@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicU32;
 use ferroce_nic as nic;
 
 use super::create::{Init, head};
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at_mut};
-use crate::object::{Headed, QpBlock, QpObject, XrcdBlock};
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal, at_mut};
+use ferroce_objects::{Headed, QpBlock, QpObject, XrcdBlock};
 
 /// A block around the target queue pair that `make` creates or opens.
 fn target(

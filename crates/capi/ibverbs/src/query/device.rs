@@ -7,10 +7,10 @@ use ferroce_nic as nic;
 use libc::size_t;
 
 use super::write_prefix;
-use crate::abi::*;
-use crate::call::{self, Refusal, at_mut, entry, put};
-use crate::object::ContextBlock;
-use crate::tags;
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Refusal, at_mut, entry, put};
+use ferroce_objects::ContextBlock;
+use ferroce_work::tags;
 
 /// 134 ms: what a busy host may take to answer, as 4.096 µs × 2^n.
 const ACK_DELAY: u8 = 15;

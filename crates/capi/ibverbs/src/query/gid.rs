@@ -8,9 +8,9 @@ use ferroce_nic as nic;
 use libc::{size_t, ssize_t};
 
 use super::{check_port, write_prefix};
-use crate::abi::*;
-use crate::call::{Outcome, Refusal, at, entry, guard, put, set_errno};
-use crate::object::ContextBlock;
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{Outcome, Refusal, at, entry, guard, put, set_errno};
+use ferroce_objects::ContextBlock;
 
 /// `enum ibv_gid_type_sysfs`, by which the private function counts: InfiniBand and RoCE v1 are one type.
 fn sysfs_type() -> c_int {

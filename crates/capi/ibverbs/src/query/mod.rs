@@ -11,7 +11,7 @@ use std::ptr;
 
 use libc::size_t;
 
-use crate::call::{Outcome, Refusal};
+use ferroce_entry::call::{Outcome, Refusal};
 
 /// Writes as much of `value` as the caller has room for, and zeros behind it.
 ///

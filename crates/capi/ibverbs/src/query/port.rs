@@ -6,9 +6,9 @@ use ferroce_nic as nic;
 use libc::size_t;
 
 use super::{check_port, write_prefix};
-use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, entry, put};
-use crate::object::ContextBlock;
+use ferroce_abi::verbs::*;
+use ferroce_entry::call::{self, Outcome, Refusal, entry, put};
+use ferroce_objects::ContextBlock;
 
 /// The one partition key, that of the default partition with full membership.
 const PKEY: u16 = 0xffff;

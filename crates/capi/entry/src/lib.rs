@@ -1,0 +1,4 @@
+//! What every C function has around it: entering and leaving the library, refusals as errno, and where they are printed.
+
+pub mod call;
+pub mod log;
