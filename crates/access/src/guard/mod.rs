@@ -14,8 +14,8 @@
 //! call and not through the C library: sanitizers and preloaded libraries intercept `sigaction` and return the program's view.
 //!
 //! A thread that blocks the signals gets them unblocked for an atomic ([`FaultGuard`]). That costs more system calls than a copy
-//! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that copies more than once while it is awake
-//! unblocks the signals of its own faults until it sleeps ([`OwnFaults`]).
+//! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that makes more than one copy or atomic while it is
+//! awake unblocks the signals of its own faults until it sleeps ([`OwnFaults`]).
 
 mod action;
 #[cfg(test)]
@@ -224,7 +224,7 @@ impl FaultGuard {
     /// the system calls, or the thread blocks the signals and one is waiting for it). A guarded instruction that faults
     /// is a crash then, so the kernel must be asked about the memory first.
     pub(crate) fn hold() -> Option<Self> {
-        if answer().is_open() {
+        if stands() {
             return Some(Self { _opened: None, _thread: PhantomData });
         }
         let held = UnblockedFaults::this_thread().filter(|opened| {

@@ -63,15 +63,15 @@ fn name() -> u64 {
     u64::from(fork::generation()) << 32 | u64::from(sys::own_number().cast_unsigned())
 }
 
-/// While this lives, a thread of the adapter's, which blocks all signals, unblocks those of its faults when it copies for the second time,
-/// so that the processor copies for it. Unblocking and blocking take as long as one copy by the kernel.
+/// While this lives, a thread of the adapter's, which blocks all signals, unblocks those of its faults at its second copy or atomic, so that
+/// the processor copies for it, and atomics need no system call. Unblocking and blocking take as long as one copy by the kernel.
 #[derive(Debug)]
 pub struct OwnFaults {
     /// The mask is the thread's.
     _thread: PhantomData<*const ()>,
 }
 
-/// Copies by the kernel before the signals are unblocked.
+/// Copies by the kernel, or atomics that unblock the signals for themselves, before the signals are unblocked for all that follow.
 const BY_KERNEL: u32 = 1;
 
 /// What a thread keeps of [`OwnFaults`] and of its [`UnblockedFaults`].

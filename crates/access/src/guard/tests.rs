@@ -38,15 +38,19 @@ fn is_killed_by(signal: i32, scene: impl FnOnce()) {
     assert_eq!(status.signal(), Some(signal), "{status}");
 }
 
-/// All guarded instructions fault and fail.
-fn use_guard() {
-    assert!(handler::arm());
-    let guard = FaultGuard::hold().expect("a guard");
+/// All guarded atomics fault and fail.
+fn use_atomics() {
+    let _guard = FaultGuard::hold().expect("a guard");
     for op in ALL {
         // SAFETY: nothing is there.
         assert_eq!(unsafe { execute(NOWHERE, op) }, Err(Fault));
     }
-    drop(guard);
+}
+
+/// All guarded instructions fault and fail.
+fn use_guard() {
+    assert!(handler::arm());
+    use_atomics();
     let word = 0u64;
     // SAFETY: nothing is there.
     unsafe {
@@ -489,6 +493,27 @@ fn a_thread_of_the_adapters_is_open_to_its_faults_from_its_second_copy_on() {
         let _open = OwnFaults::of_this_thread();
         assert_eq!([copied(), copied()], [Err(Fault); 2], "the signal would be delivered");
         assert_eq!(action::blocked(), before);
+    });
+    assert_eq!(ended, Some(0));
+}
+
+#[test]
+fn a_thread_of_the_adapters_is_open_to_its_faults_from_its_second_atomic_on() {
+    let ended = ends(|| {
+        action::block(!0);
+        let before = action::blocked();
+        for atomics in 0..4 {
+            let open = OwnFaults::of_this_thread();
+            (0..atomics).for_each(|_| use_atomics());
+            assert_eq!(action::blocked() == before, atomics < 2);
+            drop(open);
+            assert_eq!(action::blocked(), before);
+        }
+        // A thread of the program's keeps its mask, however many it makes.
+        for _ in 0..=PATIENCE {
+            use_atomics();
+            assert_eq!(action::blocked(), before);
+        }
     });
     assert_eq!(ended, Some(0));
 }
