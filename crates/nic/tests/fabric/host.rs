@@ -158,6 +158,32 @@ fn stopped_leader_blocks_nobody() {
     });
 }
 
+/// Each process that joins asks the leader first, whose queue has room for 64 connections, closed ones included.
+#[test]
+fn a_crowd_that_fills_the_queue_of_a_stopped_leader_joins_others() {
+    in_namespace("host::a_crowd_that_fills_the_queue_of_a_stopped_leader_joins_others", || {
+        const CROWD: usize = 80;
+        let mut leader = Member::joined(LO4);
+        let second = Member::joined(LO6);
+        assert_eq!(leader.number("leader"), 1);
+        leader.stop();
+        let mut crowd: Vec<Member> = (0..CROWD).map(|_| Member::start()).collect();
+        crowd.iter_mut().for_each(|member| member.tell(&format!("join {LO6}")));
+        assert!(crowd.iter_mut().all(|member| member.answer() == "ok"));
+        // What only the leader has is missing to those that come later, and what others have isn't.
+        let late = Host::join().unwrap();
+        let error = endpoint(&late, address(LO4)).unwrap_err();
+        assert!(matches!(error, HostError::Unresponsive { stopped: true, .. }), "{error}");
+        endpoint(&late, address(LO6)).unwrap();
+        // Also where no process but the leader could be asked.
+        crowd.into_iter().chain([second]).for_each(Member::kill);
+        drop(late);
+        endpoint(&Host::join().unwrap(), address(LO6)).unwrap();
+        leader.go_on();
+        endpoint(&Host::join().unwrap(), address(LO4)).unwrap();
+    });
+}
+
 #[test]
 fn dead_leaders_name_goes_to_who_joins_next() {
     in_namespace("host::dead_leaders_name_goes_to_who_joins_next", || {
