@@ -112,9 +112,14 @@ pub(crate) struct ThreadInCall {
 }
 
 impl ThreadInCall {
-    /// Holds the signals of the calling thread back.
-    pub(crate) fn enter() -> Self {
+    /// Holds the signals of the calling thread back. A thread that `waits` ends here if it is cancelled, with its signals held back: the signal by
+    /// which it was cancelled may have been handled before. From here on that signal stays pending, and ends the wait.
+    pub(crate) fn enter(waits: bool) -> Self {
         let blocked = block(libc::SIG_BLOCK, !NEVER_HELD);
+        if waits {
+            // SAFETY: POSIX. There is nothing to drop.
+            unsafe { pthread_testcancel() };
+        }
         let mut cancellation = 0;
         // SAFETY: a place for the state that the thread had.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancellation) };
@@ -261,6 +266,7 @@ fn give_back(signal: c_int, info: &siginfo_t) {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_void;
     use std::sync::atomic::AtomicU32;
     use std::time::{Duration, Instant};
 
@@ -302,7 +308,7 @@ mod tests {
         };
         for (flags, errno) in [(0, libc::EINTR), (libc::SA_RESTART, libc::ERESTART)] {
             handle(libc::SIGUSR2, handler, flags);
-            let (before, thread) = (come(), ThreadInCall::enter());
+            let (before, thread) = (come(), ThreadInCall::enter(true));
             raise(libc::SIGUSR2);
             assert_eq!(slept(60), Err(errno));
             assert_eq!(come(), before, "it's held back");
@@ -314,13 +320,13 @@ mod tests {
         }
         for ignored in [libc::SIG_DFL, libc::SIG_IGN] {
             handle(libc::SIGWINCH, ignored, 0);
-            let thread = ThreadInCall::enter();
+            let thread = ThreadInCall::enter(true);
             raise(libc::SIGWINCH);
             assert_eq!(slept(0), Ok(false), "a signal without a handler ends no sleep");
             thread.leave();
         }
         let blocked = block(libc::SIG_BLOCK, set_of(&[libc::SIGUSR2]));
-        let thread = ThreadInCall::enter();
+        let thread = ThreadInCall::enter(true);
         raise(libc::SIGUSR2);
         assert_eq!(slept(0), Ok(false), "the program has blocked it");
         thread.leave();
@@ -328,12 +334,44 @@ mod tests {
         block(libc::SIG_SETMASK, blocked);
         assert_eq!(come(), before + 1, "it comes when the program lets it in");
     }
+
+    #[test]
+    fn a_thread_that_is_cancelled_before_its_signals_are_held_back_ends() {
+        unsafe extern "C-unwind" {
+            fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+            fn pthread_create(
+                thread: *mut libc::pthread_t,
+                attributes: *const libc::pthread_attr_t,
+                start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+                argument: *mut c_void,
+            ) -> c_int;
+        }
+        /// Between the cancellation point at the beginning of a call and the call.
+        extern "C-unwind" fn call(waits: *mut c_void) -> *mut c_void {
+            // SAFETY: this thread, which has nothing to drop.
+            unsafe { pthread_cancel(libc::pthread_self()) };
+            ThreadInCall::enter(!waits.is_null()).leave();
+            ptr::null_mut()
+        }
+        let ended = |waits: usize| {
+            let (mut thread, mut result) = (0, ptr::null_mut());
+            // SAFETY: places for the answers, and a function that uses its argument as a number.
+            unsafe {
+                assert_eq!(pthread_create(&raw mut thread, ptr::null(), call, waits as *mut c_void), 0);
+                assert_eq!(libc::pthread_join(thread, &raw mut result), 0);
+            }
+            result as isize
+        };
+        const PTHREAD_CANCELED: isize = -1;
+        assert_eq!([ended(1), ended(0)], [PTHREAD_CANCELED, 0], "calls that wait are cancellation points");
+    }
+
     #[test]
     fn a_signal_ends_a_long_look() {
         // Not `count`: tests run beside each other.
         extern "C" fn nothing(_: c_int) {}
         handle(libc::SIGUSR1, nothing as *const () as usize, 0);
-        let thread = ThreadInCall::enter();
+        let thread = ThreadInCall::enter(true);
         raise(libc::SIGUSR1);
         let (mut looking, end) = (Looking::default(), Instant::now() + Duration::from_secs(60));
         let mut ended = None;
