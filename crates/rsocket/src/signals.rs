@@ -8,9 +8,12 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_long};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
 use libc::siginfo_t;
+
+use crate::call::errno;
 
 /// A set of signals as the kernel has it: signal 1 is the lowest bit.
 type SignalSet = u64;
@@ -39,6 +42,9 @@ const NEVER_HELD: SignalSet = set_of(&[
     libc::SIGABRT,
     33,
 ]);
+
+/// The first realtime signal of the kernel. Of these each one is kept in its queue.
+const FIRST_QUEUED: c_int = 32;
 
 /// Signals that change nothing where they have no handler.
 const WITHOUT_EFFECT: SignalSet = set_of(&[libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]);
@@ -223,7 +229,14 @@ pub(crate) fn interruption() -> Option<io::Error> {
                 block(libc::SIG_SETMASK, held);
             }
             _ => {
-                give_back(signal, &info);
+                // A signal that is given back is the last of its number: realtime signals keep their order only if all of them are taken.
+                let mut taken = vec![info];
+                while let Some((_, next)) =
+                    (signal >= FIRST_QUEUED).then(|| take(set_of(&[signal]))).flatten()
+                {
+                    taken.push(next);
+                }
+                taken.iter().for_each(|info| give_back(signal, info));
                 let restarts = action.sa_flags & libc::SA_RESTART != 0;
                 let errno = if restarts { libc::ERESTART } else { libc::EINTR };
                 return Some(io::Error::from_raw_os_error(errno));
@@ -252,23 +265,37 @@ fn take(set: SignalSet) -> Option<(c_int, siginfo_t)> {
     (signal > 0).then_some((signal as c_int, info))
 }
 
-/// Makes a signal that was taken pending again, for the calling thread.
+/// Makes a signal that was taken pending again, for the calling thread. Where the user's other processes have filled the room for queued
+/// signals (RLIMIT_SIGPENDING), it waits a second for room.
 fn give_back(signal: c_int, info: &siginfo_t) {
-    // SAFETY: this thread, a signal, and what it came with.
-    unsafe {
-        let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
-        let number = c_long::from(signal);
-        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info) != 0 {
-            libc::pthread_kill(libc::pthread_self(), signal);
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const BETWEEN: Duration = Duration::from_millis(1);
+    let begun = Instant::now();
+    loop {
+        // SAFETY: this thread, a signal, and what it came with.
+        let done = unsafe {
+            let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
+            let number = c_long::from(signal);
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info)
+        };
+        if done == 0 {
+            return;
         }
+        if errno() != libc::EAGAIN || begun.elapsed() >= PATIENCE {
+            break;
+        }
+        std::thread::sleep(BETWEEN);
     }
+    // Without what it came with.
+    // SAFETY: this thread.
+    unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
 }
 
 #[cfg(test)]
 mod tests {
     use std::ffi::c_void;
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicU32;
-    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::waiting::{Looking, Waker, readable, sleep};
@@ -333,6 +360,66 @@ mod tests {
         let before = come();
         block(libc::SIG_SETMASK, blocked);
         assert_eq!(come(), before + 1, "it comes when the program lets it in");
+    }
+
+    /// A realtime signal with a value, to this thread, as of pthread_sigqueue(3).
+    fn queued(value: usize) -> siginfo_t {
+        #[repr(C)]
+        struct Queued {
+            head: [c_int; 4],
+            pid: c_int,
+            uid: u32,
+            value: usize,
+        }
+        // SAFETY: zeros are valid, and the kernel's layout of a queued signal.
+        unsafe {
+            let mut info: siginfo_t = mem::zeroed();
+            info.si_code = libc::SI_QUEUE;
+            (&raw mut info).cast::<Queued>().as_mut().unwrap().value = value;
+            info
+        }
+    }
+
+    #[test]
+    fn realtime_signals_keep_their_order() {
+        static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+        extern "C" fn note(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
+            // SAFETY: the kernel's information. The signal comes while this thread has no lock.
+            SEEN.lock().unwrap().push(unsafe { (*info).si_value().sival_ptr.addr() });
+        }
+        let signal = libc::SIGRTMIN();
+        handle(signal, note as *const () as usize, libc::SA_SIGINFO);
+        let thread = ThreadInCall::enter(true);
+        (1..=3).for_each(|value| give_back(signal, &queued(value)));
+        let until = Some(Instant::now() + Duration::from_secs(60));
+        assert_eq!(sleep(Vec::new(), until).map_err(|refusal| refusal.errno), Err(libc::EINTR));
+        thread.leave();
+        assert_eq!(*SEEN.lock().unwrap(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_signal_for_which_there_is_no_room_is_given_back_later() {
+        let signal = libc::SIGRTMIN() + 1;
+        // SAFETY: room for the answer, and limits.
+        let set_limit = |limit: &libc::rlimit| unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const *limit), 0);
+        };
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: room for the answer.
+        unsafe { libc::getrlimit(libc::RLIMIT_SIGPENDING, &raw mut limit) };
+        let blocked = block(libc::SIG_BLOCK, set_of(&[signal]));
+        set_limit(&libc::rlimit { rlim_cur: 0, ..limit });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                set_limit(&limit);
+            });
+            give_back(signal, &queued(7));
+        });
+        let (taken, info) = take(set_of(&[signal])).expect("it's pending");
+        // SAFETY: a queued signal.
+        assert_eq!((taken, unsafe { info.si_value().sival_ptr.addr() }), (signal, 7));
+        block(libc::SIG_SETMASK, blocked);
     }
 
     #[test]
