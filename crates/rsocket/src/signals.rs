@@ -31,17 +31,10 @@ const fn set_of(signals: &[c_int]) -> SignalSet {
 /// The signal by which the C library wakes a thread that is cancelled, and the preload library with it.
 const CANCELS: SignalSet = set_of(&[32]);
 
-/// Signals of faults, which a thread causes itself, and the one by which the C library changes the user of all threads.
-const NEVER_HELD: SignalSet = set_of(&[
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-    libc::SIGSYS,
-    libc::SIGABRT,
-    33,
-]);
+/// Signals of faults, which a thread causes itself, and the one by which the C library changes the user of all threads. SIGABRT isn't one:
+/// abort(3) lets it in.
+const NEVER_HELD: SignalSet =
+    set_of(&[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, 33]);
 
 /// The first realtime signal of the kernel. Of these each one is kept in its queue.
 const FIRST_QUEUED: c_int = 32;
@@ -333,10 +326,14 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(seconds);
             sleep(vec![readable(waker.fd())], Some(until)).map_err(|refusal| refusal.errno)
         };
-        for (flags, errno) in [(0, libc::EINTR), (libc::SA_RESTART, libc::ERESTART)] {
-            handle(libc::SIGUSR2, handler, flags);
+        let signals = [libc::SIGUSR2, libc::SIGABRT];
+        let kinds = [(0, libc::EINTR), (libc::SA_RESTART, libc::ERESTART)];
+        for (signal, (flags, errno)) in
+            signals.into_iter().flat_map(|signal| kinds.map(|kind| (signal, kind)))
+        {
+            handle(signal, handler, flags);
             let (before, thread) = (come(), ThreadInCall::enter(true));
-            raise(libc::SIGUSR2);
+            raise(signal);
             assert_eq!(slept(60), Err(errno));
             assert_eq!(come(), before, "it's held back");
             waker.wake();
