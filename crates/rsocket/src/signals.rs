@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_long};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
@@ -14,6 +14,7 @@ use std::{io, mem, ptr};
 use libc::siginfo_t;
 
 use crate::call::errno;
+use crate::this_process::ThisProcess;
 
 /// A set of signals as the kernel has it: signal 1 is the lowest bit.
 type SignalSet = u64;
@@ -45,8 +46,8 @@ const WITHOUT_EFFECT: SignalSet = set_of(&[libc::SIGCHLD, libc::SIGURG, libc::SI
 thread_local! {
     /// The signals that the program blocks in this thread, while the thread is in a call.
     static BLOCKED: Cell<Option<SignalSet>> = const { Cell::new(None) };
-    /// The descriptor that is readable while a signal is pending, the signals, and the process: a child has one of its own.
-    static ARRIVALS: RefCell<Option<(u32, OwnedFd, SignalSet)>> = const { RefCell::new(None) };
+    /// A child of fork(2) has one of its own: the signals of its parent's are those for which the parent waits.
+    static ARRIVALS: RefCell<Option<ThisProcess<SignalDescriptor>>> = const { RefCell::new(None) };
 }
 
 /// Makes the calling thread the library's (1) or the program's (0). Returns what it was before.
@@ -163,38 +164,63 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], mut timeout: Option<libc::timespec>
     usize::try_from(ready).map_err(|_| io::Error::last_os_error())
 }
 
-/// The calling thread's descriptor that is readable while a signal is pending that ends its wait.
-pub(crate) fn arrivals() -> io::Result<RawFd> {
+/// The descriptor that is readable while a signal of a thread is pending. A program that closes all descriptors closes it too, and may have opened
+/// another file with its number.
+struct SignalDescriptor {
+    fd: RawFd,
+    signals: SignalSet,
+}
+
+impl SignalDescriptor {
+    /// One for no signal.
+    fn new() -> io::Result<Self> {
+        Ok(Self { fd: signal_fd(-1, 0)?, signals: 0 })
+    }
+
+    /// Makes it one for `signals`. Fails if it isn't the thread's any more.
+    fn expect(&mut self, signals: SignalSet) -> io::Result<()> {
+        signal_fd(self.fd, signals)?;
+        self.signals = signals;
+        Ok(())
+    }
+}
+
+impl Drop for SignalDescriptor {
+    fn drop(&mut self) {
+        if self.expect(self.signals).is_ok() {
+            // SAFETY: the thread's.
+            unsafe { libc::close(self.fd) };
+        }
+    }
+}
+
+/// A new descriptor (−1), or an old one, that is readable while one of `signals` is pending. Fails if the old one isn't such a descriptor.
+fn signal_fd(fd: RawFd, signals: SignalSet) -> io::Result<RawFd> {
+    let flags = c_long::from(libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+    // SAFETY: a set of this length.
+    let fd = unsafe {
+        let set = &raw const signals;
+        libc::syscall(libc::SYS_signalfd4, c_long::from(fd), set, size_of::<SignalSet>(), flags)
+    };
+    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd as RawFd) }
+}
+
+/// The calling thread's descriptor that is readable while a signal is pending that ends its wait. `is_certain`: it's the thread's, as far as the caller
+/// knows.
+pub(crate) fn arrivals(is_certain: bool) -> io::Result<RawFd> {
     let awaited = awaited();
     let fd = ARRIVALS.try_with(|arrivals| {
-        let mut arrivals = arrivals.borrow_mut();
-        let process = std::process::id();
-        let own = arrivals.take().filter(|(owner, ..)| *owner == process);
-        let fd = own.as_ref().map_or(-1, |(_, fd, _)| fd.as_raw_fd());
-        if own.as_ref().is_some_and(|(.., current)| *current == awaited) {
-            *arrivals = own;
-            return Ok(fd);
+        let mut place = arrivals.borrow_mut();
+        if let Some(own) = place.as_mut().and_then(ThisProcess::get_mut)
+            && (is_certain && own.signals == awaited || own.expect(awaited).is_ok())
+        {
+            return Ok(own.fd);
         }
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        let set = &raw const awaited;
-        // SAFETY: a descriptor of this thread or none, and a set of this length.
-        let new = unsafe {
-            libc::syscall(
-                libc::SYS_signalfd4,
-                c_long::from(fd),
-                set,
-                size_of::<SignalSet>(),
-                c_long::from(flags),
-            )
-        };
-        if new < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let new = new as RawFd;
-        // SAFETY: a new descriptor.
-        let owned = own.map_or_else(|| unsafe { OwnedFd::from_raw_fd(new) }, |(_, fd, _)| fd);
-        *arrivals = Some((process, owned, awaited));
-        Ok(new)
+        let mut new = SignalDescriptor::new()?;
+        new.expect(awaited)?;
+        let fd = new.fd;
+        *place = Some(ThisProcess::new(new));
+        Ok(fd)
     });
     fd.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
@@ -287,11 +313,12 @@ fn give_back(signal: c_int, info: &siginfo_t) {
 #[cfg(test)]
 mod tests {
     use std::ffi::c_void;
+    use std::os::fd::AsRawFd;
     use std::sync::Mutex;
     use std::sync::atomic::AtomicU32;
 
     use super::*;
-    use crate::waiting::{Looking, Waker, readable, sleep};
+    use crate::waiting::{Looking, Waker, own_waker, readable, sleep};
 
     static COME: AtomicU32 = AtomicU32::new(0);
 
@@ -448,6 +475,62 @@ mod tests {
         };
         const PTHREAD_CANCELED: isize = -1;
         assert_eq!([ended(1), ended(0)], [PTHREAD_CANCELED, 0], "calls that wait are cancellation points");
+    }
+
+    /// The program has closed what the thread has made to wait, and a file of the program has the number: readable, so a sleep ends that looks at it.
+    fn take_number(number: RawFd) -> std::fs::File {
+        let file = std::fs::File::open("/proc/self/status").unwrap();
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+        file
+    }
+
+    fn is_open(number: RawFd, file: &std::fs::File) -> bool {
+        let link = |number| std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
+        link(number).is_some() && link(number) == link(file.as_raw_fd())
+    }
+
+    fn sleeps_until_the_deadline() -> bool {
+        let thread = ThreadInCall::enter(true);
+        let slept = sleep(Vec::new(), Some(Instant::now() + Duration::from_millis(20)));
+        thread.leave();
+        matches!(slept, Ok(false))
+    }
+
+    #[test]
+    fn a_number_that_the_program_has_given_another_file_is_left_alone() {
+        let slept = std::thread::spawn(|| {
+            assert!(sleeps_until_the_deadline());
+            let number = arrivals(true).unwrap();
+            let file = take_number(number);
+            assert!(sleeps_until_the_deadline(), "also where nothing of the thread's has the number");
+            assert!(is_open(number, &file));
+            let number = arrivals(true).unwrap();
+            (number, take_number(number))
+        });
+        let (number, file) = slept.join().unwrap();
+        assert!(is_open(number, &file), "also when the thread has ended");
+    }
+
+    #[test]
+    fn a_childs_file_with_the_number_of_its_parents_descriptor_is_left_alone() {
+        assert!(sleeps_until_the_deadline());
+        let numbers = [arrivals(true).unwrap(), own_waker().unwrap().fd()];
+        // SAFETY: the child uses what this thread has, and ends without cleaning up.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let files = numbers.map(take_number);
+            let is_right = sleeps_until_the_deadline()
+                && own_waker().is_ok()
+                && numbers.iter().zip(&files).all(|(number, file)| is_open(*number, file));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!is_right)) };
+        }
+        let mut status = 0;
+        // SAFETY: the child, and room for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(sleeps_until_the_deadline());
     }
 
     #[test]
