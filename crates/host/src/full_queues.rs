@@ -1,6 +1,7 @@
 //! Whether processes that can't be asked are held up: stopped, or in a frozen cgroup.
 
 use super::names::{self, Name};
+use super::openers::openers_of;
 use super::watch;
 use std::collections::BTreeMap;
 use std::io;
@@ -48,31 +49,9 @@ impl FullQueues {
     }
 }
 
-/// The processes that have sockets open, by the sockets' numbers: more than one between a fork and an exec.
-fn openers_of(inodes: &[u32]) -> BTreeMap<u32, Vec<i32>> {
-    let links: BTreeMap<String, u32> =
-        inodes.iter().map(|inode| (format!("socket:[{inode}]"), *inode)).collect();
-    let mut found: BTreeMap<u32, Vec<i32>> = BTreeMap::new();
-    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
-        let (Some(pid), Ok(open)) = (pid, std::fs::read_dir(process.path().join("fd"))) else { continue };
-        for file in open.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok()) {
-            if let Some(&inode) = file.to_str().and_then(|link| links.get(link)) {
-                let openers = found.entry(inode).or_default();
-                if openers.last() != Some(&pid) {
-                    openers.push(pid);
-                }
-            }
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
-    use std::os::unix::net::UnixDatagram;
 
     /// A process that sleeps, as if it had the listeners.
     struct Sleeper(std::process::Child);
@@ -130,17 +109,5 @@ mod tests {
         // No process has that number.
         let mut queues = FullQueues(BTreeMap::from([(inode, vec![i32::MAX])]));
         assert_eq!(queues.processes_at(&[name]), Some(vec![own]));
-    }
-
-    #[test]
-    fn a_process_is_found_by_its_socket() {
-        let (socket, _other) = UnixDatagram::pair().unwrap();
-        let copy = socket.try_clone().unwrap();
-        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy));
-        let inode = u32::try_from(std::fs::metadata(link).unwrap().ino()).unwrap();
-        let own = std::process::id().cast_signed();
-        assert_eq!(openers_of(&[inode]), BTreeMap::from([(inode, vec![own])]));
-        drop((socket, copy));
-        assert_eq!(openers_of(&[inode]), BTreeMap::new());
     }
 }

@@ -32,7 +32,7 @@ impl TracerConnection {
         let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(QueryResult::Gone)?;
         let slot = *watched.slots.first().ok_or(QueryResult::Gone)?;
         let (connection, its) = reach(slot, patience).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => QueryResult::Crowded { socket: None },
+            io::ErrorKind::WouldBlock => QueryResult::Crowded,
             _ => QueryResult::Gone,
         })?;
         if (its.uid, its.pid) != (watched.uid, pid) {

@@ -6,6 +6,7 @@
 
 use super::frame;
 use super::names::{Name, slots_of, taken_slots};
+use super::openers::{is_process_of, openers_of};
 use super::user::User;
 use ferroce_os::sys::{self, EngineFd};
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ const CROWD_PATIENCE: Duration = Duration::from_millis(200);
 pub struct QueriedProcess<T> {
     /// Its user.
     pub uid: u32,
-    /// Its number; `None`: it is of another PID namespace, or too many wait to ask it.
+    /// Its number; `None`: it is of another PID namespace, or too many wait to ask it and it can't be found by its socket.
     pub pid: Option<u32>,
     /// Slots of the QPN space whose names it holds; of a process without a number here one of them.
     pub slots: Vec<u16>,
@@ -49,10 +50,7 @@ pub enum QueryResult<T = Vec<u8>> {
     /// Nothing in time.
     Silence,
     /// Nothing: too many wait to ask it. It is stopped or very busy, or another user's processes fill its queue of connections.
-    Crowded {
-        /// The number of the socket at which they wait, in `/proc/PID/fd`, as far as the kernel lists it.
-        socket: Option<u32>,
-    },
+    Crowded,
     /// It has ended meanwhile.
     Gone,
     /// It doesn't know the question, or its answer makes no sense.
@@ -86,31 +84,37 @@ pub fn ask_all<T>(
     let mut question = WatchQuestion { wish, longest, patience, read: &mut read };
     let mut found = BTreeMap::new();
     let mut all = Vec::new();
+    let mut crowded = Vec::new();
     let mut crowd_patience = CROWD_PATIENCE;
     for (slot, owner) in slots {
         let begun = Instant::now();
-        let put = question.put(slot, crowd_patience);
-        let (connection, uid, pid) = match put {
-            Ok((connection, peer)) => (Some(connection), peer.uid, peer.pid),
-            // Its user is that of the listener.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                crowd_patience = crowd_patience.saturating_sub(begun.elapsed());
-                match owner.uid {
-                    Some(uid) if own == 0 || uid == own => (None, uid, 0),
-                    _ => continue,
+        let (connection, peer) = match question.put(slot, crowd_patience) {
+            Ok(asked) => asked,
+            Err(error) => {
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    crowd_patience = crowd_patience.saturating_sub(begun.elapsed());
+                    // Its user is that of the listener.
+                    let uid = owner.uid.filter(|&uid| own == 0 || uid == own);
+                    crowded.extend(uid.map(|uid| CrowdedSlot { slot, uid, inode: owner.inode }));
                 }
+                continue;
             }
-            Err(_) => continue,
         };
-        let told = match connection {
-            Some(_) => QueryResult::Silence,
-            None => QueryResult::Crowded { socket: owner.inode },
-        };
+        if let Some(known) = find_process(&mut all, peer.uid, number_of(peer.pid)) {
+            known.slots.push(slot);
+            continue;
+        }
         // A process without a number here can't be known by it.
-        let which = (uid, pid, if pid == 0 { slot } else { 0 });
+        let which = (peer.uid, peer.pid, if peer.pid == 0 { slot } else { 0 });
         found
             .entry(which)
-            .or_insert_with(|| PendingQuery { uid, pid, slots: Vec::new(), connection, told })
+            .or_insert_with(|| PendingQuery {
+                uid: peer.uid,
+                pid: peer.pid,
+                slots: Vec::new(),
+                connection: Some(connection),
+                told: QueryResult::Silence,
+            })
             .slots
             .push(slot);
         if found.len() == CROWD {
@@ -118,7 +122,49 @@ pub fn ask_all<T>(
         }
     }
     all.extend(question.answers(found.into_values().collect()));
+    add_crowded(&mut all, &crowded);
     Some(all)
+}
+
+/// A slot at which too many wait to ask its process.
+struct CrowdedSlot {
+    slot: u16,
+    /// The user of its listener, and the listener's number in `/proc/PID/fd`, as far as the kernel lists it.
+    uid: u32,
+    inode: Option<u32>,
+}
+
+/// Adds slots whose processes couldn't be asked there. A process may have answered at another slot.
+fn add_crowded<T>(all: &mut Vec<QueriedProcess<T>>, crowded: &[CrowdedSlot]) {
+    let inodes: Vec<u32> = crowded.iter().filter_map(|slot| slot.inode).collect();
+    let openers = if inodes.is_empty() { BTreeMap::new() } else { openers_of(&inodes) };
+    for &CrowdedSlot { slot, uid, inode } in crowded {
+        let mut pids = inode.and_then(|inode| openers.get(&inode)).into_iter().flatten().copied();
+        let pid = pids.find(|&pid| is_process_of(pid, uid));
+        let number = pid.and_then(number_of);
+        match find_process(all, uid, number) {
+            Some(known) => known.slots.push(slot),
+            None => {
+                let told =
+                    if pid.is_some_and(is_stopped) { QueryResult::Stopped } else { QueryResult::Crowded };
+                all.push(QueriedProcess { uid, pid: number, slots: vec![slot], told });
+            }
+        }
+    }
+}
+
+/// The number of a process, if it has one in this PID namespace.
+fn number_of(pid: i32) -> Option<u32> {
+    u32::try_from(pid).ok().filter(|&pid| pid != 0)
+}
+
+/// The process of a user that has the number. None has the number `None`.
+fn find_process<T>(
+    all: &mut [QueriedProcess<T>],
+    uid: u32,
+    pid: Option<u32>,
+) -> Option<&mut QueriedProcess<T>> {
+    all.iter_mut().find(|process| pid.is_some() && (process.uid, process.pid) == (uid, pid))
 }
 
 /// A process that is being asked.
@@ -175,7 +221,7 @@ impl<T> WatchQuestion<'_, T> {
         }
         let watched = |PendingQuery { uid, pid, slots, told, .. }| QueriedProcess {
             uid,
-            pid: u32::try_from(pid).ok().filter(|&pid| pid != 0),
+            pid: number_of(pid),
             slots,
             told,
         };

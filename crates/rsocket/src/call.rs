@@ -92,7 +92,7 @@ pub(crate) fn minus_one<T: Number>(call: &'static str, waits: bool, body: impl F
     cancellation_point();
     let before = errno();
     loop {
-        let thread = ThreadInCall::enter();
+        let thread = ThreadInCall::enter(waits);
         let result = attempt(call, &body);
         // From here on there is nothing to drop: a handler may not return.
         thread.leave();

@@ -25,6 +25,7 @@ mod settings;
 mod signals;
 mod stream;
 mod table;
+mod this_process;
 mod verbs;
 mod waiting;
 pub mod wire;

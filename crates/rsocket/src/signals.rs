@@ -6,11 +6,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_long};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
 use libc::siginfo_t;
+
+use crate::call::errno;
+use crate::this_process::ThisProcess;
 
 /// A set of signals as the kernel has it: signal 1 is the lowest bit.
 type SignalSet = u64;
@@ -28,17 +32,13 @@ const fn set_of(signals: &[c_int]) -> SignalSet {
 /// The signal by which the C library wakes a thread that is cancelled, and the preload library with it.
 const CANCELS: SignalSet = set_of(&[32]);
 
-/// Signals of faults, which a thread causes itself, and the one by which the C library changes the user of all threads.
-const NEVER_HELD: SignalSet = set_of(&[
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-    libc::SIGSYS,
-    libc::SIGABRT,
-    33,
-]);
+/// Signals of faults, which a thread causes itself, and the one by which the C library changes the user of all threads. SIGABRT isn't one:
+/// abort(3) lets it in.
+const NEVER_HELD: SignalSet =
+    set_of(&[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, 33]);
+
+/// The first realtime signal of the kernel. Of these each one is kept in its queue.
+const FIRST_QUEUED: c_int = 32;
 
 /// Signals that change nothing where they have no handler.
 const WITHOUT_EFFECT: SignalSet = set_of(&[libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]);
@@ -46,8 +46,8 @@ const WITHOUT_EFFECT: SignalSet = set_of(&[libc::SIGCHLD, libc::SIGURG, libc::SI
 thread_local! {
     /// The signals that the program blocks in this thread, while the thread is in a call.
     static BLOCKED: Cell<Option<SignalSet>> = const { Cell::new(None) };
-    /// The descriptor that is readable while a signal is pending, the signals, and the process: a child has one of its own.
-    static ARRIVALS: RefCell<Option<(u32, OwnedFd, SignalSet)>> = const { RefCell::new(None) };
+    /// A child of fork(2) has one of its own: the signals of its parent's are those for which the parent waits.
+    static ARRIVALS: RefCell<Option<ThisProcess<SignalDescriptor>>> = const { RefCell::new(None) };
 }
 
 /// Makes the calling thread the library's (1) or the program's (0). Returns what it was before.
@@ -112,9 +112,14 @@ pub(crate) struct ThreadInCall {
 }
 
 impl ThreadInCall {
-    /// Holds the signals of the calling thread back.
-    pub(crate) fn enter() -> Self {
+    /// Holds the signals of the calling thread back. A thread that `waits` ends here if it is cancelled, with its signals held back: the signal by
+    /// which it was cancelled may have been handled before. From here on that signal stays pending, and ends the wait.
+    pub(crate) fn enter(waits: bool) -> Self {
         let blocked = block(libc::SIG_BLOCK, !NEVER_HELD);
+        if waits {
+            // SAFETY: POSIX. There is nothing to drop.
+            unsafe { pthread_testcancel() };
+        }
         let mut cancellation = 0;
         // SAFETY: a place for the state that the thread had.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancellation) };
@@ -159,38 +164,63 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], mut timeout: Option<libc::timespec>
     usize::try_from(ready).map_err(|_| io::Error::last_os_error())
 }
 
-/// The calling thread's descriptor that is readable while a signal is pending that ends its wait.
-pub(crate) fn arrivals() -> io::Result<RawFd> {
+/// The descriptor that is readable while a signal of a thread is pending. A program that closes all descriptors closes it too, and may have opened
+/// another file with its number.
+struct SignalDescriptor {
+    fd: RawFd,
+    signals: SignalSet,
+}
+
+impl SignalDescriptor {
+    /// One for no signal.
+    fn new() -> io::Result<Self> {
+        Ok(Self { fd: signal_fd(-1, 0)?, signals: 0 })
+    }
+
+    /// Makes it one for `signals`. Fails if it isn't the thread's any more.
+    fn expect(&mut self, signals: SignalSet) -> io::Result<()> {
+        signal_fd(self.fd, signals)?;
+        self.signals = signals;
+        Ok(())
+    }
+}
+
+impl Drop for SignalDescriptor {
+    fn drop(&mut self) {
+        if self.expect(self.signals).is_ok() {
+            // SAFETY: the thread's.
+            unsafe { libc::close(self.fd) };
+        }
+    }
+}
+
+/// A new descriptor (−1), or an old one, that is readable while one of `signals` is pending. Fails if the old one isn't such a descriptor.
+fn signal_fd(fd: RawFd, signals: SignalSet) -> io::Result<RawFd> {
+    let flags = c_long::from(libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+    // SAFETY: a set of this length.
+    let fd = unsafe {
+        let set = &raw const signals;
+        libc::syscall(libc::SYS_signalfd4, c_long::from(fd), set, size_of::<SignalSet>(), flags)
+    };
+    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd as RawFd) }
+}
+
+/// The calling thread's descriptor that is readable while a signal is pending that ends its wait. `is_certain`: it's the thread's, as far as the caller
+/// knows.
+pub(crate) fn arrivals(is_certain: bool) -> io::Result<RawFd> {
     let awaited = awaited();
     let fd = ARRIVALS.try_with(|arrivals| {
-        let mut arrivals = arrivals.borrow_mut();
-        let process = std::process::id();
-        let own = arrivals.take().filter(|(owner, ..)| *owner == process);
-        let fd = own.as_ref().map_or(-1, |(_, fd, _)| fd.as_raw_fd());
-        if own.as_ref().is_some_and(|(.., current)| *current == awaited) {
-            *arrivals = own;
-            return Ok(fd);
+        let mut place = arrivals.borrow_mut();
+        if let Some(own) = place.as_mut().and_then(ThisProcess::get_mut)
+            && (is_certain && own.signals == awaited || own.expect(awaited).is_ok())
+        {
+            return Ok(own.fd);
         }
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        let set = &raw const awaited;
-        // SAFETY: a descriptor of this thread or none, and a set of this length.
-        let new = unsafe {
-            libc::syscall(
-                libc::SYS_signalfd4,
-                c_long::from(fd),
-                set,
-                size_of::<SignalSet>(),
-                c_long::from(flags),
-            )
-        };
-        if new < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let new = new as RawFd;
-        // SAFETY: a new descriptor.
-        let owned = own.map_or_else(|| unsafe { OwnedFd::from_raw_fd(new) }, |(_, fd, _)| fd);
-        *arrivals = Some((process, owned, awaited));
-        Ok(new)
+        let mut new = SignalDescriptor::new()?;
+        new.expect(awaited)?;
+        let fd = new.fd;
+        *place = Some(ThisProcess::new(new));
+        Ok(fd)
     });
     fd.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
@@ -218,7 +248,14 @@ pub(crate) fn interruption() -> Option<io::Error> {
                 block(libc::SIG_SETMASK, held);
             }
             _ => {
-                give_back(signal, &info);
+                // A signal that is given back is the last of its number: realtime signals keep their order only if all of them are taken.
+                let mut taken = vec![info];
+                while let Some((_, next)) =
+                    (signal >= FIRST_QUEUED).then(|| take(set_of(&[signal]))).flatten()
+                {
+                    taken.push(next);
+                }
+                taken.iter().for_each(|info| give_back(signal, info));
                 let restarts = action.sa_flags & libc::SA_RESTART != 0;
                 let errno = if restarts { libc::ERESTART } else { libc::EINTR };
                 return Some(io::Error::from_raw_os_error(errno));
@@ -247,25 +284,41 @@ fn take(set: SignalSet) -> Option<(c_int, siginfo_t)> {
     (signal > 0).then_some((signal as c_int, info))
 }
 
-/// Makes a signal that was taken pending again, for the calling thread.
+/// Makes a signal that was taken pending again, for the calling thread. Where the user's other processes have filled the room for queued
+/// signals (RLIMIT_SIGPENDING), it waits a second for room.
 fn give_back(signal: c_int, info: &siginfo_t) {
-    // SAFETY: this thread, a signal, and what it came with.
-    unsafe {
-        let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
-        let number = c_long::from(signal);
-        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info) != 0 {
-            libc::pthread_kill(libc::pthread_self(), signal);
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const BETWEEN: Duration = Duration::from_millis(1);
+    let begun = Instant::now();
+    loop {
+        // SAFETY: this thread, a signal, and what it came with.
+        let done = unsafe {
+            let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
+            let number = c_long::from(signal);
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info)
+        };
+        if done == 0 {
+            return;
         }
+        if errno() != libc::EAGAIN || begun.elapsed() >= PATIENCE {
+            break;
+        }
+        std::thread::sleep(BETWEEN);
     }
+    // Without what it came with.
+    // SAFETY: this thread.
+    unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_void;
+    use std::os::fd::AsRawFd;
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicU32;
-    use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::waiting::{Looking, Waker, readable, sleep};
+    use crate::waiting::{Looking, Waker, own_waker, readable, sleep};
 
     static COME: AtomicU32 = AtomicU32::new(0);
 
@@ -300,10 +353,14 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(seconds);
             sleep(vec![readable(waker.fd())], Some(until)).map_err(|refusal| refusal.errno)
         };
-        for (flags, errno) in [(0, libc::EINTR), (libc::SA_RESTART, libc::ERESTART)] {
-            handle(libc::SIGUSR2, handler, flags);
-            let (before, thread) = (come(), ThreadInCall::enter());
-            raise(libc::SIGUSR2);
+        let signals = [libc::SIGUSR2, libc::SIGABRT];
+        let kinds = [(0, libc::EINTR), (libc::SA_RESTART, libc::ERESTART)];
+        for (signal, (flags, errno)) in
+            signals.into_iter().flat_map(|signal| kinds.map(|kind| (signal, kind)))
+        {
+            handle(signal, handler, flags);
+            let (before, thread) = (come(), ThreadInCall::enter(true));
+            raise(signal);
             assert_eq!(slept(60), Err(errno));
             assert_eq!(come(), before, "it's held back");
             waker.wake();
@@ -314,13 +371,13 @@ mod tests {
         }
         for ignored in [libc::SIG_DFL, libc::SIG_IGN] {
             handle(libc::SIGWINCH, ignored, 0);
-            let thread = ThreadInCall::enter();
+            let thread = ThreadInCall::enter(true);
             raise(libc::SIGWINCH);
             assert_eq!(slept(0), Ok(false), "a signal without a handler ends no sleep");
             thread.leave();
         }
         let blocked = block(libc::SIG_BLOCK, set_of(&[libc::SIGUSR2]));
-        let thread = ThreadInCall::enter();
+        let thread = ThreadInCall::enter(true);
         raise(libc::SIGUSR2);
         assert_eq!(slept(0), Ok(false), "the program has blocked it");
         thread.leave();
@@ -328,12 +385,160 @@ mod tests {
         block(libc::SIG_SETMASK, blocked);
         assert_eq!(come(), before + 1, "it comes when the program lets it in");
     }
+
+    /// A realtime signal with a value, to this thread, as of pthread_sigqueue(3).
+    fn queued(value: usize) -> siginfo_t {
+        #[repr(C)]
+        struct Queued {
+            head: [c_int; 4],
+            pid: c_int,
+            uid: u32,
+            value: usize,
+        }
+        // SAFETY: zeros are valid, and the kernel's layout of a queued signal.
+        unsafe {
+            let mut info: siginfo_t = mem::zeroed();
+            info.si_code = libc::SI_QUEUE;
+            (&raw mut info).cast::<Queued>().as_mut().unwrap().value = value;
+            info
+        }
+    }
+
+    #[test]
+    fn realtime_signals_keep_their_order() {
+        static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+        extern "C" fn note(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
+            // SAFETY: the kernel's information. The signal comes while this thread has no lock.
+            SEEN.lock().unwrap().push(unsafe { (*info).si_value().sival_ptr.addr() });
+        }
+        let signal = libc::SIGRTMIN();
+        handle(signal, note as *const () as usize, libc::SA_SIGINFO);
+        let thread = ThreadInCall::enter(true);
+        (1..=3).for_each(|value| give_back(signal, &queued(value)));
+        let until = Some(Instant::now() + Duration::from_secs(60));
+        assert_eq!(sleep(Vec::new(), until).map_err(|refusal| refusal.errno), Err(libc::EINTR));
+        thread.leave();
+        assert_eq!(*SEEN.lock().unwrap(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_signal_for_which_there_is_no_room_is_given_back_later() {
+        let signal = libc::SIGRTMIN() + 1;
+        // SAFETY: room for the answer, and limits.
+        let set_limit = |limit: &libc::rlimit| unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const *limit), 0);
+        };
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: room for the answer.
+        unsafe { libc::getrlimit(libc::RLIMIT_SIGPENDING, &raw mut limit) };
+        let blocked = block(libc::SIG_BLOCK, set_of(&[signal]));
+        set_limit(&libc::rlimit { rlim_cur: 0, ..limit });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                set_limit(&limit);
+            });
+            give_back(signal, &queued(7));
+        });
+        let (taken, info) = take(set_of(&[signal])).expect("it's pending");
+        // SAFETY: a queued signal.
+        assert_eq!((taken, unsafe { info.si_value().sival_ptr.addr() }), (signal, 7));
+        block(libc::SIG_SETMASK, blocked);
+    }
+
+    #[test]
+    fn a_thread_that_is_cancelled_before_its_signals_are_held_back_ends() {
+        unsafe extern "C-unwind" {
+            fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+            fn pthread_create(
+                thread: *mut libc::pthread_t,
+                attributes: *const libc::pthread_attr_t,
+                start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+                argument: *mut c_void,
+            ) -> c_int;
+        }
+        /// Between the cancellation point at the beginning of a call and the call.
+        extern "C-unwind" fn call(waits: *mut c_void) -> *mut c_void {
+            // SAFETY: this thread, which has nothing to drop.
+            unsafe { pthread_cancel(libc::pthread_self()) };
+            ThreadInCall::enter(!waits.is_null()).leave();
+            ptr::null_mut()
+        }
+        let ended = |waits: usize| {
+            let (mut thread, mut result) = (0, ptr::null_mut());
+            // SAFETY: places for the answers, and a function that uses its argument as a number.
+            unsafe {
+                assert_eq!(pthread_create(&raw mut thread, ptr::null(), call, waits as *mut c_void), 0);
+                assert_eq!(libc::pthread_join(thread, &raw mut result), 0);
+            }
+            result as isize
+        };
+        const PTHREAD_CANCELED: isize = -1;
+        assert_eq!([ended(1), ended(0)], [PTHREAD_CANCELED, 0], "calls that wait are cancellation points");
+    }
+
+    /// The program has closed what the thread has made to wait, and a file of the program has the number: readable, so a sleep ends that looks at it.
+    fn take_number(number: RawFd) -> std::fs::File {
+        let file = std::fs::File::open("/proc/self/status").unwrap();
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+        file
+    }
+
+    fn is_open(number: RawFd, file: &std::fs::File) -> bool {
+        let link = |number| std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
+        link(number).is_some() && link(number) == link(file.as_raw_fd())
+    }
+
+    fn sleeps_until_the_deadline() -> bool {
+        let thread = ThreadInCall::enter(true);
+        let slept = sleep(Vec::new(), Some(Instant::now() + Duration::from_millis(20)));
+        thread.leave();
+        matches!(slept, Ok(false))
+    }
+
+    #[test]
+    fn a_number_that_the_program_has_given_another_file_is_left_alone() {
+        let slept = std::thread::spawn(|| {
+            assert!(sleeps_until_the_deadline());
+            let number = arrivals(true).unwrap();
+            let file = take_number(number);
+            assert!(sleeps_until_the_deadline(), "also where nothing of the thread's has the number");
+            assert!(is_open(number, &file));
+            let number = arrivals(true).unwrap();
+            (number, take_number(number))
+        });
+        let (number, file) = slept.join().unwrap();
+        assert!(is_open(number, &file), "also when the thread has ended");
+    }
+
+    #[test]
+    fn a_childs_file_with_the_number_of_its_parents_descriptor_is_left_alone() {
+        assert!(sleeps_until_the_deadline());
+        let numbers = [arrivals(true).unwrap(), own_waker().unwrap().fd()];
+        // SAFETY: the child uses what this thread has, and ends without cleaning up.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let files = numbers.map(take_number);
+            let is_right = sleeps_until_the_deadline()
+                && own_waker().is_ok()
+                && numbers.iter().zip(&files).all(|(number, file)| is_open(*number, file));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!is_right)) };
+        }
+        let mut status = 0;
+        // SAFETY: the child, and room for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(sleeps_until_the_deadline());
+    }
+
     #[test]
     fn a_signal_ends_a_long_look() {
         // Not `count`: tests run beside each other.
         extern "C" fn nothing(_: c_int) {}
         handle(libc::SIGUSR1, nothing as *const () as usize, 0);
-        let thread = ThreadInCall::enter();
+        let thread = ThreadInCall::enter(true);
         raise(libc::SIGUSR1);
         let (mut looking, end) = (Looking::default(), Instant::now() + Duration::from_secs(60));
         let mut ended = None;

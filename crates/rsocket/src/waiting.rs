@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crate::call::{Outcome, SocketRefusal};
 use crate::settings::settings;
 use crate::signals;
+use crate::this_process::ThisProcess;
 
 /// What wakes one thread.
 #[derive(Debug)]
@@ -52,15 +53,16 @@ impl Waker {
 /// would clear what wakes the other.
 pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
     thread_local! {
-        static OWN: RefCell<Option<(u32, Arc<Waker>)>> = const { RefCell::new(None) };
+        static OWN: RefCell<Option<ThisProcess<Arc<Waker>>>> = const { RefCell::new(None) };
     }
     OWN.try_with(|own| {
         let mut own = own.borrow_mut();
-        let process = std::process::id();
-        match &*own {
-            Some((owner, waker)) if *owner == process => Ok(waker.clone()),
-            _ => Ok(own.insert((process, Arc::new(Waker::new()?))).1.clone()),
+        if let Some(waker) = own.as_mut().and_then(ThisProcess::get_mut) {
+            return Ok(waker.clone());
         }
+        let waker = Arc::new(Waker::new()?);
+        *own = Some(ThisProcess::new(waker.clone()));
+        Ok(waker)
     })
     .unwrap_or_else(|_| Err(SocketRefusal::new(libc::EIO, "the thread has ended")))
 }
@@ -119,7 +121,7 @@ fn time_left(until: Option<Instant>) -> Option<libc::timespec> {
 /// Sleeps until a descriptor is ready, or the deadline (false). ERESTART or EINTR: a signal has come, and is let in at the end of the call.
 pub(crate) fn sleep(mut fds: Vec<libc::pollfd>, until: Option<Instant>) -> Outcome<bool> {
     let others = fds.len();
-    fds.push(readable(signals::arrivals()?));
+    fds.push(readable(signals::arrivals(true)?));
     loop {
         match signals::poll(&mut fds, time_left(until)) {
             // The thread is cancelled, or a signal that isn't held back has come.
@@ -132,8 +134,8 @@ pub(crate) fn sleep(mut fds: Vec<libc::pollfd>, until: Option<Instant>) -> Outco
             Ok(ready) => match signals::interruption() {
                 Some(error) => return Err(error.into()),
                 None if ready > 1 => return Ok(true),
-                // It had no handler, or another thread has taken it.
-                None => {}
+                // It had no handler, or another thread has taken it, or the program has closed the descriptor.
+                None => fds[others] = readable(signals::arrivals(false)?),
             },
         }
     }

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ferroce_host::{ForeignHolders, ListedSlots};
+use ferroce_host::{ForeignHolders, ListedSlots, is_process_of};
 use ferroce_os::sys;
 
 use crate::install;
@@ -47,9 +46,8 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Diagnosis> {
     let silent = foreign_holders.silent.iter().map(|(&uid, sockets)| {
         let Some(uid) = uid else { return "processes of a user whom this kernel doesn't list".to_owned() };
         // Another user's process may have got the socket too, without having made it.
-        let process =
-            sockets.first().copied().flatten().and_then(|inode| super::port::process_with(inode.into()));
-        match process.filter(|(pid, _)| is_of(*pid, uid)) {
+        let process = sockets.first().copied().flatten().and_then(super::port::process_with);
+        match process.filter(|(pid, _)| is_process_of(*pid, uid)) {
             Some((pid, name)) => format!("process {pid} ({name}) of {}", user_name(uid)),
             None => format!("a process of {}", user_name(uid)),
         }
@@ -68,10 +66,6 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Diagnosis> {
             "end that user's process (as root, `ferroce doctor` sees every process), or use a network namespace of your own",
         )),
     }
-}
-
-fn is_of(pid: u32, uid: u32) -> bool {
-    fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == uid)
 }
 
 /// Whether this process was itself started as `ferroce run` starts programs: it sees Ferroce's devices in `/sys`.

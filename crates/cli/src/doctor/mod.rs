@@ -11,8 +11,6 @@ mod port;
 mod program;
 mod usable;
 
-pub use port::process_with;
-
 use anstyle::AnsiColor;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
-use ferroce_host::listings;
+use ferroce_host::{listings, openers_of};
 use ferroce_netdev::{DeviceInfo, interfaces};
 use ferroce_os::sys;
 
@@ -21,7 +21,7 @@ const SELF_TEST_PATIENCE: Duration = Duration::from_millis(300);
 struct SocketEntry {
     ip: IpAddr,
     uid: u32,
-    inode: u64,
+    inode: u32,
 }
 
 /// Looks at the port on each address of each device.
@@ -173,23 +173,11 @@ fn holder_text(holder: Option<&SocketEntry>) -> String {
     }
 }
 
-/// The process that has the socket open, if this user may see it.
-pub fn process_with(inode: u64) -> Option<(u32, String)> {
-    let link = format!("socket:[{inode}]");
-    for process in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(open) = std::fs::read_dir(process.path().join("fd")) else { continue };
-        let has_it = |entry: std::fs::DirEntry| {
-            std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == &*link)
-        };
-        if open.flatten().any(has_it) {
-            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            return Some((pid, name.trim().to_owned()));
-        }
-    }
-    None
+/// The process that has the socket open and its name, if this user may inspect it.
+pub fn process_with(inode: u32) -> Option<(i32, String)> {
+    let pid = *openers_of(&[inode]).get(&inode)?.first()?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some((pid, name.trim().to_owned()))
 }
 
 /// The sockets on `port` in this network namespace. The kernel gives its tables piece by piece, and leaves a socket out where
@@ -286,7 +274,7 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let own = open_sockets(socket.local_addr().unwrap().port());
         assert_eq!(own.len(), 1);
-        assert_eq!(process_with(own[0].inode).unwrap().0, std::process::id());
+        assert_eq!(process_with(own[0].inode).unwrap().0, std::process::id().cast_signed());
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn trace(options: &TraceOptions<'_>, pid: u32) -> Result<ExitCode, String> {
                 break;
             }
             QueryResult::Nonsense => return Err(why(QueryResult::Nonsense)),
-            QueryResult::Silence | QueryResult::Stopped | QueryResult::Crowded { .. } => {
+            QueryResult::Silence | QueryResult::Stopped | QueryResult::Crowded => {
                 let what = if answer == QueryResult::Stopped { "is stopped" } else { "doesn't answer" };
                 if !std::mem::replace(&mut complained, true) {
                     eprintln!("ferroce trace: process {pid} {what}: waiting for it");
@@ -70,7 +70,7 @@ fn why(told: QueryResult) -> String {
     match told {
         QueryResult::Stopped => "it is stopped",
         QueryResult::Silence => "it has not answered within a second",
-        QueryResult::Crowded { .. } => "too many processes wait to ask it",
+        QueryResult::Crowded => "too many processes wait to ask it",
         QueryResult::Gone => "it has ended",
         QueryResult::Nonsense | QueryResult::Account(_) => {
             "it is being traced already, or is of another version"

@@ -11,8 +11,7 @@ pub mod stats;
 pub mod top;
 mod waits;
 
-use crate::doctor::process_with;
-use ferroce_host::{QueryResult, ask_all, is_stopped};
+use ferroce_host::{QueriedProcess, QueryResult, ask_all};
 use ferroce_os::sys;
 use ferroce_watch::{LONGEST, Process, Wish, harmless};
 use kept::KeptAccounts;
@@ -92,18 +91,11 @@ pub fn processes(wish: Wish) -> Result<Vec<WatchedProcess>, String> {
     let all = ask_all(wish.to_byte(), LONGEST, PATIENCE, read).ok_or(NO_LIST)?;
     let mut seen: Vec<WatchedProcess> = Vec::new();
     for watched in all {
-        let mut pid = watched.pid;
         let answer = match watched.told {
             QueryResult::Account(answer) => answer,
             QueryResult::Stopped => ProcessAnswer::Stopped,
             QueryResult::Silence => ProcessAnswer::Silent,
-            QueryResult::Crowded { socket } => {
-                pid = socket.and_then(|inode| process_with(inode.into())).map(|(pid, _)| pid);
-                match pid {
-                    Some(pid) if is_stopped(pid.cast_signed()) => ProcessAnswer::Stopped,
-                    _ => ProcessAnswer::Crowded,
-                }
-            }
+            QueryResult::Crowded => ProcessAnswer::Crowded,
             QueryResult::Nonsense => ProcessAnswer::Strange,
             QueryResult::Gone => continue,
         };
@@ -115,9 +107,9 @@ pub fn processes(wish: Wish) -> Result<Vec<WatchedProcess>, String> {
             _ => false,
         };
         if !seen.iter().any(again) {
+            let QueriedProcess { uid, pid, slots, .. } = watched;
             let command = pid.map(command_of).unwrap_or_default();
-            let slots = watched.slots;
-            seen.push(WatchedProcess { uid: watched.uid, pid, command, slots, answer });
+            seen.push(WatchedProcess { uid, pid, command, slots, answer });
         }
     }
     seen.sort_by_key(|seen| (seen.pid, seen.uid));

@@ -158,6 +158,32 @@ fn stopped_leader_blocks_nobody() {
     });
 }
 
+/// Each process that joins asks the leader first, whose queue has room for 64 connections, closed ones included.
+#[test]
+fn a_crowd_that_fills_the_queue_of_a_stopped_leader_joins_others() {
+    in_namespace("host::a_crowd_that_fills_the_queue_of_a_stopped_leader_joins_others", || {
+        const CROWD: usize = 80;
+        let mut leader = Member::joined(LO4);
+        let second = Member::joined(LO6);
+        assert_eq!(leader.number("leader"), 1);
+        leader.stop();
+        let mut crowd: Vec<Member> = (0..CROWD).map(|_| Member::start()).collect();
+        crowd.iter_mut().for_each(|member| member.tell(&format!("join {LO6}")));
+        assert!(crowd.iter_mut().all(|member| member.answer() == "ok"));
+        // What only the leader has is missing to those that come later, and what others have isn't.
+        let late = Host::join().unwrap();
+        let error = endpoint(&late, address(LO4)).unwrap_err();
+        assert!(matches!(error, HostError::Unresponsive { stopped: true, .. }), "{error}");
+        endpoint(&late, address(LO6)).unwrap();
+        // Also where no process but the leader could be asked.
+        crowd.into_iter().chain([second]).for_each(Member::kill);
+        drop(late);
+        endpoint(&Host::join().unwrap(), address(LO6)).unwrap();
+        leader.go_on();
+        endpoint(&Host::join().unwrap(), address(LO4)).unwrap();
+    });
+}
+
 #[test]
 fn dead_leaders_name_goes_to_who_joins_next() {
     in_namespace("host::dead_leaders_name_goes_to_who_joins_next", || {
@@ -671,12 +697,7 @@ fn a_process_that_too_many_wait_to_ask_is_shown_as_such() {
         while host.dial(slot).is_ok() {}
         // Where the kernel lists the users of sockets.
         if let Some(crowded) = ask() {
-            assert_eq!(crowded.pid, None);
-            let QueryResult::Crowded { socket: Some(socket) } = crowded.told else { panic!("{crowded:?}") };
-            let wanted = format!("socket:[{socket}]");
-            let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-            let mut links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-            assert!(links.any(|link| link.as_os_str() == &*wanted), "the socket is this process's");
+            assert_eq!((crowded.pid, crowded.told), (Some(std::process::id()), QueryResult::Crowded));
         }
         (0..10).for_each(|_| host.answer_requests());
         std::thread::scope(|scope| {
@@ -689,6 +710,73 @@ fn a_process_that_too_many_wait_to_ask_is_shown_as_such() {
             assert_eq!(found.pid, Some(std::process::id()));
             assert_ne!(found.told, QueryResult::Silence);
         });
+    });
+}
+
+/// The slots that each process with this test's number is shown with.
+fn shown_slots() -> Vec<Vec<u16>> {
+    let all = ask_all(0, 4096, Duration::from_millis(200), |_, account| Some(account.len())).unwrap();
+    let own = all.into_iter().filter(|one| one.pid == Some(std::process::id()));
+    own.map(|mut one| {
+        one.slots.sort_unstable();
+        one.slots
+    })
+    .collect()
+}
+
+#[test]
+fn a_process_is_shown_once_though_one_of_its_slots_is_crowded() {
+    in_namespace("host::a_process_is_shown_once_though_one_of_its_slots_is_crowded", || {
+        let host = Host::join().unwrap();
+        let mut slots = [host.slots()[0], host.claim_slot().unwrap()];
+        slots.sort_unstable();
+        for crowded in slots {
+            while host.dial(crowded).is_ok() {}
+            assert_eq!(shown_slots(), [slots], "{crowded} is crowded");
+            eventually("its queue has room", || {
+                host.answer_requests();
+                host.dial(crowded).is_ok()
+            });
+        }
+    });
+}
+
+/// Processes are asked 128 at a time.
+#[test]
+fn a_process_is_shown_once_though_many_have_slots_between_its_own() {
+    in_namespace("host::a_process_is_shown_once_though_many_have_slots_between_its_own", || {
+        const OTHERS: u16 = 130;
+        let host = Host::join().unwrap();
+        let mut slots = host.slots().to_vec();
+        while slots[slots.len() - 1] - slots[0] < 4 * OTHERS {
+            slots.push(host.claim_slot().unwrap());
+            slots.sort_unstable();
+        }
+        let [first, last] = [slots[0], slots[slots.len() - 1]];
+        let between: Vec<u16> =
+            (first + 1..last).filter(|slot| !slots.contains(slot)).take(OTHERS.into()).collect();
+        // Each of these processes has a slot, and ends with this process.
+        let code = format!(
+            "import os,socket,sys
+for slot in {between:?}:
+    if os.fork()==0:
+        s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET); s.bind('\\0ferroce-2-slot-%d'%slot); s.listen(64)
+        os.write(1,b'ready\\n'); sys.stdin.read(); os._exit(0)
+sys.stdin.read()
+while True:
+    try: os.wait()
+    except ChildProcessError: break"
+        );
+        let mut python = Command::new("python3");
+        let started = python.args(["-c", &code]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let Ok(mut others) = started else { return ferroce_tests::record_skip("no python3") };
+        let mut lines = BufReader::new(others.stdout.take().unwrap()).lines();
+        for _ in 0..OTHERS {
+            assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        }
+        assert_eq!(shown_slots(), [slots]);
+        drop(others.stdin.take());
+        assert!(others.wait().unwrap().success());
     });
 }
 
