@@ -13,7 +13,6 @@ use std::{io, mem, ptr};
 
 use libc::siginfo_t;
 
-use crate::call::errno;
 use crate::this_process::ThisProcess;
 
 /// A set of signals as the kernel has it: signal 1 is the lowest bit.
@@ -292,15 +291,16 @@ fn give_back(signal: c_int, info: &siginfo_t) {
     let begun = Instant::now();
     loop {
         // SAFETY: this thread, a signal, and what it came with.
-        let done = unsafe {
+        let given = unsafe {
             let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
             let number = c_long::from(signal);
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info)
         };
-        if done == 0 {
+        if given == 0 {
             return;
         }
-        if errno() != libc::EAGAIN || begun.elapsed() >= PATIENCE {
+        let is_full = io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+        if !is_full || begun.elapsed() >= PATIENCE {
             break;
         }
         std::thread::sleep(BETWEEN);
