@@ -78,8 +78,6 @@ pub struct ListedQp {
     pub pd: u32,
     /// What its peer may do to the regions of its domain.
     pub access: Access,
-    /// Its program may send.
-    pub sends: bool,
     /// It owes its peer answers.
     pub owes: bool,
 }
@@ -99,8 +97,6 @@ mod right {
     pub(super) const WRITE: u64 = 2;
 }
 
-/// In the word of a QP's rights: the QP sends nothing (RTR).
-const RECEIVES: u64 = 4;
 /// In the word of a region's rights: other processes can map the memory that the region lies in.
 const SHARED: u64 = 4;
 /// … and the bit at which the count of listings begins. It distinguishes a region from an earlier one with the same key.
@@ -119,8 +115,6 @@ pub(super) struct FoundMemory {
     pub(super) region: FoundRegion,
     /// The number of the QP's connection.
     pub(super) connection: u64,
-    /// The QP's program sends nothing.
-    pub(super) receives: bool,
 }
 
 /// A region as it was found.
@@ -247,8 +241,8 @@ impl Directory {
 
     /// Lists a QP, if there is room.
     pub fn publish_qp(&self, qp: &ListedQp) -> bool {
-        let &ListedQp { ends: (qpn, peer), connection, pd, access, sends, owes } = qp;
-        let rights = rights(access.remote_read, access.remote_write) | if sends { 0 } else { RECEIVES };
+        let &ListedQp { ends: (qpn, peer), connection, pd, access, owes } = qp;
+        let rights = rights(access.remote_read, access.remote_write);
         let entry = self.qp(qpn);
         if let Some(entry) = entry {
             let words = [u64::from(peer), (u64::from(pd) << 32) | rights, connection, owes.into()];
@@ -353,7 +347,6 @@ impl PeerDirectory {
             address: addr.wrapping_add(offset),
             region,
             connection,
-            receives: qp_rights & RECEIVES != 0,
         })
     }
 }
@@ -379,14 +372,7 @@ mod tests {
     fn publish(own: &Directory, qp: (bool, bool), region: (bool, bool)) {
         let access =
             Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false, ..Access::default() };
-        own.publish_qp(&ListedQp {
-            ends: (QPN, PEER),
-            connection: 1,
-            pd: PD,
-            access,
-            sends: true,
-            owes: false,
-        });
+        own.publish_qp(&ListedQp { ends: (QPN, PEER), connection: 1, pd: PD, access, owes: false });
         let (remote_read, remote_write) = region;
         let region = ListedRegion {
             pd: PD,
@@ -470,14 +456,7 @@ mod tests {
         let access =
             Access { remote_read: true, remote_write: true, remote_atomic: false, ..Access::default() };
         own.qp(QPN).unwrap().revoke();
-        own.publish_qp(&ListedQp {
-            ends: (QPN, PEER),
-            connection: 1,
-            pd: PD + 1,
-            access,
-            sends: true,
-            owes: false,
-        });
+        own.publish_qp(&ListedQp { ends: (QPN, PEER), connection: 1, pd: PD + 1, access, owes: false });
         for purpose in [Purpose::Read, Purpose::Write] {
             assert_eq!(opened(&own).find(ENDS, (KEY, IOVA, 8), purpose), None, "{purpose:?}");
         }

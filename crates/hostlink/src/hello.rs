@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 pub(super) const KIND: u8 = 2;
 /// What cells and words contain: a hash that a test makes of samples of all of them. A change of meaning without one of the
 /// samples adds a sample.
-const ENCODING: u64 = 0x176b_6029_070f_99f8;
+const ENCODING: u64 = 0x8168_dea9_9711_c2e4;
 /// All that two processes have to agree on.
 pub const LAYOUT: u64 =
     layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
@@ -171,7 +171,7 @@ mod tests {
         own.add_slot(3);
         let access = Access { remote_read: true, ..Access::default() };
         let (ends, pd, remote_write) = ((0x3005, 0x4001), 7, access.remote_write);
-        own.publish_qp(&ListedQp { ends, connection: 5, pd, access, sends: false, owes: true });
+        own.publish_qp(&ListedQp { ends, connection: 5, pd, access, owes: true });
         let (key, remote_read, shared) = (0x177, true, true);
         let region = ListedRegion { pd, addr: 1, iova: 2, length: 3, remote_read, remote_write, shared };
         own.publish_region(key, &region);

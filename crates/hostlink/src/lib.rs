@@ -43,7 +43,6 @@ pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair};
 pub use hello::LAYOUT;
 pub use link::{
     ArrivalMark, LARGE, Link, LinkPeer, PeerAccess, Receive, RecordRun, SendOutcome, SentPacket, Unserved,
-    Wanted,
 };
 pub use links::{LinkRefusal, LinkWithWork, Links};
 pub use own::own_directory;

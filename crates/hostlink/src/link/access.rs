@@ -40,14 +40,9 @@ impl Link {
         // Accesses that begin after the link has ended aren't waited for.
         let ended = self.terms(false).ended.is_set();
         let found = if ended { None } else { remote.directory.find(ends, range, purpose) };
-        let result = found.and_then(|FoundMemory { address, region, connection, receives }| {
+        let result = found.and_then(|FoundMemory { address, region, connection }| {
             let view = self.view(&mut lane, &region, memory);
-            // Packets keep the peer awake, which is faster than copies by the kernel if its program only receives.
-            if receives && view.is_none() {
-                None
-            } else {
-                f(&PeerAccess { memory, view, connection }, address)
-            }
+            f(&PeerAccess { memory, view, connection }, address)
         });
         word.leave();
         self.free(lane);

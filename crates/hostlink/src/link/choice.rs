@@ -1,17 +1,18 @@
 //! Chooses which process carries out a one-sided operation: the initiator, by copies of the kernel's or in memory that both have
 //! mapped, or the peer, by a packet in its ring.
 //!
-//! A peer that watches its ring is two to three times as fast with small operations; which of the two is faster with large ones is
-//! measured (`speeds`). A peer watches for a while after it has found a packet, or was woken ([`Attention`](crate::Attention)). A wakeup
-//! pays only if more operations follow: the initiator wakes the peer when its own copies have cost more than a wakeup.
+//! Large operations are the initiator's: one copy is never much slower than two by way of the ring, and several times as fast where the
+//! processors share no cache. A peer that watches its ring is two to three times as fast with small operations. A peer watches for a while
+//! after it has found a packet, or was woken ([`Attention`](crate::Attention)). A wakeup pays only if more operations follow: the initiator
+//! wakes the peer when its own copies have cost more than a wakeup.
 //! No operation waits for a peer that may be stopped.
 
 use super::Link;
-use super::speeds::{Executor, LARGE, Speeds, Wanted};
-use crate::directory::Purpose;
 use ferroce_os::{clock, sys};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// From this many bytes on, one copy by the kernel costs less than two copies through the ring.
+pub const LARGE: u64 = 16 * 1024;
 /// What an operation costs that the initiator carries out, in ns: at least, and for each 8 bytes.
 const OPERATION: u64 = 2_000;
 const WORD: u64 = 1;
@@ -68,11 +69,10 @@ impl Link {
     }
 
     /// Whether the peer had better carry out a one-sided operation of so many bytes, by a packet. Wakes a peer that sleeps when it
-    /// is time to: not for large operations that the initiator is the faster way for.
+    /// is time to: not for large operations.
     #[inline]
-    pub fn is_better_left_to_peer(&self, purpose: Purpose, bytes: u64) -> bool {
-        let half = clock::ticks_of_half_millisecond_at_most();
-        if bytes >= LARGE && self.speeds_of(purpose).choose(clock::ticks(), half) == Executor::Initiator {
+    pub fn is_better_left_to_peer(&self, bytes: u64) -> bool {
+        if bytes >= LARGE {
             return false;
         }
         if self.peer_watches(bytes) {
@@ -84,36 +84,6 @@ impl Link {
             sys::send_byte(self.connection.checked());
         }
         false
-    }
-
-    fn speeds_of(&self, purpose: Purpose) -> &Speeds {
-        if purpose == Purpose::Read { &self.read_speeds } else { &self.write_speeds }
-    }
-
-    /// Runs `copy`, by which the initiator carries out a part of an operation, and which returns how many bytes it has copied.
-    #[inline]
-    pub fn time_copy(&self, purpose: Purpose, copy: impl FnOnce() -> Option<u32>) -> Option<u32> {
-        let begin = clock::ticks();
-        let bytes = copy().map(u64::from);
-        if let Some(bytes) = bytes.filter(|&bytes| bytes >= LARGE) {
-            let now = clock::ticks();
-            let half = clock::ticks_of_half_millisecond_at_most();
-            self.speeds_of(purpose).initiator_took(bytes, now.wrapping_sub(begin), now, half);
-        }
-        bytes.map(|bytes| bytes as u32)
-    }
-
-    /// Whether large operations that follow others to the peer had better do so.
-    #[inline]
-    pub fn is_peer_wanted(&self, purpose: Purpose) -> Wanted {
-        self.speeds_of(purpose).is_peer_wanted(clock::ticks())
-    }
-
-    /// The peer has carried out operations of so many bytes without a pause, beginning at `since`, in ticks.
-    pub fn peer_took(&self, purpose: Purpose, bytes: u64, since: u64) {
-        let now = clock::ticks();
-        let half = clock::ticks_of_half_millisecond_at_most();
-        self.speeds_of(purpose).peer_took(bytes, now.wrapping_sub(since), now, half);
     }
 }
 
@@ -127,10 +97,10 @@ mod tests {
         let operations = |bytes| (1..).find(|_| costs.add(bytes)).unwrap();
         assert_eq!(operations(8), 50);
         assert_eq!(operations(8), 100);
-        // Of 1 MiB each costs 0.13 ms.
-        assert_eq!(operations(1 << 20), 4);
+        // Of 8 KiB each costs 3 µs.
+        assert_eq!(operations(8192), 133);
         costs.forget();
-        assert_eq!(operations(1 << 20), 1);
+        assert_eq!(operations(8192), 34);
         for _ in 0..40 {
             operations(u64::MAX / 16);
         }

@@ -5,21 +5,19 @@ mod choice;
 mod receive;
 mod results;
 mod send;
-mod speeds;
 mod unserved;
 mod views;
 
+pub use choice::LARGE;
 pub use receive::{ArrivalMark, Receive, RecordRun};
 pub use results::SentPacket;
 pub use send::SendOutcome;
-pub use speeds::{LARGE, Wanted};
 pub use unserved::Unserved;
 pub use views::PeerAccess;
 
 use choice::Costs;
 use receive::RingReceiver;
 use results::UnackedSend;
-use speeds::Speeds;
 use views::Views;
 
 use super::PeerMemory;
@@ -221,8 +219,6 @@ pub struct Link {
     seen_alive: AtomicU64,
     /// Of one-sided operations that this process has carried out itself.
     costs: Costs,
-    read_speeds: Speeds,
-    write_speeds: Speeds,
 }
 
 impl Link {
@@ -276,8 +272,6 @@ impl Link {
             has_refused_views: AtomicBool::new(false),
             seen_alive: AtomicU64::new(0),
             costs: Costs::default(),
-            read_speeds: Speeds::default(),
-            write_speeds: Speeds::default(),
         }
     }
 

@@ -260,7 +260,7 @@ mod tests {
         own.add_slot(3);
         let (ends, pd) = ((0x3005, 0x4001), 6);
         let access = Access { remote_write: true, ..Access::default() };
-        own.publish_qp(&ListedQp { ends, connection: 1, pd, access, sends: true, owes: false });
+        own.publish_qp(&ListedQp { ends, connection: 1, pd, access, owes: false });
         let found = |key: u32| {
             let region = ListedRegion {
                 pd,

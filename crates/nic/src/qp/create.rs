@@ -1,6 +1,5 @@
 //! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
 
-use super::burst::Burst;
 use super::fabric::Listing;
 use super::kept::KeptOfQp;
 use super::modify::HELD_UP;
@@ -135,7 +134,7 @@ impl Qp {
                 last_request: AtomicU64::new(0),
                 changing: Turn::free(),
                 ended: AtomicBool::new(false),
-                burst: Burst::default(),
+                left_to_peer: AtomicBool::new(false),
                 unmappable: AtomicU32::new(0),
                 peer_uses_shm: AtomicBool::new(false),
                 peer_connection: AtomicU64::new(0),

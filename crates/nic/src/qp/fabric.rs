@@ -193,10 +193,9 @@ impl Qp {
             let params = inner.proto.params();
             let mut access = params.access;
             access.remote_read &= params.max_dest_rd_atomic > 0;
-            let sends = inner.proto.state() != QpState::Rtr;
             let (ends, connection, pd) = ((self.qpn, params.dest_qpn), inner.connection, self.pd.id());
             let owes = inner.proto.owes_answers();
-            if directory.publish_qp(&ListedQp { ends, connection, pd, access, sends, owes }) {
+            if directory.publish_qp(&ListedQp { ends, connection, pd, access, owes }) {
                 inner.listing = Listing::Listed;
                 inner.owes = owes;
             }

@@ -61,7 +61,7 @@ impl Qp {
         let (operation, reth, operands) = match fetch.op {
             // It could be carried out without the peer when those before it have ended.
             SendOp::Read { rkey, .. }
-                if proto.is_behind_one_sided() && self.prefers_to_execute(link, rkey) =>
+                if proto.is_behind_one_sided() && self.prefers_to_execute(link, rkey, fetch.data.len()) =>
             {
                 return false;
             }
@@ -88,7 +88,6 @@ impl Qp {
         // Whatever keeps it, the general way finds it again.
         let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
-        self.burst.forget();
         if let Some(at) = proto.fetch_sent(|| self.adapter.engine.lately(), fetch) {
             self.adapter.schedule(self, at);
         }

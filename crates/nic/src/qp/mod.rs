@@ -4,7 +4,6 @@
 //! Out of here: the transport itself (`ferroce_proto`), sockets, threads.
 
 mod broken;
-mod burst;
 mod create;
 pub mod ece;
 mod env;
@@ -47,7 +46,6 @@ use crate::adapter::Adapter;
 use crate::ah::Ah;
 use crate::numbers::HasQpn;
 use crate::xrc::Domain;
-use burst::Burst;
 use fabric::Listing;
 use ferroce_engine::{Deadline, Job, Queued, Runnable};
 use ferroce_mem::Pd;
@@ -131,7 +129,8 @@ pub struct Qp {
     last_cnp: AtomicU64,
     /// Where in its link's ring the last packet of a request ends.
     last_request: AtomicU64,
-    burst: Burst,
+    /// The last one-sided request was left to the peer, though it could have been executed here.
+    left_to_peer: AtomicBool,
     /// The key of a region of the peer's that can't be mapped, if one was asked for.
     unmappable: AtomicU32,
     /// Something has come from the peer by way of shared memory since there is a path.

@@ -4,7 +4,7 @@
 use super::{LockedQp, Path, Qp};
 use crate::ah::Ah;
 use ferroce_access::{Fault, copy};
-use ferroce_hostlink::{Link, Purpose};
+use ferroce_hostlink::{LARGE, Link, Purpose};
 use ferroce_mem::KeyTable;
 use ferroce_proto::{DataRef, SendRequest};
 use ferroce_types::Completion;
@@ -27,18 +27,14 @@ pub(super) struct Reach<'a> {
 }
 
 impl Reach<'_> {
-    #[inline]
-    pub(super) fn purpose(&self) -> Purpose {
-        if self.reads { Purpose::Read } else { Purpose::Write }
-    }
-
     /// Copies `len` bytes between `addr` in this process and byte `at` of a range (key, address, length) of the peer's memory. The
     /// whole range is checked before a byte is copied. `None`: the range isn't allowed or can't be reached this way, or both overlap, and a
     /// copy from the front would read bytes that it has written.
     #[inline]
     pub(super) fn copy(&self, range: (u32, u64, u64), at: u64, addr: u64, len: usize) -> Option<()> {
         let Self { qp, link, peer, reads } = *self;
-        link.access((qp.qpn, peer), range, self.purpose(), |peer, place| {
+        let purpose = if reads { Purpose::Read } else { Purpose::Write };
+        link.access((qp.qpn, peer), range, purpose, |peer, place| {
             // `place` is a value from the peer's memory: it isn't trusted, and the addition must not panic.
             let at_peer = place.wrapping_add(at);
             let overlaps = link.is_to_itself() && at_peer.abs_diff(addr) < len as u64;
@@ -58,12 +54,12 @@ impl Qp {
         self.service == Service::Rc && self.peer_uses_shm()
     }
 
-    /// Whether a one-sided request of a region of the peer's had better wait until the requests before it have ended, and then be carried
-    /// out without packets.
+    /// Whether a one-sided request of `len` bytes of a region of the peer's had better wait until the requests before it have ended, and
+    /// then be carried out without packets.
     #[inline]
-    pub(super) fn prefers_to_execute(&self, link: &Link, rkey: u32) -> bool {
-        let is_to_end = || !link.peer_watches(u64::MAX) || self.burst.is_to_end(link);
-        link.may_access() && (self.burst.is_left_to_peer() && is_to_end() || self.is_mappable(link, rkey))
+    pub(super) fn prefers_to_execute(&self, link: &Link, rkey: u32, len: u64) -> bool {
+        let is_abandoned = || self.left_to_peer.load(Ordering::Relaxed) && !link.peer_watches(u64::MAX);
+        link.may_access() && (len >= LARGE || is_abandoned() || self.is_mappable(link, rkey))
     }
 
     /// Whether the peer's region can be mapped. The QP remembers the last region that can't.
@@ -102,11 +98,11 @@ impl Qp {
         }
         let len = data.len() as usize;
         let reach = Reach { qp: self, link, peer: proto.params().dest_qpn, reads };
-        if !self.is_mappable(link, rkey) && link.is_better_left_to_peer(reach.purpose(), len as u64) {
-            self.burst.begin_small(true);
+        let by_peer = !self.is_mappable(link, rkey) && link.is_better_left_to_peer(len as u64);
+        self.left_to_peer.store(by_peer, Ordering::Relaxed);
+        if by_peer {
             return false;
         }
-        self.burst.begin_small(false);
         let mut reached = false;
         let done = match data {
             DataRef::Inline(bytes) => {

@@ -92,7 +92,6 @@ impl Qp {
         // The general way finds the cause again.
         let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
-        self.burst.forget();
         if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), request) {
             self.adapter.schedule(self, at);
         }

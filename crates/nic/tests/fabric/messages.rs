@@ -321,6 +321,43 @@ fn writes_reads_and_atomics_reach_the_peers_memory() {
     in_namespace("messages::writes_reads_and_atomics_reach_the_peers_memory", one_sided);
 }
 
+/// Large WRITEs and READs need nothing of the peer's process, whatever state its queue pair is in.
+fn large_one_sided() {
+    const LEN: usize = 100_000;
+    let mut remote = Remote::start();
+    let side = Side::new(&open(), Service::Rc, MEMORY);
+    let (va, rkey) = (remote.addr + INCOMING as u64, remote.rkey);
+    for command in ["reconnect", "listen"] {
+        side.reset();
+        assert_eq!(remote.member.ask(&format!("{command} {}", side.qp.qpn())), "ok");
+        assert_eq!(remote.member.ask("clear"), "ok");
+        side.connect(remote.qpn);
+        // The first request is a packet.
+        post(&side, request(0, SendOp::Read { va, rkey }, of_memory(side.sge(0, 8))));
+        assert_eq!(side.wait().status, WcStatus::Success);
+        remote.member.stop();
+        fill(&side, 0, (0..LEN).map(|at| pattern(7, 1, at)));
+        post(&side, request(1, SendOp::Write { va, rkey }, of_memory(side.sge(0, LEN))));
+        post(&side, request(2, SendOp::Read { va, rkey }, of_memory(side.sge(INCOMING, LEN))));
+        for wr_id in [1, 2] {
+            let wc = side.wait();
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success), "{command}");
+        }
+        remote.member.go_on();
+        assert!(bytes(&side, INCOMING, LEN).into_iter().eq((0..LEN).map(|at| pattern(7, 1, at))));
+        assert_eq!(remote.member.ask(&format!("written 7 {LEN}")), "ok");
+    }
+    side.close();
+}
+
+#[test]
+fn large_writes_and_reads_are_carried_out_while_the_peer_is_stopped() {
+    in_namespace(
+        "messages::large_writes_and_reads_are_carried_out_while_the_peer_is_stopped",
+        large_one_sided,
+    );
+}
+
 /// What isn't allowed changes nothing, and fails as it does over a network.
 fn refused() {
     let (mut remote, side) = connected();

@@ -97,6 +97,13 @@ pub fn peer() {
             side.unwrap().connect(peer.parse().unwrap());
             "ok".into()
         }
+        // As `reconnect`, to RTR only: the side can't send.
+        ["listen", peer] => {
+            let side = side.unwrap();
+            side.reset();
+            side.connect_to_rtr(peer.parse().unwrap(), side.av());
+            "ok".into()
+        }
         // Posts messages of one byte.
         ["burst", count, byte] => {
             let side = side.unwrap();

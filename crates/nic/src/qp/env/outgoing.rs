@@ -8,7 +8,7 @@ use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
 use crate::xrc::ReadRange;
 use ferroce_access::copy;
-use ferroce_hostlink::{LARGE, Link, Purpose, SendOutcome};
+use ferroce_hostlink::{Link, SendOutcome};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};
@@ -126,7 +126,6 @@ impl QpEnv<'_> {
                 if headers.bth.opcode.is_request() {
                     self.qp.last_request.store(end, Ordering::Relaxed);
                 }
-                self.qp.burst.sent(headers);
                 self.work.rings(link);
                 Ok(())
             }
@@ -160,26 +159,16 @@ impl QpEnv<'_> {
         }
         let (&SendOp::Write { rkey, .. } | &SendOp::Read { rkey, .. }) = &wr.op else { return None };
         let reads = matches!(wr.op, SendOp::Read { .. });
-        let purpose = if reads { Purpose::Read } else { Purpose::Write };
-        let (is_mappable, is_large) = (qp.is_mappable(link, rkey), wr.data.len() >= LARGE);
         if offset == 0 {
-            if is_large {
-                qp.burst.end(link);
-            }
-            let by_peer =
-                !copy::by_kernel() && !is_mappable && link.is_better_left_to_peer(purpose, wr.data.len());
-            if is_large {
-                qp.burst.begin(purpose, by_peer);
-            } else {
-                qp.burst.begin_small(by_peer);
-            }
+            let by_peer = !copy::by_kernel()
+                && !qp.is_mappable(link, rkey)
+                && link.is_better_left_to_peer(wr.data.len());
+            qp.left_to_peer.store(by_peer, Ordering::Relaxed);
             if by_peer {
                 return None;
             }
         }
-        let reach = Reach { qp, link, peer, reads };
-        let copy = || copy_through(&reach, wr, pd, (offset, max));
-        let done = if is_mappable || !is_large { copy() } else { link.time_copy(purpose, copy) };
+        let done = copy_through(&Reach { qp, link, peer, reads }, wr, pd, (offset, max));
         if done.is_some() {
             self.mark_peer_uses_shm(peer);
         }
