@@ -45,20 +45,21 @@ impl PlainSend {
     #[must_use]
     #[inline]
     pub fn of(headers: &Headers) -> Option<Self> {
-        let Headers { bth, immediate, .. } = *headers;
+        let Headers { bth, immediate, .. } = headers;
         let has_immediate = match bth.opcode {
             Opcode { service: Service::Rc, operation: Operation::SendOnly } => false,
             Opcode { service: Service::Rc, operation: Operation::SendOnlyWithImmediate } => true,
             _ => return None,
         };
-        let Bth { psn, pkey, solicited, ack_request, .. } = bth;
-        (immediate.is_some() == has_immediate).then_some(Self {
-            psn,
-            pkey,
-            solicited,
-            ack_request,
-            immediate,
-        })
+        (immediate.is_some() == has_immediate).then(|| Self::new(bth, *immediate))
+    }
+
+    /// A SEND with this BTH and these immediate data.
+    #[must_use]
+    #[inline]
+    pub const fn new(bth: &Bth, immediate: Option<[u8; 4]>) -> Self {
+        let Bth { psn, pkey, solicited, ack_request, .. } = *bth;
+        Self { psn, pkey, solicited, ack_request, immediate }
     }
 }
 
@@ -170,6 +171,32 @@ impl<A: Clone> QpProtocol<A> {
             self.moved(if quiet { Instant::default() } else { now() }, bytes);
         }
         self.req.una > number
+    }
+
+    /// Takes an acknowledgement that has come as a packet with this BTH and is neither a NAK nor asks for time. False: the caller takes the
+    /// general way, which goes on where this has ended.
+    #[inline]
+    pub fn take_acknowledgement<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        bth: &Bth,
+        env: &mut E,
+    ) -> bool {
+        let is_new = psn::extend(self.req.una, bth.psn) >= self.req.una;
+        let done = is_new
+            && bth.pkey == self.params.pkey
+            && self.take_executed(
+                || now,
+                bth.psn,
+                |request, completion| {
+                    env.retire(request, WcStatus::Success);
+                    if let Some(completion) = completion {
+                        env.complete_send(completion);
+                    }
+                },
+            );
+        self.counters.packets_received += u64::from(done);
+        done
     }
 
     /// Whether a SEND of `len` bytes that has come in one packet is as usual: it is the next, and may be executed at once.

@@ -1,7 +1,7 @@
 //! What a receiver gets for each packet.
 
 use crate::{HostAddr, PacketMeta};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// One RoCEv2 packet as it came from a socket. Nothing in it has been checked but that a BTH and an ICRC fit.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +30,21 @@ impl Datagram<'_> {
         self.bytes.get(5..8).map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]))
     }
 
+    /// The addresses that it came from and was sent to.
+    #[must_use]
+    #[inline]
+    pub fn ends(&self) -> (IpAddr, IpAddr) {
+        (self.source.ip().to_canonical(), self.destination.ip())
+    }
+
     /// Its facts from the network layer.
     #[must_use]
     #[inline]
     pub fn meta(&self) -> PacketMeta {
+        let (src, dst) = self.ends();
         PacketMeta {
-            src: self.source.ip().to_canonical(),
-            dst: self.destination.ip(),
+            src,
+            dst,
             tos: self.tos,
             ttl: self.ttl.unwrap_or(64),
             flow_label: self.flow_label,

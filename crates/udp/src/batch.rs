@@ -3,6 +3,8 @@
 use super::endpoint::Dest;
 use super::send;
 use super::train::{Flushed, MAX_TRAIN, Train};
+use ferroce_os::clock;
+use ferroce_types::Instant;
 use ferroce_wire::{EmitError, Headers, ICRC_LEN};
 
 /// Trains in a batch.
@@ -113,7 +115,7 @@ impl TxBatch {
             .filter(|&len| len <= MAX_TRAIN)
             .ok_or(PushError::TooLong(payload_len))?;
         if self.used + len > self.staging.len() || self.trains.len() == MAX_TRAINS {
-            self.send();
+            self.send(clock::now());
         }
         let last = self.trains.last_mut().filter(|train| train.takes(dest, len));
         let id = last.as_ref().map_or(0, |train| train.count);
@@ -141,9 +143,10 @@ impl TxBatch {
     }
 
     /// Sends everything, in the order of appending for each destination. Non-blocking, but that a full socket buffer is
-    /// given a millisecond in all. What the kernel doesn't take is counted and lost: retransmission fixes it.
-    pub fn flush(&mut self) -> Flushed {
-        self.send();
+    /// given a millisecond in all. What the kernel doesn't take is counted and lost: retransmission fixes it. `now` is the time of
+    /// the caller's turn.
+    pub fn flush(&mut self, now: Instant) -> Flushed {
+        self.send(now);
         std::mem::take(&mut self.early)
     }
 
@@ -152,7 +155,7 @@ impl TxBatch {
         self.tap = tap;
     }
 
-    fn send(&mut self) {
+    fn send(&mut self, now: Instant) {
         if let Some(tap) = self.tap {
             // All packets of a tap are either its own or to be sent: trains stay whole.
             self.trains.retain(|train| {
@@ -163,7 +166,7 @@ impl TxBatch {
             tap.flushed();
         }
         if !self.trains.is_empty() {
-            let flushed = send::send(&mut self.staging[..self.used], &mut self.trains, &mut self.many);
+            let flushed = send::send(&mut self.staging[..self.used], &mut self.trains, &mut self.many, now);
             self.early.sent += flushed.sent;
             self.early.dropped += flushed.dropped;
             self.trains.clear();
@@ -175,5 +178,6 @@ impl TxBatch {
 /// Sends one packet that is complete as it is.
 pub fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
     let len = packet.len();
-    send::send(packet, &mut [Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }], &mut None)
+    let train = Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 };
+    send::send(packet, &mut [train], &mut None, clock::now())
 }

@@ -4,9 +4,10 @@ use super::receive::{RecvOutcome, SocketReader, receiving_socket};
 use super::returned::Heard;
 use super::{Stats, multicast};
 use ferroce_netdev as net;
+use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
-use ferroce_types::{Datagram, GROUP_SIZE, HostAddr, Unreachable, is_adapter_port, steering_of};
+use ferroce_types::{Datagram, GROUP_SIZE, HostAddr, Instant, Unreachable, is_adapter_port, steering_of};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{ICRC_LEN, ROCE_V2_PORT};
 use std::io;
@@ -237,13 +238,18 @@ impl Endpoint {
     }
 
     /// Takes what has arrived at one socket, one non-blocking `recvmmsg`. `f` is called once per batch of at most 64
-    /// packets, in the order of arrival, and must not call `recv` of the same socket.
+    /// packets, in the order of arrival, and must not call `recv` of the same socket. `now` is the time of the caller's turn.
     ///
     /// Packets may be for QPs of other processes that share the socket.
     ///
     /// # Errors
     /// That of `recvmmsg(2)`; nothing there isn't one. In a child of `fork`: EBADF.
-    pub fn recv(&self, steering: u8, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<RecvOutcome> {
+    pub fn recv(
+        &self,
+        steering: u8,
+        now: Instant,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+    ) -> io::Result<RecvOutcome> {
         let index = usize::from(steering) % GROUP_SIZE;
         let Some(group) = self.group.get() else { return Ok(RecvOutcome::Packets { count: 0, more: false }) };
         let Some(mut reader) = self.readers[index].try_lock() else { return Ok(RecvOutcome::Busy) };
@@ -251,7 +257,7 @@ impl Endpoint {
             return Ok(RecvOutcome::Busy);
         }
         // Not from a socket of the program's that has the number now.
-        let fd = group[index].checked_lately();
+        let fd = group[index].checked_lately(now);
         let reader = reader.get_or_insert_with(SocketReader::new);
         reader.receive(fd, self.address, &self.stats, f)
     }
@@ -368,18 +374,19 @@ impl Endpoint {
     }
 
     /// The number of a sending socket, looked at: nothing is sent by a socket of the program's that has the number now.
-    pub(super) fn sender_fd(&self, sender: u8) -> RawFd {
+    /// `now` is the time of the caller's turn.
+    pub(super) fn sender_fd(&self, sender: u8, now: Instant) -> RawFd {
         self.senders
             .get(usize::from(sender))
             .and_then(OnceLock::get)
-            .map_or(-1, |s| s.socket.checked_lately())
+            .map_or(-1, |s| s.socket.checked_lately(now))
     }
 
     /// Reads the ICMP errors for a sender's packets. The kernel returns such an error once from the next send, instead of sending.
     /// False: there was none.
     #[cold]
     pub(super) fn take_returned(&self, sender: u8) -> bool {
-        let fd = self.sender_fd(sender);
+        let fd = self.sender_fd(sender, clock::now());
         fd >= 0 && self.heard.lock().take(fd)
     }
 

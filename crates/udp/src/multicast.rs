@@ -8,7 +8,7 @@ use super::receive::{RecvOutcome, SocketReader, receiving_socket};
 use ferroce_netdev::{UdpSocket, udp_sockets};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
-use ferroce_types::{Datagram, Error, HostAddr, Result};
+use ferroce_types::{Datagram, Error, HostAddr, Instant, Result};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
@@ -59,9 +59,9 @@ impl GroupSocket {
     ///
     /// # Errors
     /// Likewise.
-    pub fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<RecvOutcome> {
+    pub fn recv(&self, now: Instant, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<RecvOutcome> {
         let Some(mut reader) = self.reader.try_lock() else { return Ok(RecvOutcome::Busy) };
-        reader.receive(self.socket.checked_lately(), self.group, &self.stats, f)
+        reader.receive(self.socket.checked_lately(now), self.group, &self.stats, f)
     }
 }
 

@@ -4,6 +4,7 @@ use super::endpoint::Endpoint;
 use super::train::{Flushed, Train};
 use ferroce_os::sys::{self, Outgoing, SendBatch, control};
 use ferroce_os::throttle::OncePerSecond;
+use ferroce_types::Instant as Present;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -21,9 +22,14 @@ type ControlOut = control::ControlBuffer<CONTROL>;
 pub(super) type Many = SendBatch<MESSAGES, 1, CONTROL>;
 
 /// Sends trains that lie in `staging`; those that leave by one socket leave in order. `many` is made when many messages go at once, and
-/// serves the next call.
-pub(super) fn send(staging: &mut [u8], trains: &mut [Train], many: &mut Option<Many>) -> Flushed {
-    let mut sending = Sending { staging, many, deadline: None, flushed: Flushed::default() };
+/// serves the next call. `now` is the time of the caller's turn.
+pub(super) fn send(
+    staging: &mut [u8],
+    trains: &mut [Train],
+    many: &mut Option<Many>,
+    now: Present,
+) -> Flushed {
+    let mut sending = Sending { staging, many, now, deadline: None, flushed: Flushed::default() };
     trains.sort_by_key(Train::socket);
     for trains in trains.chunk_by(|a, b| a.socket() == b.socket()) {
         // What was dropped is counted.
@@ -78,6 +84,7 @@ impl Tries {
 struct Sending<'s> {
     staging: &'s mut [u8],
     many: &'s mut Option<Many>,
+    now: Present,
     /// When the patience ends; from the first full buffer on.
     deadline: Option<Instant>,
     flushed: Flushed,
@@ -103,7 +110,7 @@ impl Sending<'_> {
         let mut tries = Tries::default();
         while let Some(first) = rest.first() {
             let endpoint = &*first.dest.endpoint;
-            let fd = endpoint.sender_fd(first.dest.sender);
+            let fd = endpoint.sender_fd(first.dest.sender, self.now);
             let error = match self.once(fd, &rest[..rest.len().min(MESSAGES)]) {
                 Ok(sent) => {
                     let (gone, left) = rest.split_at(sent.min(rest.len()));
@@ -257,6 +264,7 @@ fn refuses_segmentation(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::TxBatch;
+    use ferroce_os::clock;
     use ferroce_os::sys::{EngineFd, InetAddress};
     use ferroce_types::{GROUP_SIZE, HostAddr, Unreachable};
     use ferroce_wire::crc::extend;
@@ -285,7 +293,7 @@ mod tests {
         dest.to = InetAddress::new(lo.with_port(port));
         dest.flow = Flow::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, dest.source_port(), port);
         // The kernel refuses to segment for a socket that sends no checksums.
-        let fd = endpoint.sender_fd(dest.sender);
+        let fd = endpoint.sender_fd(dest.sender, clock::now());
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1_i32).unwrap();
 
         for round in 0..2 {
@@ -299,7 +307,7 @@ mod tests {
                 };
                 batch.packet(&dest, &headers(psn), len, fill).unwrap();
             }
-            assert_eq!(batch.flush(), Flushed { sent: 50, dropped: 0 });
+            assert_eq!(batch.flush(clock::now()), Flushed { sent: 50, dropped: 0 });
             let mut buffer = [0; 2048];
             for psn in 0..50_u32 {
                 let len = receiver.recv(&mut buffer).unwrap();
@@ -345,7 +353,7 @@ mod tests {
                 let mut batch = TxBatch::new();
                 let nothing = |_: &mut [u8], crc| -> Result<u32, ()> { Ok(crc) };
                 batch.packet(&dest, &headers(0), 0, nothing).unwrap();
-                assert_eq!(batch.flush(), Flushed { sent: 1, dropped: 0 }, "{lo}");
+                assert_eq!(batch.flush(clock::now()), Flushed { sent: 1, dropped: 0 }, "{lo}");
             };
             assert_eq!(heard(), None);
             // The ICMP error is mostly there before `send` returns, and the next `send` finds it.
@@ -379,7 +387,7 @@ mod tests {
             let mut batch = TxBatch::new();
             let nothing = |_: &mut [u8], crc| -> Result<u32, ()> { Ok(crc) };
             batch.packet(&dest, &headers(0), 0, nothing).unwrap();
-            batch.flush();
+            batch.flush(clock::now());
             std::thread::sleep(Duration::from_millis(10));
         }
     }

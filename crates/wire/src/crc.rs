@@ -46,6 +46,7 @@ pub fn extend(crc: u32, bytes: &[u8]) -> u32 {
 }
 
 /// As [`extend`], of bytes that are too few for the setup of anything else.
+#[inline]
 fn extend_short(crc: u32, bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut crc = words.iter().fold(crc, |crc, &word| extend_word(crc, u64::from_le_bytes(word)));
@@ -62,6 +63,7 @@ fn extend_short(crc: u32, bytes: &[u8]) -> u32 {
 }
 
 /// As [`extend`], of the eight bytes of a little-endian number.
+#[inline]
 pub(crate) fn extend_word(crc: u32, word: u64) -> u32 {
     let [a, b, c, d, e, f, g, h] = (u64::from(!crc) ^ word).to_le_bytes();
     let front = behind(7, a) ^ behind(6, b) ^ behind(5, c) ^ behind(4, d);

@@ -93,6 +93,7 @@ impl Flow {
     /// identification `id` (IPv6 has none: ignored). Costs a few table look-ups, whatever the segment of a GSO train.
     /// Of lengths that don't fit an IP header the low 16 bits count.
     #[must_use]
+    #[inline]
     pub fn start(&self, packet_len: usize, id: u16) -> Icrc {
         let udp = (packet_len.wrapping_add(UDP_HEADER)) as u16;
         let lengths = match self.ip {
@@ -105,6 +106,7 @@ impl Flow {
 
     /// Checks the ICRC of a packet that lies in one piece, BTH to ICRC. See [`Icrc::check`].
     #[must_use]
+    #[inline]
     pub fn verify(&self, packet: &[u8], id_hint: u16) -> Option<u16> {
         let (covered, icrc) = packet.split_last_chunk::<ICRC_LEN>()?;
         let mut crc = self.start(packet.len(), id_hint);
@@ -132,6 +134,7 @@ pub struct Icrc {
 impl Icrc {
     /// Takes in the front of the packet: at least eight bytes of the BTH (the fifth is masked), and as much of what follows as the
     /// caller has in one piece.
+    #[inline]
     pub fn bth(&mut self, bytes: &[u8]) {
         const MASKED: u64 = 0xff << 32;
         // Fewer bytes aren't a packet's.
@@ -141,6 +144,7 @@ impl Icrc {
     }
 
     /// Takes in the next bytes of the packet.
+    #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.took(bytes.len(), extend(self.crc, bytes));
@@ -149,11 +153,13 @@ impl Icrc {
 
     /// The CRC-32 so far, for a pass that copies the next bytes and [extends](crate::crc::extend) it by them.
     #[must_use]
+    #[inline]
     pub const fn so_far(&self) -> u32 {
         self.crc
     }
 
     /// Takes in the `len` next bytes of the packet, by which [`Self::so_far`] has become `crc`.
+    #[inline]
     pub const fn took(&mut self, len: usize, crc: u32) {
         self.crc = crc;
         self.bytes = self.bytes.wrapping_add(len);
@@ -161,6 +167,7 @@ impl Icrc {
 
     /// The ICRC as it is on the wire.
     #[must_use]
+    #[inline]
     pub fn finish(self) -> [u8; ICRC_LEN] {
         self.crc.to_le_bytes()
     }
@@ -171,6 +178,7 @@ impl Icrc {
     /// packet is the same plus one, and a right guess saves the search. A damaged packet passes with a probability of
     /// 2^-16 rather than 2^-32.
     #[must_use]
+    #[inline]
     pub fn check(self, received: [u8; ICRC_LEN]) -> Option<u16> {
         let difference = self.crc ^ u32::from_le_bytes(received);
         match self.ip {

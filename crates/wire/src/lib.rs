@@ -22,7 +22,7 @@ pub mod toeplitz;
 
 pub use headers::{Aeth, AtomicEth, Bth, Deth, Feth, Headers, Reth};
 pub use opcode::{Opcode, Operation, Service};
-pub use packet::{Packet, PacketError};
+pub use packet::{Packet, PacketError, ShortPacket};
 pub use parse::{EmitError, ParseError};
 pub use syndrome::{NakCode, Syndrome};
 pub use tags::{Rvh, TagOperation, Tmh};

@@ -1,6 +1,6 @@
 //! A whole packet from BTH to ICRC, as a UDP datagram carries it.
 
-use crate::{Headers, ICRC_LEN, ParseError};
+use crate::{Bth, Headers, ICRC_LEN, Opcode, Operation, ParseError, Service, Syndrome};
 use core::error::Error;
 use core::fmt;
 
@@ -11,6 +11,53 @@ pub struct Packet<'a> {
     pub headers: Headers,
     /// Bytes of the message. (Of a CNP: its reserved bytes.)
     pub payload: &'a [u8],
+}
+
+/// One of the packets that short messages over RC consist of. It is read without the headers that it can't have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShortPacket<'a> {
+    /// A SEND in one packet.
+    Send {
+        /// Its BTH.
+        bth: Bth,
+        /// Its immediate data, as they are on the wire.
+        immediate: Option<[u8; 4]>,
+        /// Bytes of the message.
+        payload: &'a [u8],
+    },
+    /// An acknowledgement that is neither a NAK nor asks for time, without a payload.
+    Acknowledge {
+        /// Its BTH.
+        bth: Bth,
+    },
+}
+
+impl<'a> ShortPacket<'a> {
+    /// Reads a packet, BTH to ICRC, of which [`Packet::parse`] reads the same. `None`: it is another packet, or none.
+    #[must_use]
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (bth, rest) = bytes.split_first_chunk()?;
+        let bth = Bth::parse(bth).ok()?;
+        let (rest, _) = rest.split_last_chunk::<ICRC_LEN>()?;
+        let Opcode { service: Service::Rc, operation } = bth.opcode else { return None };
+        let (immediate, padded) = match operation {
+            Operation::SendOnly => (None, rest),
+            Operation::SendOnlyWithImmediate => {
+                let (immediate, rest) = rest.split_first_chunk()?;
+                (Some(*immediate), rest)
+            }
+            Operation::Acknowledge => {
+                let &[syndrome, _, _, _] = rest else { return None };
+                let acknowledges = matches!(Syndrome::from_u8(syndrome), Syndrome::Ack { .. });
+                return (acknowledges && bth.pad == 0).then_some(Self::Acknowledge { bth });
+            }
+            _ => return None,
+        };
+        let len = padded.len().checked_sub(usize::from(bth.pad))?;
+        let payload = padded.get(..len).filter(|_| padded.len() % 4 == 0)?;
+        Some(Self::Send { bth, immediate, payload })
+    }
 }
 
 /// Why bytes aren't a packet.
@@ -60,6 +107,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// See [`PacketError`].
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, PacketError> {
         // Without room for the ICRC the headers are as good as truncated.
         let covered = &bytes[..bytes.len().saturating_sub(ICRC_LEN)];

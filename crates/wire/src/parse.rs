@@ -102,7 +102,8 @@ impl Writer<'_> {
 }
 
 impl Bth {
-    fn parse(bytes: &[u8; BTH_LEN]) -> Result<Self, ParseError> {
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8; BTH_LEN]) -> Result<Self, ParseError> {
         let [op, flags, pkey_hi, pkey_lo, ecn, qp2, qp1, qp0, ack, psn2, psn1, psn0] = *bytes;
         let version = flags & 0x0f;
         if version != 0 {
@@ -149,6 +150,7 @@ impl Headers {
     ///
     /// # Errors
     /// See [`ParseError`].
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize), ParseError> {
         let short = |need| ParseError::Truncated { have: bytes.len(), need };
         let (bth, rest) = bytes.split_first_chunk::<BTH_LEN>().ok_or(short(BTH_LEN))?;
@@ -158,6 +160,7 @@ impl Headers {
         Ok((headers, len))
     }
 
+    #[inline]
     fn parse_extensions(&mut self, bytes: &[u8]) -> Option<()> {
         let extensions = self.bth.opcode.extensions();
         if extensions.bits() == 0 {
@@ -254,6 +257,7 @@ impl Headers {
     ///
     /// # Errors
     /// As [`Headers::emit`].
+    #[inline]
     pub fn emit_padded(&self, pad: u8, buffer: &mut [u8]) -> Result<usize, EmitError> {
         if !self.fits_opcode() {
             return Err(EmitError::Mismatch(self.bth.opcode));

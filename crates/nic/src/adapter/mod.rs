@@ -225,7 +225,9 @@ impl Adapter {
         let unwinding = HandsOn { adapter: self, work: &mut work };
         let result = f(unwinding.work);
         self.take_left(unwinding.work);
-        self.find_ways(unwinding.work);
+        if unwinding.work.has_ways_to_find() {
+            self.find_ways(unwinding.work);
+        }
         if !unwinding.work.said.is_empty() {
             crate::voice::say(&mut unwinding.work.said);
         }
@@ -237,6 +239,7 @@ impl Adapter {
 
     /// Finds the processes and paths that QPs have asked for while they worked. It may take a while, so no QP is locked. A QP stays in its
     /// list until its answer is there, so that a panic hands it on.
+    #[cold]
     fn find_ways(&'static self, work: &mut ThreadBuffers) {
         loop {
             if let Some((qp, srqn)) = work.unconnected.first().cloned() {

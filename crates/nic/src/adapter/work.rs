@@ -7,6 +7,7 @@ use crate::qp::{Qp, ReceiveCompletions};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
+use ferroce_types::Instant;
 use ferroce_udp::{OutgoingTap, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct ThreadBuffers {
     pub(crate) batch: TxBatch,
+    /// When the turn began that packets were last added in.
+    pub(crate) now: Instant,
     /// Receive completions of the QP at work. Its list keeps its room.
     pub(crate) received: ReceiveCompletions,
     /// XRC targets, and SRQs of processes that they have to reach.
@@ -48,13 +51,20 @@ impl ThreadBuffers {
     }
 
     /// Sends what has been gathered.
+    #[inline]
     pub(crate) fn send(&mut self) {
         if !self.batch.is_empty() {
-            self.batch.flush();
+            self.batch.flush(self.now);
         }
-        for link in self.links_to_ring.drain(..) {
-            link.ring_bell();
+        if !self.links_to_ring.is_empty() {
+            self.links_to_ring.drain(..).for_each(|link| link.ring_bell());
         }
+    }
+
+    /// Processes or paths are to be found before QPs can go on.
+    #[inline]
+    pub(super) fn has_ways_to_find(&self) -> bool {
+        !(self.unconnected.is_empty() && self.unresolved.is_empty() && self.falling_back.is_empty())
     }
 
     /// A panic has ended what these buffers were used for: those QPs that would have had a turn get it from the run queue,

@@ -2,13 +2,19 @@
 
 use crate::adapter::{Adapter, ThreadBuffers};
 use crate::network::{flow_of, verify};
-use crate::qp::{PacketOrigin, Qp, RxPayload, is_middle};
+use crate::qp::{PacketOrigin, Qp, QpEnv, RxPayload, is_middle};
 use ferroce_os::{Patience, clock, fork, sys};
 use ferroce_types::{Datagram, HostAddr, Instant};
 use ferroce_wire::cm::GSI_QPN;
+use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Opcode, Packet};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The flow of a packet from the middle of a message; `None`: it is another packet.
+fn flow_of_middle(env: &mut QpEnv<'_>, datagram: &Datagram<'_>) -> Option<Flow> {
+    if is_middle(datagram) { flow_of(&mut env.work.last_flow, datagram) } else { None }
+}
 
 impl Adapter {
     /// Sends what a QP's requests wait to send together, and takes what has come for the QP. An adapter has done so when a packet arrives:
@@ -60,12 +66,11 @@ impl Adapter {
                 }
                 continue;
             };
-            let mut flow = work.last_flow;
             let mut peer_is_on_udp = false;
             qp.work(work, now, |proto, env| {
                 let mut rest = these;
                 while let Some((datagram, others)) = rest.split_first() {
-                    let taken = match is_middle(datagram).then(|| flow_of(&mut flow, datagram)).flatten() {
+                    let taken = match flow_of_middle(env, datagram) {
                         Some(flow) => env.take_middles(proto, now, rest, &flow),
                         None => 0,
                     };
@@ -74,15 +79,19 @@ impl Adapter {
                         continue;
                     }
                     rest = others;
-                    let meta = datagram.meta();
-                    let accepted = env.accepts(&meta, PacketOrigin::Network);
-                    let expected = accepted || env.is_peer_on_udp(&meta);
-                    let intact = expected && verify(&mut flow, datagram).is_some();
+                    let ends = datagram.ends();
+                    let accepted = env.accepts(ends, PacketOrigin::Network);
+                    let expected = accepted || env.is_peer_on_udp(ends);
+                    let intact = expected && verify(&mut env.work.last_flow, datagram).is_some();
                     peer_is_on_udp |= intact && !accepted;
                     if !intact || !accepted {
-                        tracing::trace!(qpn, ?meta, "packet refused");
+                        tracing::trace!(qpn, meta = ?datagram.meta(), "packet refused");
                         continue;
                     }
+                    if env.take_short(proto, datagram) {
+                        continue;
+                    }
+                    let meta = datagram.meta();
                     match Packet::parse(datagram.bytes) {
                         Ok(packet) => {
                             let opcode = packet.headers.bth.opcode;
@@ -105,7 +114,6 @@ impl Adapter {
                     }
                 }
             });
-            work.last_flow = flow;
             if peer_is_on_udp {
                 qp.fall_back(work, now);
             }

@@ -106,7 +106,7 @@ impl Adapter {
     }
 
     fn read_socket(&'static self, endpoint: &Endpoint, steering: u8, now: Instant) -> bool {
-        match endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now)) {
+        match endpoint.recv(steering, now, &mut |datagrams| self.arrived(datagrams, now)) {
             Ok(RecvOutcome::Busy) => false,
             Ok(received) => received.count() > 0,
             Err(error) => {
@@ -123,7 +123,7 @@ impl Adapter {
             let mut left = address.endpoint.receive_buffer() as usize;
             loop {
                 let now = clock::now();
-                let outcome = address.endpoint.recv(steering_of(qpn), &mut |datagrams| {
+                let outcome = address.endpoint.recv(steering_of(qpn), now, &mut |datagrams| {
                     let taken: usize = datagrams.iter().map(|d| d.bytes.len().max(LEAST_OF_BUFFER)).sum();
                     left = left.saturating_sub(taken);
                     self.arrived(datagrams, now);

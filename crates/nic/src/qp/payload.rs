@@ -194,6 +194,7 @@ pub(super) fn fill_ring(
 }
 
 /// Fills `buf` with the payload that `source` names. Returns the CRC-32 of what `crc` is the CRC-32 of, followed by the payload.
+#[inline]
 pub(super) fn fill_summed(
     by: KeyUser,
     source: PayloadSource<'_>,

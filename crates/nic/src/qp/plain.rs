@@ -126,7 +126,8 @@ impl Qp {
         if work.batch.packet(dest, &Headers { immediate, ..headers }, len as usize, fill).is_err() {
             return false;
         }
-        if let Some(at) = proto.plain_sent(clock::now, request) {
+        work.now = clock::now();
+        if let Some(at) = proto.plain_sent(|| work.now, request) {
             self.adapter.schedule(self, at);
         }
         true

@@ -71,6 +71,7 @@ impl Qp {
             work.falling_back.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
+        work.now = now;
         let LockedQp {
             flushed,
             proto,

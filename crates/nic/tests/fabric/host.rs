@@ -4,6 +4,7 @@ use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
 use ferroce_host::{Host, HostError, QueryResult, RequestHandler, ask_all, frame};
+use ferroce_os::clock;
 use ferroce_os::sys::{self, AbstractName, EngineFd};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, slot_of};
@@ -470,7 +471,7 @@ fn who_leaves_has_dealt_with_what_it_has_read() {
                     reads.send(()).unwrap();
                     goes_on.recv().unwrap();
                 };
-                let read = || endpoint.recv(steering, &mut take).unwrap().count() > 0;
+                let read = || endpoint.recv(steering, clock::now(), &mut take).unwrap().count() > 0;
                 eventually("a packet is read", read);
             });
             send();
@@ -482,7 +483,7 @@ fn who_leaves_has_dealt_with_what_it_has_read() {
             leaving.join().unwrap();
         });
         send();
-        let read = endpoint.recv(steering, &mut |_| panic!("who has left takes nothing"));
+        let read = endpoint.recv(steering, clock::now(), &mut |_| panic!("who has left takes nothing"));
         assert!(matches!(read, Ok(RecvOutcome::Busy)));
     });
 }
@@ -566,7 +567,7 @@ fn joining_works_without_proc() {
         let dest = endpoint.dest(endpoint.address(), 0, 0, (slot << 12) as u32).unwrap();
         let mut batch = TxBatch::new();
         push(&mut batch, &dest, Operation::SendMiddle, (slot << 12) as u32, 1, 100);
-        assert_eq!(batch.flush().sent, 1);
+        assert_eq!(batch.flush(clock::now()).sent, 1);
         eventually("the member has the packet", || member.number("own") == 1);
         member.kill();
         // Its sockets live on in the joiner, and the name of the leader is free.

@@ -3,6 +3,7 @@
 use super::namespace::in_namespace;
 use super::side::{Side, open};
 use ferroce_nic::Poll as _;
+use ferroce_os::clock;
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{HostAddr, is_adapter_port};
@@ -59,7 +60,7 @@ impl Responder {
             Ok::<u32, ()>(extend(crc, buffer))
         };
         batch.packet(dest, &headers, LEN, fill).unwrap();
-        assert_eq!(batch.flush().sent, 1);
+        assert_eq!(batch.flush(clock::now()).sent, 1);
         eventually("the packet arrives", || {
             self.peer.cq.poll(1, |_| ()).unwrap();
             self.side.qp.counters().packets_received == before + 1

@@ -2,7 +2,7 @@
 
 use super::packets;
 use ferroce_host::{Host, HostError};
-use ferroce_os::sys;
+use ferroce_os::{clock, sys};
 use ferroce_tests::helper::{self, Helper};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr};
@@ -125,13 +125,13 @@ impl Serving {
             sys::poll(&mut fds, Duration::from_millis(10)).unwrap();
             let mut read = |address: HostAddr, s: u8| {
                 if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.address() == address) {
-                    endpoint.recv(s, &mut |d| self.packets(d)).unwrap();
+                    endpoint.recv(s, clock::now(), &mut |d| self.packets(d)).unwrap();
                 }
             };
             self.host.service(&mut |d| self.packets(d), &mut read).unwrap();
             for endpoint in &endpoints {
                 for s in steering(reads) {
-                    endpoint.recv(s, &mut |d| self.packets(d)).unwrap();
+                    endpoint.recv(s, clock::now(), &mut |d| self.packets(d)).unwrap();
                 }
             }
         }
@@ -187,7 +187,7 @@ impl Serving {
                 for psn in 0..count {
                     packets::push(&mut batch, &dest, Operation::SendMiddle, qpn, psn, len as usize);
                 }
-                format!("{}", batch.flush().sent)
+                format!("{}", batch.flush(clock::now()).sent)
             }
             ["path_mtu", from, to] => {
                 let endpoint = Arc::clone(&self.endpoints.lock().unwrap()[&address(from)]);

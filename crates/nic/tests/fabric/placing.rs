@@ -3,6 +3,7 @@
 use super::namespace::in_namespace;
 use super::side::{Side, open};
 use ferroce_nic::Poll as _;
+use ferroce_os::clock;
 use ferroce_proto::SendOp;
 use ferroce_tests::wait::eventually;
 use ferroce_types::HostAddr;
@@ -112,7 +113,7 @@ impl Receiver {
         let opcode = Opcode { service, operation: Operation::SendOnly };
         let end = Headers::new(Bth::new(opcode, self.side.qp.qpn(), PSN - 1));
         batch.packet(&self.dest, &end, 0, |_, crc| Ok::<u32, ()>(crc)).unwrap();
-        assert_eq!(batch.flush().sent, packets.len() + 1);
+        assert_eq!(batch.flush(clock::now()).sent, packets.len() + 1);
         let intact = packets.iter().filter(|sent| matches!(sent, Sent::Intact(_))).count() as u64;
         eventually("the packets arrive", || {
             self.peer.cq.poll(1, |_| ()).unwrap();

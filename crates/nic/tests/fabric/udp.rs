@@ -4,7 +4,7 @@ use super::member::{Member, endpoint};
 use super::namespace::in_namespace;
 use super::packets::{identification, push};
 use ferroce_host::Host;
-use ferroce_os::sys;
+use ferroce_os::{clock, sys};
 use ferroce_tests::wait::eventually;
 use ferroce_types::{Datagram, HostAddr, steering_of};
 use ferroce_udp::{Endpoint, RecvOutcome, TxBatch};
@@ -22,7 +22,7 @@ type Got = (u32, u16, Option<u16>, u8, Option<u8>);
 fn drain(endpoint: &Endpoint, steering: u8) -> Vec<Got> {
     let mut got = Vec::new();
     loop {
-        let received = endpoint.recv(steering, &mut |datagrams| {
+        let received = endpoint.recv(steering, clock::now(), &mut |datagrams| {
             for d in datagrams {
                 let psn = Packet::parse(d.bytes).unwrap().headers.bth.psn;
                 got.push((psn, d.segment, identification(d), d.tos, d.ttl));
@@ -60,7 +60,7 @@ fn packets_of_every_steering_class_come_to_their_socket() {
                 let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
                 push(&mut batch, &dest, SendMiddle, qpn, class, 100);
             }
-            assert_eq!(batch.flush().sent, 64);
+            assert_eq!(batch.flush(clock::now()).sent, 64);
             for class in 0..64_u32 {
                 let psns: Vec<u32> = receive(&endpoint, class << 12, 1).iter().map(|g| g.0).collect();
                 assert_eq!(psns, [class]);
@@ -84,7 +84,7 @@ fn trains_arrive_whole_with_right_icrcs() {
                     push(&mut batch, &dest, operation, qpn, psn, len);
                 }
                 push(&mut batch, &dest, SendLast, qpn, 100, len / 2);
-                let flushed = batch.flush();
+                let flushed = batch.flush(clock::now());
                 assert_eq!((flushed.sent, flushed.dropped), (101, 0), "{len} bytes");
                 let got = receive(&endpoint, qpn, 101);
                 let per_train = (65_000 / (16 + len.next_multiple_of(4))).min(64) as u16;
@@ -111,7 +111,7 @@ fn first_packet_of_a_write_does_not_hold_up_the_train() {
             let mut batch = TxBatch::new();
             push(&mut batch, &dest, WriteFirst, qpn, 0, 1024);
             (1..40).for_each(|psn| push(&mut batch, &dest, WriteMiddle, qpn, psn, 1024));
-            assert_eq!(batch.flush().sent, 40);
+            assert_eq!(batch.flush(clock::now()).sent, 40);
             let got = receive(&endpoint, qpn, 40);
             assert!(got.iter().all(|g| g.2.is_some()));
             assert_eq!(got.iter().map(|g| g.0).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
@@ -132,7 +132,7 @@ fn service_type_and_hop_limit_are_per_destination() {
                 let dest = endpoint.dest(endpoint.address(), tos, ttl, qpn).unwrap();
                 (0..3).for_each(|_| push(&mut batch, &dest, SendMiddle, qpn, psn, 32));
             }
-            assert_eq!(batch.flush().sent, 12);
+            assert_eq!(batch.flush(clock::now()).sent, 12);
             for (psn, _, id, tos, ttl) in receive(&endpoint, qpn, 12) {
                 let expected = [(0x6a, 7), (0x6b, 7), (0, 64), (0xff, 255)][psn as usize];
                 assert_eq!((tos, ttl.unwrap()), expected);
@@ -155,14 +155,14 @@ fn flow_labels_are_per_destination() {
             assert_eq!(dest.flow_label(), label);
             (0..3).for_each(|_| push(&mut batch, &dest, SendMiddle, qpn, psn as u32, 32));
         }
-        assert_eq!(batch.flush().sent, 9);
+        assert_eq!(batch.flush(clock::now()).sent, 9);
         let mut got = Vec::new();
         eventually("all packets arrive", || {
             let mut take = |datagrams: &[Datagram<'_>]| {
                 let psn = |d: &Datagram<'_>| Packet::parse(d.bytes).unwrap().headers.bth.psn;
                 got.extend(datagrams.iter().map(|d| (psn(d), d.flow_label, d.tos)));
             };
-            endpoint.recv(steering_of(qpn), &mut take).unwrap();
+            endpoint.recv(steering_of(qpn), clock::now(), &mut take).unwrap();
             got.len() >= 9
         });
         let expected: Vec<_> = (0..9).map(|i| (i / 3, labels[i as usize / 3], 0x68)).collect();
@@ -187,10 +187,10 @@ fn failed_payload_leaves_no_trace() {
         wrong.bth.opcode = ferroce_wire::Opcode::new(ferroce_wire::Service::Rc, WriteFirst).unwrap();
         assert!(batch.packet(&dest, &wrong, 4, |_, crc| Ok::<_, ()>(crc)).is_err());
         push(&mut batch, &dest, SendMiddle, qpn, 1, 64);
-        assert_eq!(batch.flush().sent, 2);
+        assert_eq!(batch.flush(clock::now()).sent, 2);
         let got = receive(&endpoint, qpn, 2);
         assert_eq!(got.iter().map(|g| (g.0, g.2)).collect::<Vec<_>>(), [(0, Some(0)), (1, Some(1))]);
-        assert_eq!(batch.flush().sent, 0);
+        assert_eq!(batch.flush(clock::now()).sent, 0);
     });
 }
 
@@ -208,7 +208,7 @@ fn batch_beyond_its_room_flushes_itself_and_loses_nothing() {
                 push(&mut batch, dest, SendMiddle, (class as u32) << 12, psn, 1024);
             }
         }
-        assert_eq!(batch.flush().sent, 192);
+        assert_eq!(batch.flush(clock::now()).sent, 192);
         for class in 0..64_u32 {
             let got = receive(&endpoint, class << 12, 3);
             assert_eq!(got.iter().map(|g| g.0).collect::<Vec<_>>(), [0, 1, 2]);
@@ -230,7 +230,7 @@ fn unsendable_packets_are_dropped_counted_and_do_not_stop_the_others() {
             push(&mut batch, &dest, SendMiddle, qpn, 0, 1024);
             (1..5).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 2048));
             (5..8).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 512));
-            let flushed = batch.flush();
+            let flushed = batch.flush(clock::now());
             let got = receive(&endpoint, qpn, flushed.sent);
             assert!(got.iter().all(|g| g.2.is_some()));
             // The first 512 bytes ended the train of those too long, and went with it.
@@ -240,7 +240,7 @@ fn unsendable_packets_are_dropped_counted_and_do_not_stop_the_others() {
             // That was about the length: trains are still in use.
             let trains = endpoint.stats().trains.load(Ordering::Relaxed);
             (0..4).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 256));
-            assert_eq!(batch.flush().sent, 4);
+            assert_eq!(batch.flush(clock::now()).sent, 4);
             receive(&endpoint, qpn, 4);
             assert_eq!(endpoint.stats().trains.load(Ordering::Relaxed), trains + 1);
         }
@@ -258,7 +258,7 @@ fn peer_without_a_route_and_of_the_other_family_is_refused_or_dropped() {
         let dest = v4.dest(nowhere, 0, 0, 1).unwrap();
         let mut batch = TxBatch::new();
         (0..10).for_each(|psn| push(&mut batch, &dest, SendMiddle, 1, psn, 64));
-        let flushed = batch.flush();
+        let flushed = batch.flush(clock::now());
         assert_eq!((flushed.sent, flushed.dropped), (0, 10));
     });
 }
@@ -271,13 +271,14 @@ fn socket_that_another_thread_reads_is_reported_busy() {
         let dest = endpoint.dest(endpoint.address(), 0, 0, 0).unwrap();
         let mut batch = TxBatch::new();
         push(&mut batch, &dest, SendMiddle, 0, 0, 64);
-        batch.flush();
+        batch.flush(clock::now());
         let mut inner = None;
         eventually("the packet arrives", || {
-            let received = endpoint.recv(0, &mut |_| {
+            let received = endpoint.recv(0, clock::now(), &mut |_| {
                 // Another thread, while this one is in the middle of its packets.
                 std::thread::scope(|s| {
-                    inner = s.spawn(|| endpoint.recv(0, &mut |_| ()).ok()).join().ok().flatten();
+                    inner =
+                        s.spawn(|| endpoint.recv(0, clock::now(), &mut |_| ()).ok()).join().ok().flatten();
                 });
             });
             received.unwrap().count() == 1
@@ -326,7 +327,7 @@ fn packets_on_the_wire_carry_the_identification_their_icrc_is_for() {
         let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
         let mut batch = TxBatch::new();
         (0..100).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 333));
-        assert_eq!(batch.flush().sent, 100);
+        assert_eq!(batch.flush(clock::now()).sent, 100);
         let got = receive(&endpoint, qpn, 100);
         assert_eq!(got.iter().map(|g| g.0).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
 
@@ -364,7 +365,7 @@ fn full_send_buffer_drops_and_counts_and_goes_on() {
         let (mut sent, mut dropped) = (0, 0);
         for round in 0..400 {
             (0..60).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, round * 60 + psn, 1024));
-            let flushed = batch.flush();
+            let flushed = batch.flush(clock::now());
             assert_eq!(flushed.sent + flushed.dropped, 60);
             (sent, dropped) = (sent + flushed.sent, dropped + flushed.dropped);
         }
@@ -373,7 +374,7 @@ fn full_send_buffer_drops_and_counts_and_goes_on() {
         assert!(Command::new("tc").args("qdisc del dev lo root".split(' ')).status().unwrap().success());
         eventually("it sends again", || {
             push(&mut batch, &dest, SendMiddle, qpn, 0, 64);
-            batch.flush().sent == 1
+            batch.flush(clock::now()).sent == 1
         });
     });
 }

@@ -7,6 +7,7 @@
 
 use super::{check, close, pause};
 use crate::clock;
+use ferroce_types::Instant as Present;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
@@ -41,6 +42,8 @@ static FORKING: AtomicBool = AtomicBool::new(false);
 /// stopped in the middle takes longer than some system calls.
 const PATIENCE: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_micros(50);
+/// For how long [`EngineFd::checked_lately`] trusts its last look.
+const GOOD_FOR: Duration = Duration::from_micros(500);
 
 thread_local! {
     /// Calls of [`with_forks_held`] that this thread is in.
@@ -241,7 +244,7 @@ pub struct EngineFd {
     fd: RawFd,
     generation: u32,
     identity: u64,
-    /// When [`Self::checked_lately`] last found the file intact, in ticks.
+    /// When [`Self::checked_lately`] last found the file intact.
     looked: AtomicU64,
 }
 
@@ -259,7 +262,7 @@ impl EngineFd {
         };
         IDENTITIES[fd as usize].store(identity, Ordering::Release);
         word.fetch_or(bit, Ordering::AcqRel);
-        let looked = AtomicU64::new(clock::ticks());
+        let looked = AtomicU64::new(clock::now().0);
         Ok(Self { fd, generation: GENERATION.load(Ordering::Acquire), identity, looked })
     }
 
@@ -277,24 +280,22 @@ impl EngineFd {
         if self.is_intact() { self.fd } else { -1 }
     }
 
-    /// As [`checked`](Self::checked), for calls that come often: the last look is good for half a millisecond at most, and is repeated
-    /// after that.
+    /// As [`checked`](Self::checked), for calls that come often: the last look is good for half a millisecond, and is repeated
+    /// after that. `now` is the time of the caller's turn, which spares a look at the clock.
     #[must_use]
     #[inline]
-    pub fn checked_lately(&self) -> RawFd {
-        let now = clock::ticks();
-        if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < clock::ticks_of_half_millisecond_at_most()
-        {
+    pub fn checked_lately(&self, now: Present) -> RawFd {
+        if now.since(Present(self.looked.load(Ordering::Relaxed))) < GOOD_FOR {
             return self.raw();
         }
         self.look_again(now)
     }
 
     #[cold]
-    fn look_again(&self, now: u64) -> RawFd {
+    fn look_again(&self, now: Present) -> RawFd {
         let fd = self.checked();
         if fd >= 0 {
-            self.looked.store(now, Ordering::Relaxed);
+            self.looked.store(now.0, Ordering::Relaxed);
         }
         fd
     }
@@ -385,12 +386,12 @@ mod tests {
     fn another_file_behind_the_number_is_found_within_a_millisecond() {
         let fd = eventfd(0, libc::EFD_NONBLOCK).unwrap();
         let (raw, other) = (fd.raw(), std::fs::File::open("/proc/self/stat").unwrap());
-        assert_eq!(fd.checked_lately(), raw);
+        assert_eq!(fd.checked_lately(clock::now()), raw);
         // SAFETY: the program's file takes the number.
         assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), raw) }, raw);
         pause(Duration::from_millis(1));
-        assert_eq!(fd.checked_lately(), -1);
-        assert_eq!(fd.checked_lately(), -1, "not only once");
+        assert_eq!(fd.checked_lately(clock::now()), -1);
+        assert_eq!(fd.checked_lately(clock::now()), -1, "not only once");
         drop(fd);
         // The number is the program's, and is closed by the program alone.
         assert_eq!(identity(raw), identity(std::os::fd::AsRawFd::as_raw_fd(&other)));

@@ -336,13 +336,15 @@ impl<const MESSAGES: usize, const BYTES: usize, const CONTROL: usize> ReceiveBat
     #[inline]
     pub fn messages(&mut self) -> impl Iterator<Item = BatchMessage<'_>> {
         let ReceiveSlots { headers, controls, sources, .. } = &*self.slots;
-        let buffers = self.buffers.chunks_exact_mut(BYTES);
-        let slots = headers[..self.received].iter().zip(controls).zip(sources).zip(buffers);
-        slots.map(|(((header, control), source), buffer)| BatchMessage {
-            bytes: &mut buffer[..(header.msg_len as usize).min(BYTES)],
-            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-            source,
-            control: control.received(header.msg_hdr.msg_controllen),
+        let buffers = self.buffers.chunks_exact_mut(BYTES).take(self.received);
+        buffers.enumerate().map(|(at, buffer)| {
+            let header = &headers[at];
+            BatchMessage {
+                bytes: &mut buffer[..(header.msg_len as usize).min(BYTES)],
+                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                source: &sources[at],
+                control: controls[at].received(header.msg_hdr.msg_controllen),
+            }
         })
     }
 }

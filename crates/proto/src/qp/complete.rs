@@ -7,15 +7,17 @@ use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
 impl<A: Clone> QpProtocol<A> {
     /// Ends the oldest send request.
     pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
-        let Some(wqe) = self.sq.pop() else { return };
+        let Some(wqe) = self.sq.front() else { return };
+        if wqe.issuer == Issuer::Program {
+            env.retire(&wqe.wr, status);
+            if wqe.wr.signaled || status != WcStatus::Success {
+                env.complete_send(self.send_completion(wqe, status));
+            }
+        } else {
+            self.complete_own(wqe, status, env);
+        }
+        self.sq.drop_front();
         self.req.forget_before(self.sq.head());
-        if wqe.issuer != Issuer::Program {
-            return self.complete_own(&wqe, status, env);
-        }
-        env.retire(&wqe.wr, status);
-        if wqe.wr.signaled || status != WcStatus::Success {
-            env.complete_send(self.send_completion(&wqe, status));
-        }
     }
 
     pub(crate) fn send_completion(&self, wqe: &Wqe<A>, status: WcStatus) -> Completion {

@@ -236,7 +236,8 @@ impl<A: Clone> QpProtocol<A> {
                 let before = share;
                 let more = self.send_answers(now, env, &mut share);
                 left -= before - share;
-                let more_requests = requests && self.send_requests(now, env, &mut left);
+                let sends = requests && (self.has_unsent() || self.req.probe_due);
+                let more_requests = sends && self.send_requests(now, env, &mut left);
                 more || more_requests
             }
             _ => requests && self.send_unacknowledged(now, env, &mut left),

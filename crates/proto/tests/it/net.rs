@@ -7,7 +7,7 @@ use ferroce_proto::{
     Telling, UdTarget,
 };
 use ferroce_types::{Access, AtomicOp, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
-use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service};
+use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
 use std::collections::BTreeMap;
 
 /// SplitMix64: a seed gives the same network everywhere.
@@ -337,7 +337,10 @@ impl Side {
         if bth.psn % 2 == 1 && self.take_middle(now, frame) {
             return;
         }
-        let taken = self.host.takes_plain && (self.answer(&frame.headers) || self.take_answer(now, frame));
+        let taken = self.host.takes_plain
+            && (self.answer(&frame.headers)
+                || self.take_answer(now, frame)
+                || self.take_acknowledgement(now, frame));
         if taken {
             self.host.plain += 1;
         } else {
@@ -422,6 +425,16 @@ impl Side {
         let host = &mut self.host;
         self.qp.fetch_ended(|| now, |_, completion| host.sends.extend(completion));
         true
+    }
+
+    /// Takes an acknowledgement, if that is possible the short way.
+    fn take_acknowledgement(&mut self, now: Instant, frame: &Frame) -> bool {
+        let Headers { bth, aeth, .. } = &frame.headers;
+        let acknowledges = |aeth: &Aeth| matches!(Syndrome::from_u8(aeth.syndrome), Syndrome::Ack { .. });
+        bth.opcode.operation == Operation::Acknowledge
+            && frame.payload.is_empty()
+            && aeth.as_ref().is_some_and(acknowledges)
+            && self.qp.take_acknowledgement(now, bth, &mut self.host)
     }
 
     pub fn post(&mut self, wr: SendWr<u32>) {

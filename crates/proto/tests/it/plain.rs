@@ -330,7 +330,7 @@ fn ten_sends(ways: Ways) -> (Outcome, u32) {
 
 #[test]
 fn plain_sends_take_the_short_way() {
-    assert_eq!(ten_sends(Ways::Short).1, 20, "ten at either side");
+    assert_eq!(ten_sends(Ways::Short).1, 30, "ten requests at either side, and ten acknowledgements");
 }
 
 #[test]

@@ -213,9 +213,14 @@ proptest! {
     #[test]
     fn arbitrary_bytes_parse_or_fail_without_a_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..96)) {
         let _ = Packet::parse(&bytes);
+        if let Some(opcode) = bytes.first_mut() {
+            *opcode &= 0x1f; // RC, of which some packets are short
+        }
+        prop_assert_eq!(ShortPacket::parse(&bytes), short(&bytes));
         if let Some(flags) = bytes.get_mut(1) {
             *flags &= 0xf0; // a right version, so that most inputs get further
         }
+        prop_assert_eq!(ShortPacket::parse(&bytes), short(&bytes));
         if let Ok((h, len)) = Headers::parse(&bytes) {
             let mut out = [0; MAX_HEADERS_LEN];
             prop_assert_eq!(h.emit(&mut out), Ok(len));
@@ -240,13 +245,34 @@ proptest! {
             bytes.extend(&payload);
             bytes.resize(bytes.len() + usize::from(h.bth.pad) + ICRC_LEN, 0);
             prop_assert_eq!(Packet::parse(&bytes), Ok(Packet { headers: h, payload: &payload }));
+            prop_assert_eq!(ShortPacket::parse(&bytes), short(&bytes));
             // Cut anywhere it is refused, or seen as a shorter packet of whole words.
             for len in 0..bytes.len() {
+                prop_assert_eq!(ShortPacket::parse(&bytes[..len]), short(&bytes[..len]));
                 if let Ok(p) = Packet::parse(&bytes[..len]) {
                     prop_assert!(len % 4 == 0 && p.payload.len() < payload.len());
                 }
             }
         }
+    }
+}
+
+/// What [`ShortPacket::parse`] has to make of a packet, as [`Packet::parse`] reads it.
+fn short(bytes: &[u8]) -> Option<ShortPacket<'_>> {
+    let Ok(Packet { headers: Headers { bth, immediate, aeth, .. }, payload }) = Packet::parse(bytes) else {
+        return None;
+    };
+    if bth.opcode.service != Service::Rc {
+        return None;
+    }
+    match (bth.opcode.operation, aeth.map(|aeth| Syndrome::from_u8(aeth.syndrome))) {
+        (Operation::SendOnly | Operation::SendOnlyWithImmediate, _) => {
+            Some(ShortPacket::Send { bth, immediate, payload })
+        }
+        (Operation::Acknowledge, Some(Syndrome::Ack { .. })) if payload.is_empty() => {
+            Some(ShortPacket::Acknowledge { bth })
+        }
+        _ => None,
     }
 }
 

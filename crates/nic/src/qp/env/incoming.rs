@@ -6,9 +6,10 @@ use crate::qp::Path;
 use crate::qp::payload::RxPayload;
 use ferroce_hostlink::{CompactRecord, Link, LinkPeer, Record};
 use ferroce_proto::PlainSend;
-use ferroce_types::{Instant, PacketMeta};
+use ferroce_types::{Datagram, Instant, PacketMeta};
 use ferroce_wire::crc::extend;
-use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service, ShortPacket};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,9 +29,10 @@ pub(crate) enum PacketOrigin {
 }
 
 impl QpEnv<'_> {
-    /// Is a packet from `origin` one that this QP receives?
-    pub(crate) fn accepts(&self, meta: &PacketMeta, origin: PacketOrigin) -> bool {
-        let mirrors = |own: &PacketMeta| own.src == meta.dst && own.dst == meta.src;
+    /// Is a packet from `origin`, between these addresses, one that this QP receives?
+    #[inline]
+    pub(crate) fn accepts(&self, (src, dst): (IpAddr, IpAddr), origin: PacketOrigin) -> bool {
+        let mirrors = |own: &PacketMeta| own.src == dst && own.dst == src;
         match (self.qp.service, self.path) {
             (Service::Ud, _) => true,
             (_, Some(Path::Shm { meta: own, link })) => {
@@ -39,8 +41,8 @@ impl QpEnv<'_> {
             }
             (_, Some(Path::Udp { dest, .. })) => {
                 origin == PacketOrigin::Network
-                    && dest.peer().ip() == meta.src
-                    && dest.endpoint().address().ip() == meta.dst
+                    && dest.peer().ip() == src
+                    && dest.endpoint().address().ip() == dst
             }
             (_, None) => false,
         }
@@ -48,9 +50,9 @@ impl QpEnv<'_> {
 
     /// Does a packet from the network come from the peer, though this QP reaches the peer through shared memory and no packet has come
     /// that way? Then one of the two processes couldn't share memory with the other.
-    pub(crate) fn is_peer_on_udp(&self, meta: &PacketMeta) -> bool {
+    pub(crate) fn is_peer_on_udp(&self, (src, dst): (IpAddr, IpAddr)) -> bool {
         let Some(Path::Shm { meta: own, .. }) = self.path else { return false };
-        !self.qp.peer_uses_shm() && own.src == meta.dst && own.dst == meta.src
+        !self.qp.peer_uses_shm() && own.src == dst && own.dst == src
     }
 
     /// Is a packet from shared memory one of the peer, which this QP can reach by UDP only?
@@ -100,7 +102,7 @@ impl QpEnv<'_> {
     ) {
         let Record { headers, meta, .. } = packet;
         let (peer, now) = (proto.params().dest_qpn, self.now);
-        if self.accepts(meta, PacketOrigin::Process(link.peer())) {
+        if self.accepts((meta.src, meta.dst), PacketOrigin::Process(link.peer())) {
             self.mark_peer_uses_shm(peer);
             self.handle(proto, now, headers, link.payload_of_whole(packet).into(), meta);
             return;
@@ -110,6 +112,27 @@ impl QpEnv<'_> {
             self.notify_congestion(peer, now);
         }
         tracing::trace!(qpn = self.qp.qpn, ?meta, "packet refused");
+    }
+
+    /// Gives the transport a packet of its connection, if the packet is short and nothing about it is unusual. False:
+    /// [`QpEnv::handle`] has to take it, and goes on where this has ended.
+    #[inline]
+    pub(crate) fn take_short(
+        &mut self,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+        datagram: &Datagram<'_>,
+    ) -> bool {
+        if self.qp.service != Service::Rc || datagram.congestion_experienced() {
+            return false;
+        }
+        match ShortPacket::parse(datagram.bytes) {
+            Some(ShortPacket::Send { bth, immediate, payload }) => {
+                let send = PlainSend::new(&bth, immediate);
+                proto.take_plain(&send, &RxPayload::of_packet(payload), self)
+            }
+            Some(ShortPacket::Acknowledge { bth }) => proto.take_acknowledgement(self.now, &bth, self),
+            None => false,
+        }
     }
 
     /// Gives the transport one packet.
@@ -123,11 +146,6 @@ impl QpEnv<'_> {
     ) {
         let request = self.qp.is_target() && headers.bth.opcode.is_request();
         if request && self.defer(proto, headers, &payload, meta) {
-            return;
-        }
-        if let Some(send) = PlainSend::of(headers)
-            && proto.take_plain(&send, &payload, self)
-        {
             return;
         }
         self.meta = Some(*meta);

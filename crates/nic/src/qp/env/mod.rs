@@ -124,6 +124,9 @@ impl QpEnv<'_> {
             self.qp.observe_receive(&completion);
             *overrun |= !self.qp.recv_cq.push(completion);
         }
+        if received.of_srqs.is_empty() {
+            return;
+        }
         for OfSrq { cq, completion, tags, .. } in received.of_srqs.drain(..) {
             // The match of a rendezvous is followed by its data.
             let TagFlags { matched, data_valid, .. } = completion.tags();
@@ -132,7 +135,6 @@ impl QpEnv<'_> {
             }
             *overrun |= !cq.push_tagged(completion, tags);
         }
-        received.clear();
     }
 }
 
