@@ -1,5 +1,6 @@
 //! `ferroce run --check` and `--strict`: what is to be checked, the report that processes add to, and how strict the adapter is.
 
+use ferroce_doctor::path_error;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,8 +14,6 @@ use ferroce_explain::{Check, ReportFormat};
 use ferroce_nic::settings;
 use ferroce_os::own_file;
 use ferroce_queues::LimitsOf;
-
-use crate::output;
 
 /// Options of `ferroce run` that bring mistakes to light.
 #[derive(Args, Clone, Debug)]
@@ -61,7 +60,7 @@ impl Checking {
         }
         if let Some(file) = &self.check_report {
             let absolute = begin_report(file).map_err(|error| {
-                format!("--check-report {}: {}", file.display(), output::path_error(file, &error))
+                format!("--check-report {}: {}", file.display(), path_error(file, &error))
             })?;
             command.env(settings::CHECK_REPORT, absolute);
         }

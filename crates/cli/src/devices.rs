@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use ferroce_netdev::{DeviceInfo, GidEntry, LinkLayer, PortAttributes, PortState, discover};
+use ferroce_netdev::{DeviceInfo, LinkLayer, PortAttributes, PortState, discover};
 use serde_json::{Value, json};
 
 use crate::table::aligned;
@@ -35,11 +35,6 @@ pub fn state_name(device: &DeviceInfo) -> &'static str {
         PortState::Active => "active",
         PortState::Down => "down",
     }
-}
-
-/// The address with its interface where it is link-local.
-pub fn address_name(entry: &GidEntry, interface: &str) -> String {
-    if entry.scope_id == 0 { entry.ip.to_string() } else { format!("{}%{interface}", entry.ip) }
 }
 
 /// The way sysfs and the RDMA tools write a GID.
@@ -77,7 +72,7 @@ fn table(devices: &[DeviceInfo]) -> String {
         let gids = ferroce_nic::gid_table(device);
         for (index, entry) in gids.iter() {
             let [name, interface, state, mtu] = std::mem::take(&mut first);
-            let address = address_name(entry, &device.netdev.name);
+            let address = entry.address_name(&device.netdev.name);
             rows.push([name, interface, state, mtu, index.to_string(), gid_text(entry.gid), address]);
         }
         if gids.iter().next().is_none() {
@@ -97,7 +92,7 @@ fn to_json(device: &DeviceInfo) -> Value {
             json!({
                 "index": index,
                 "gid": gid_text(entry.gid),
-                "address": address_name(entry, &device.netdev.name),
+                "address": entry.address_name(&device.netdev.name),
                 "type": port.link_layer.gid_type_name(),
             })
         })
@@ -121,6 +116,7 @@ fn to_json(device: &DeviceInfo) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce_netdev::GidEntry;
 
     #[test]
     fn gids_are_written_as_sysfs_does() {
@@ -132,8 +128,8 @@ mod tests {
     #[test]
     fn link_local_addresses_name_their_interface() {
         let entry = GidEntry { gid: [0; 16], ip: "fe80::1".parse().unwrap(), scope_id: 3, ifindex: 3 };
-        assert_eq!(address_name(&entry, "eth0"), "fe80::1%eth0");
+        assert_eq!(entry.address_name("eth0"), "fe80::1%eth0");
         let entry = GidEntry { ip: "10.0.0.1".parse().unwrap(), scope_id: 0, ..entry };
-        assert_eq!(address_name(&entry, "eth0"), "10.0.0.1");
+        assert_eq!(entry.address_name("eth0"), "10.0.0.1");
     }
 }

@@ -8,13 +8,9 @@
 mod arguments;
 mod check;
 mod devices;
-mod doctor;
-mod elf;
 mod env;
 mod explain;
 mod help;
-mod install;
-mod obstacles;
 mod output;
 mod pages;
 mod progress;
@@ -115,7 +111,7 @@ fn main() -> ExitCode {
         Command::Version { verbose } => version::version(verbose),
         Command::Rdma { arguments } => rdma::rdma(&arguments),
         Command::Doctor { peer, program, json, .. } => {
-            doctor::doctor(peer.as_deref(), program.as_deref(), json)
+            ferroce_doctor::doctor(peer.as_deref(), program.as_deref(), json)
         }
     }
 }

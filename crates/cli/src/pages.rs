@@ -2,6 +2,7 @@
 
 use clap::Command;
 use clap_complete::Shell;
+use ferroce_doctor::path_error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::{fs, io};
@@ -21,7 +22,7 @@ pub fn man(command: Command, directory: &Path) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ferroce man: {}: {}", directory.display(), output::path_error(directory, &error));
+            eprintln!("ferroce man: {}: {}", directory.display(), path_error(directory, &error));
             ExitCode::FAILURE
         }
     }

@@ -11,8 +11,8 @@ use ferroce_netdev::{DeviceInfo, PortState, discover};
 use serde_json::{Value, json};
 
 use crate::devices::guid_text;
-use crate::install;
 use crate::watch::stats::{StatsOptions, stats};
+use ferroce_doctor::install;
 
 /// The name under which this command is this one.
 pub const NAME: &str = "rdma";

@@ -1,5 +1,6 @@
 //! `ferroce run`: prepare the environment, then become the command.
 
+use ferroce_doctor::path_error;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,8 +16,7 @@ use ferroce_udp::tap::{capture, fault};
 
 use crate::arguments::Surroundings;
 use crate::check::Checking;
-use crate::obstacles::obstacles;
-use crate::{doctor, elf, install, output};
+use ferroce_doctor::{inspect, install, no_device, obstacles};
 
 /// Exit status when `ferroce run` itself fails; those above are the shell's (`env(1)`, `nohup(1)`).
 const OWN_FAILURE: u8 = 125;
@@ -69,13 +69,13 @@ fn prepare(options: &RunOptions<'_>) -> Result<Command, String> {
     let mut command = Command::new(program);
     command.args(arguments);
     let path = find_program(program, env::var_os("PATH").as_deref());
-    let elf = path.as_deref().and_then(elf::inspect);
+    let elf = path.as_deref().and_then(inspect);
     // Loaders for another processor, and musl's, print errors for each of our libraries.
     let cannot_load = elf.as_ref().is_some_and(|elf| elf.foreign || elf.is_musl);
     let preload = !options.surroundings.no_preload && !cannot_load;
     let surroundings = Surroundings { no_preload: !preload, ..options.surroundings.clone() };
     let libraries = set_environment(&mut command, &RunOptions { surroundings: &surroundings, ..*options })?;
-    for line in doctor::no_device().iter().flat_map(|lines| lines.lines()) {
+    for line in no_device().iter().flat_map(|lines| lines.lines()) {
         eprintln!("ferroce run: {line}");
     }
     if let Some(path) = path {
@@ -215,7 +215,7 @@ fn library_path(libraries: &Path, before: Option<&OsStr>) -> Result<OsString, St
 fn start_capture(file: &Path) -> Result<PathBuf, String> {
     let explain = |says: String| format!("--capture {}: {says}", file.display());
     let absolute = std::path::absolute(file).map_err(|error| explain(error.to_string()))?;
-    capture::create(&absolute).map_err(|error| explain(output::path_error(&absolute, &error)))?;
+    capture::create(&absolute).map_err(|error| explain(path_error(&absolute, &error)))?;
     Ok(absolute)
 }
 

@@ -1,5 +1,6 @@
 //! `ferroce sysfs`: the entries that `ferroce run` shows, as files.
 
+use ferroce_doctor::path_error;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +9,6 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
 
-use crate::output;
 use ferroce_netdev::discover;
 use ferroce_preload::counted;
 use ferroce_preload::tree::{Last, Node, PathTarget, Tree, TreeSource};
@@ -34,8 +34,7 @@ fn write(directory: &Path) -> Result<String, String> {
     let devices = discover().map_err(|error| error.to_string())?;
     let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
     let tree = Tree::from(&TreeSource::with(devices));
-    let explain =
-        |error: io::Error| format!("{}: {}", directory.display(), output::path_error(directory, &error));
+    let explain = |error: io::Error| format!("{}: {}", directory.display(), path_error(directory, &error));
     if fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("{} is not empty; name a new directory", directory.display()));
     }

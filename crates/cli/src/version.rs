@@ -4,7 +4,8 @@ use std::ffi::CStr;
 use std::fs;
 use std::process::ExitCode;
 
-use crate::{install, output};
+use crate::output;
+use ferroce_doctor::install;
 
 /// Prints the version, and with `verbose` what it runs on.
 pub fn version(verbose: bool) -> ExitCode {

@@ -32,6 +32,14 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
+impl GidEntry {
+    /// The address as text, with the name of its interface if it is link-local.
+    #[must_use]
+    pub fn address_name(&self, interface: &str) -> String {
+        if self.scope_id == 0 { self.ip.to_string() } else { format!("{}%{interface}", self.ip) }
+    }
+}
+
 /// What became of one index in [`GidTable::update`]. A replaced entry has both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GidChange {

@@ -148,5 +148,9 @@ pub const HOUSE: &[Storey] = &[
         "capi-rdmacm",
         "The C interface of connections: librdmacm.so.1, in the same library as that of verbs.",
     )],
+    &[room(
+        "doctor",
+        "What would stop a verbs program here: the network, other processes, limits, the installation.",
+    )],
     &[room("cli", "The ferroce command.")],
 ];

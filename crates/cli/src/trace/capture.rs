@@ -1,8 +1,8 @@
 //! The packets of a capture: a file of pcapng or pcap, which may still be written.
 
 use super::packet::{CapturedPacket, PacketDirection};
-use crate::output;
 use crate::progress::ProgressLine;
+use ferroce_doctor::path_error;
 use pcap_parser::pcapng::{Block, EnhancedPacketBlock, InterfaceDescriptionBlock, OptionCode};
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 use std::fs::File;
@@ -27,7 +27,7 @@ pub fn read(
     follow: bool,
     mut take: impl FnMut(&CapturedPacket, &mut ProgressLine) -> Result<ControlFlow<()>, String>,
 ) -> Result<(), String> {
-    let opened = File::open(file).map_err(|error| output::path_error(file, &error))?;
+    let opened = File::open(file).map_err(|error| path_error(file, &error))?;
     // Of a pipe, or of a file that is waited at, the end isn't known.
     let length = opened.metadata().ok().filter(|of| of.is_file() && !follow).map_or(0, |of| of.len());
     let mut reading = ProgressLine::of(length);

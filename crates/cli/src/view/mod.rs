@@ -7,6 +7,7 @@ mod rows;
 
 use crate::output;
 use crate::trace::capture;
+use ferroce_doctor::path_error;
 use rows::Rows;
 use serde_json::json;
 use std::fs;
@@ -29,7 +30,7 @@ pub fn view(file: &Path, page: Option<&Path>, count: usize) -> ExitCode {
             None => Ok(output::print(&text)),
             Some(page) => match fs::write(page, text) {
                 Ok(()) => Ok(ExitCode::SUCCESS),
-                Err(error) => Err(format!("{}: {}", page.display(), output::path_error(page, &error))),
+                Err(error) => Err(format!("{}: {}", page.display(), path_error(page, &error))),
             },
         }
     });

@@ -11,6 +11,7 @@ use crate::{elf, install};
 pub struct Obstacle {
     /// A sentence without its full stop.
     pub says: String,
+    /// What to do.
     pub fix: &'static str,
 }
 

@@ -3,7 +3,7 @@
 use ferroce_netdev::{DeviceInfo, NetError, PortState, discover};
 
 use super::Diagnosis;
-use crate::{devices, install};
+use crate::install;
 
 /// What scripts and examples ask for most.
 const COMMON_PATH_MTU: u32 = 1024;
@@ -88,7 +88,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Diagnosis>) {
     }
     let mut addresses: Vec<String> = Vec::new();
     for (_, entry) in gids.iter() {
-        let address = devices::address_name(entry, &netdev.name);
+        let address = entry.address_name(&netdev.name);
         if !addresses.contains(&address) {
             addresses.push(address);
         }

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 
 use super::Diagnosis;
 use crate::obstacles::{Obstacle, obstacles};
-use crate::{elf, install, output};
+use crate::paths::path_error;
+use crate::{elf, install};
 
 /// Asks the loader what it would load. As ldd(1) warns, a program with a loader of its own may be run for that.
 pub fn check(program: &Path, findings: &mut Vec<Diagnosis>) {
@@ -18,7 +19,7 @@ pub fn check(program: &Path, findings: &mut Vec<Diagnosis>) {
             return findings.push(Diagnosis::error("program-missing", says, "name the program's file"));
         }
         Err(error) => {
-            let says = format!("{name}: {}.", output::path_error(program, &error));
+            let says = format!("{name}: {}.", path_error(program, &error));
             let fix = "check the path; `command -v NAME` shows where a command is";
             return findings.push(Diagnosis::error("program-missing", says, fix));
         }
@@ -91,7 +92,7 @@ fn fix(library: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Severity;
+    use crate::Severity;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 

@@ -4,12 +4,20 @@
 //! can be tested. Nothing here needs privileges or leaves a trace. Out of here: repairing anything.
 
 mod copy;
+mod elf;
 mod host;
+pub mod install;
 mod limits;
+mod obstacles;
+mod paths;
 mod peer;
 mod port;
 mod program;
 mod usable;
+
+pub use elf::{Program, inspect};
+pub use obstacles::{Obstacle, obstacles};
+pub use paths::path_error;
 
 use anstyle::AnsiColor;
 use serde_json::{Value, json};

@@ -17,7 +17,9 @@ pub const COMMANDS: &str = "bin";
 /// Why the libraries can't be used: what is so, and the fix. Sentences without their full stop.
 #[derive(Debug)]
 pub struct Missing {
+    /// What is so.
     pub says: String,
+    /// What to do.
     pub fix: &'static str,
 }
 
