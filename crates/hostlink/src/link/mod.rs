@@ -55,9 +55,11 @@ pub(super) struct PeerProcess {
     pub(super) memory: Option<PeerMemory>,
 }
 
-/// A process at the other end of a link. Two links lead to the same process if this is the same.
+/// A process at the other end of a link. Two links lead to the same process if this [is](LinkPeer::is) the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkPeer {
+    /// The link's address.
+    link: usize,
     /// Its number by the kernel; 0: a process of another PID namespace.
     pid: i32,
     /// Its number in its introduction; `None`: it hasn't introduced itself.
@@ -65,11 +67,13 @@ pub struct LinkPeer {
 }
 
 impl LinkPeer {
-    /// Whether `other` is the same process, as far as can be known.
+    /// Whether `other` is the same process, as far as can be known. Of a process without either number nothing is known but its link.
     pub fn is(&self, other: &Self) -> bool {
-        self.pid == other.pid
-            && (self.process == other.process
-                || (self.pid != 0 && (self.process.is_none() || other.process.is_none())))
+        let is_same = match (self.process, other.process) {
+            (Some(own), Some(others)) => own == others,
+            _ => self.pid != 0 || self.link == other.link,
+        };
+        self.pid == other.pid && is_same
     }
 }
 
@@ -294,7 +298,8 @@ impl Link {
     /// The process at its other end: its ID, and the number it goes by, which isn't known before it has answered.
     #[inline]
     pub fn peer(&self) -> LinkPeer {
-        LinkPeer { pid: self.pid, process: self.remote.get().map(|remote| remote.process) }
+        let process = self.remote.get().map(|remote| remote.process);
+        LinkPeer { link: std::ptr::from_ref(self).addr(), pid: self.pid, process }
     }
 
     /// The number of the peer's process, for people; `None`: it is of another PID namespace.
@@ -456,5 +461,31 @@ impl Link {
     pub(super) fn take_bells(&self) -> bool {
         sys::discard_messages(self.connection.checked())
             .unwrap_or_else(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LinkPeer;
+
+    #[test]
+    fn links_lead_to_one_process_only_if_its_numbers_show_that() {
+        let peer = |link, pid, process| LinkPeer { link, pid, process };
+        let is_same = |one: LinkPeer, other: LinkPeer| {
+            assert_eq!(one.is(&other), other.is(&one));
+            one.is(&other)
+        };
+        // By the kernel's number, while one of the two hasn't introduced itself.
+        assert!(is_same(peer(1, 7, None), peer(2, 7, Some(3))));
+        assert!(is_same(peer(1, 7, None), peer(2, 7, None)));
+        assert!(!is_same(peer(1, 7, None), peer(2, 8, None)));
+        // A number of the kernel's may have got another process.
+        assert!(!is_same(peer(1, 7, Some(3)), peer(2, 7, Some(4))));
+        // Of other PID namespaces, by the number of the introduction alone.
+        assert!(is_same(peer(1, 0, Some(3)), peer(2, 0, Some(3))));
+        assert!(!is_same(peer(1, 0, Some(3)), peer(2, 0, None)));
+        assert!(!is_same(peer(1, 0, None), peer(2, 0, None)), "two that haven't introduced themselves");
+        assert!(is_same(peer(1, 0, None), peer(1, 0, Some(3))), "one link");
+        assert!(!is_same(peer(1, 0, Some(3)), peer(2, 7, Some(3))));
     }
 }

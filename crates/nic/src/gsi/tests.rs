@@ -1,11 +1,17 @@
 //! In which order the communication manager gets what has come.
 
 use super::*;
-use crate::namespace::in_namespace;
+use crate::namespace::{in_namespace, run};
 use crate::start;
+use ferroce_os::sys;
+use ferroce_tests::record_skip;
+use ferroce_tests::wait::eventually;
 use ferroce_watch::ConnectionManager;
 use ferroce_wire::cm::CommIds;
+use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::mpsc::{Sender, channel};
 
@@ -68,5 +74,50 @@ fn the_last_message_of_a_process_comes_before_its_end() {
         goes_on.wait();
         assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Message(2)));
         assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Gone(Some(SLOT))));
+    });
+}
+
+/// A process of another user keeps no lifeline. The connections of clients end all the same.
+#[test]
+fn lifelines_of_another_users_process_are_not_waited_for() {
+    const NAME: &str = "gsi::tests::lifelines_of_another_users_process_are_not_waited_for";
+    run("-npf", NAME, || {
+        let (note, noted) = channel();
+        let manager = |_| Arc::new(NotingManager(note, Arc::new(Barrier::new(1)))) as Arc<_>;
+        let Gsi(adapter) = Gsi::start(start().unwrap(), manager).unwrap();
+        let holder = |slot: u16, backlog: u8| {
+            format!(
+                "import socket,time
+s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET); s.bind('\\0ferroce-2-slot-{slot}'); s.listen({backlog})
+print('ready',flush=True); time.sleep(50)"
+            )
+        };
+        let begin = |uid: u32, code: String| {
+            let mut python = Command::new("python3");
+            let mut holder = python.args(["-c", &code]).uid(uid).stdout(Stdio::piped()).spawn().ok()?;
+            let mut line = String::new();
+            BufReader::new(holder.stdout.take()?).read_line(&mut line).ok()?;
+            (line == "ready\n").then_some(holder)
+        };
+        let Some(mut other) = begin(65534, holder(SLOT, 8)) else {
+            return record_skip("no second user can be had here, or no python3");
+        };
+        let lifelines = &adapter.gsi.lifelines;
+        assert!(adapter.follow(SLOT));
+        for _ in 0..300 {
+            assert!(!lifelines.are_missing(), "it never keeps one");
+            sys::pause(Duration::from_millis(1));
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(noted.recv_timeout(LIMIT), Ok(GsiEvent::Gone(Some(SLOT))), "its end is noticed");
+
+        // One of this user that has too many waiting keeps one later.
+        let mut own = begin(sys::user_id(), holder(SLOT, 0)).unwrap();
+        while adapter.host.dial(SLOT).is_ok() {}
+        assert!(adapter.follow(SLOT));
+        eventually("its lifeline is waited for", || lifelines.are_missing());
+        own.kill().unwrap();
+        own.wait().unwrap();
     });
 }

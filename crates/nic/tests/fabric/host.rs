@@ -244,7 +244,7 @@ fn holders_that_are_stopped_are_known_to_be_stopped_however_often_they_are_asked
 }
 
 /// Connects to the listener of a name until its queue is full. The connections are closed, which empties no queue.
-fn fill(name: &str) {
+pub fn fill(name: &str) {
     let name = AbstractName::new(name);
     for connections in 0.. {
         let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();

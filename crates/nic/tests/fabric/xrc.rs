@@ -1,5 +1,6 @@
 //! A target of one process, and SRQs of another that has the same XRC domain.
 
+use super::host::fill;
 use super::member::answer_commands;
 use super::namespace::in_namespace;
 use super::receiver::{Receiver, accept, connect, send};
@@ -214,6 +215,23 @@ fn a_process_that_answers_late() {
     a.close();
 }
 
+/// Any user can fill the queue of the process with the SRQ: its SRQ isn't missing for that.
+fn a_process_that_cant_be_asked() {
+    let (there, xrcd) = (There::start(), domain());
+    let (a, target) = (Side::new(xrcd.context(), Service::Xrc, LEN), XrcTarget::create(&xrcd, 0).unwrap());
+    // The retries of a request that isn't answered take 8 times 0.8 s.
+    a.connect_with(target.qp().qpn(), |attr| attr.timeout = 16);
+    accept(&a, &target);
+    there.member.stop();
+    fill(&format!("ferroce-2-slot-{}", there.srqn >> 12));
+    send(&a, there.srqn, 1, SendOp::Write { va: there.va, rkey: there.rkey }, 64);
+    std::thread::sleep(Duration::from_millis(300));
+    there.member.go_on();
+    assert_eq!(a.wait().status, WcStatus::Success);
+    target.close().unwrap();
+    a.close();
+}
+
 fn another_domain() {
     let there = There::start();
     let xrcd = Xrcd::open(&open(), None, true, false).unwrap();
@@ -290,6 +308,7 @@ cases! {
     an_srq_of_another_domain_of_another_process_is_refused: another_domain;
     many_requests_reach_another_processs_srq_in_order: many_at_a_time;
     a_process_that_is_stopped_gets_what_was_sent_to_it_when_it_goes_on: a_process_that_answers_late;
+    an_srq_whose_process_has_too_many_waiting_is_asked_for_again: a_process_that_cant_be_asked;
 }
 
 #[test]
