@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use super::Diagnosis;
+use super::diagnosis::Diagnosis;
 
 /// What a copy gave: nothing, or its errno.
 type Outcome = Result<(), i32>;
@@ -132,8 +132,8 @@ fn in_child() -> Option<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::diagnosis::Severity;
 
     #[test]
     fn own_memory_can_be_read_here() {

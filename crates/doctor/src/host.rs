@@ -9,8 +9,8 @@ use ferroce_os::sys;
 
 use crate::install;
 
+use super::diagnosis::{Diagnosis, user_name};
 use super::port::ROCE_PORT;
-use super::{Diagnosis, user_name};
 
 /// Looks at kernel devices, packet filters and other Ferroce processes.
 pub fn check(findings: &mut Vec<Diagnosis>) {

@@ -4,6 +4,7 @@
 //! can be tested. Nothing here needs privileges or leaves a trace. Out of here: repairing anything.
 
 mod copy;
+mod diagnosis;
 mod elf;
 mod host;
 pub mod install;
@@ -20,59 +21,10 @@ pub use obstacles::{Obstacle, obstacles};
 pub use paths::path_error;
 
 use anstyle::AnsiColor;
+use diagnosis::{Diagnosis, Severity};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
-
-/// How much a finding matters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Severity {
-    /// As it should be.
-    Ok,
-    /// Something is slower, or can't be known from here.
-    Warning,
-    /// Would stop a program.
-    Error,
-}
-
-impl Severity {
-    /// As it is printed, and in JSON.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
-/// One sentence about this host, and the fix if there is one.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Diagnosis {
-    level: Severity,
-    /// What was looked at. It stays the same in later versions.
-    code: &'static str,
-    message: String,
-    fix: Option<String>,
-}
-
-impl Diagnosis {
-    fn ok(code: &'static str, message: impl Into<String>) -> Self {
-        Self { level: Severity::Ok, code, message: message.into(), fix: None }
-    }
-
-    fn warning(code: &'static str, message: impl Into<String>) -> Self {
-        Self { level: Severity::Warning, code, message: message.into(), fix: None }
-    }
-
-    fn error(code: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { level: Severity::Error, code, message: message.into(), fix: Some(fix.into()) }
-    }
-
-    fn with_fix(self, fix: impl Into<String>) -> Self {
-        Self { fix: Some(fix.into()), ..self }
-    }
-}
 
 /// Looks at everything, prints it, and fails if something would stop a program.
 pub fn doctor(peer: Option<&str>, program: Option<&Path>, json: bool) -> ExitCode {
@@ -138,23 +90,6 @@ fn report(findings: &[Diagnosis]) -> String {
     text
 }
 
-/// The name of a user, or the number where there is none.
-fn user_name(uid: u32) -> String {
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    match user_in(&users, uid) {
-        Some(name) => format!("{name} (uid {uid})"),
-        None => format!("uid {uid}"),
-    }
-}
-
-fn user_in(passwd: &str, uid: u32) -> Option<&str> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,12 +114,5 @@ mod tests {
         let json = to_json(&[Diagnosis::ok("sky", "All is well."), power]);
         assert_eq!(json[0], json!({ "level": "ok", "code": "sky", "message": "All is well.", "fix": null }));
         assert_eq!((&json[1]["level"], &json[1]["fix"]), (&"error".into(), &"switch it on".into()));
-    }
-
-    #[test]
-    fn users_are_looked_up_by_number() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:100::/home/alice:/bin/sh\nbroken\n";
-        assert_eq!(user_in(passwd, 1000), Some("alice"));
-        assert_eq!(user_in(passwd, 100), None);
     }
 }

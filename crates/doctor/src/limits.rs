@@ -2,7 +2,7 @@
 
 use ferroce_netdev::DeviceInfo;
 
-use super::Diagnosis;
+use super::diagnosis::Diagnosis;
 
 /// Sockets of the group that shares port 4791, per address of a device.
 const SOCKETS_PER_ADDRESS: u64 = 64;
@@ -67,8 +67,8 @@ fn receive_buffer(rmem_max: &str) -> Option<Diagnosis> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::diagnosis::Severity;
 
     #[test]
     fn too_few_open_files_would_stop_a_program() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ferroce_netdev::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, is_neighbour_known, route_to};
 use ferroce_os::sys;
 
-use super::Diagnosis;
+use super::diagnosis::Diagnosis;
 use super::port::{ROCE_PORT, address};
 
 /// How long an answer from the network is waited for.
@@ -40,7 +40,9 @@ pub fn check(peer: &str, devices: &[DeviceInfo], findings: &mut Vec<Diagnosis>) 
         ways.push(found);
     }
     // A host with a way over IPv4 and none over IPv6 (or the reverse) is reachable.
-    let stops = |found: &Vec<Diagnosis>| found.iter().any(|finding| finding.level == super::Severity::Error);
+    let stops = |found: &Vec<Diagnosis>| {
+        found.iter().any(|finding| finding.level == super::diagnosis::Severity::Error)
+    };
     if ways.iter().any(|found| !stops(found)) {
         ways.retain(|found| !stops(found));
     }
@@ -101,7 +103,7 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
         }
     };
     if let Some(finding) = judge_route(peer, ip, &route, devices) {
-        let ends_here = finding.level == super::Severity::Error || route.kind == RouteKind::Local;
+        let ends_here = finding.level == super::diagnosis::Severity::Error || route.kind == RouteKind::Local;
         findings.push(finding);
         if ends_here {
             return;
@@ -298,8 +300,8 @@ fn path_mtu(socket: &UdpSocket, is_ipv4: bool) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::diagnosis::Severity;
 
     fn route(kind: RouteKind) -> Route {
         Route { kind, ifindex: Some(2), source: None, gateway: None, mtu: None }

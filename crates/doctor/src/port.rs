@@ -9,7 +9,7 @@ use ferroce_host::{listings, openers_of};
 use ferroce_netdev::{DeviceInfo, interfaces};
 use ferroce_os::sys;
 
-use super::{Diagnosis, user_name};
+use super::diagnosis::{Diagnosis, user_name};
 
 /// The port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
@@ -228,8 +228,8 @@ fn parse_ip(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::diagnosis::Severity;
 
     const UDP: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
   335: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0000000000000000 0

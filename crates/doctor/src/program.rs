@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::Diagnosis;
+use super::diagnosis::Diagnosis;
 use crate::obstacles::{Obstacle, obstacles};
 use crate::paths::path_error;
 use crate::{elf, install};
@@ -92,7 +92,7 @@ fn fix(library: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
+    use crate::diagnosis::Severity;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 

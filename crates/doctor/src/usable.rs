@@ -2,7 +2,7 @@
 
 use ferroce_netdev::{DeviceInfo, NetError, PortState, discover};
 
-use super::Diagnosis;
+use super::diagnosis::Diagnosis;
 use crate::install;
 
 /// What scripts and examples ask for most.
@@ -127,8 +127,8 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Diagnosis>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::diagnosis::Severity;
     use ferroce_netdev::{Address, Netdev};
 
     fn device(mtu: u32, addresses: &[&str]) -> DeviceInfo {

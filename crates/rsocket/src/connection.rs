@@ -1,18 +1,18 @@
-//! A connection's verbs objects and buffers, and the posting and polling that its accounts ([`crate::flow`]) ask for.
+//! A connection's verbs objects and buffers, and the posting and polling that its accounts ([`ferroce_rsocket_protocol::flow`]) ask for.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 
 use crate::abi::*;
-use crate::call::{Outcome, SocketRefusal};
-use crate::ends::SocketAddresses;
-use crate::flow::{
+use crate::verbs::{ConnectionId, IdQp, NO_COMPLETION, RegisteredMemory, Sizes, request};
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_protocol::ends::SocketAddresses;
+use ferroce_rsocket_protocol::flow::{
     Arrived, DataSource, ProtocolViolation, ReceivingHalf, SenderSizes, SendingHalf, SentRequest, Write,
 };
-use crate::runs::{Runs, piece_at};
-use crate::verbs::{ConnectionId, IdQp, NO_COMPLETION, RegisteredMemory, Sizes, request};
-use crate::wire::{
+use ferroce_rsocket_protocol::runs::{Runs, piece_at};
+use ferroce_rsocket_protocol::wire::{
     CONNECTION_DATA, ConnectionData, ControlMessage, ENTRY, IO_MAP_ENTRY, ImmediateMessage, IoMapEntry,
     MemoryEntry, TABLE,
 };
@@ -109,7 +109,7 @@ impl Prepared {
 }
 
 /// Messages about the connection that may be under way, each with its note.
-const NOTES: usize = crate::flow::CONTROL_PLACES as usize;
+const NOTES: usize = ferroce_rsocket_protocol::flow::CONTROL_PLACES as usize;
 /// The `wr_id` of receives.
 const RECEIVE: u64 = u64::MAX;
 
@@ -227,7 +227,7 @@ impl StreamConnection {
         }
         if completion.wr_id == RECEIVE {
             if let Err(ProtocolViolation(why)) = self.arrived(completion) {
-                crate::log::refused("rsocket", &format!("the peer isn't an rsocket: {why}"));
+                ferroce_rsocket_calls::log::refused("rsocket", &format!("the peer isn't an rsocket: {why}"));
                 self.ends.fail(libc::EPROTO);
             }
             return;

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::call::{Outcome, SocketRefusal};
 use crate::front::FrontSocket;
-use crate::waiting::{Looking, Set, Waiters, Waker, not_restarted, own_waker, readable, sleep};
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_calls::waiting::{
+    Looking, Set, Waiters, Waker, not_restarted, own_waker, readable, sleep,
+};
 
 /// The state of a socket, under the lock of its [`Core`].
 pub(crate) trait SocketState: Send {

@@ -5,16 +5,16 @@ use std::slice;
 
 use libc::{epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, timeval};
 
-use crate::address;
-use crate::call::{Outcome, SocketRefusal, minus_one};
 use crate::datagram::DatagramSocket;
 use crate::options;
 use crate::poll::{self, Sets};
 use crate::repoll;
-use crate::signals;
 use crate::stream::StreamSocket;
 use crate::table::{self, Socket};
-use crate::waiting::deadline;
+use ferroce_rsocket_calls::address;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, minus_one};
+use ferroce_rsocket_calls::signals;
+use ferroce_rsocket_calls::waiting::deadline;
 
 /// Defines the function behind an export. One that is `waiting` is a cancellation point.
 macro_rules! entry {

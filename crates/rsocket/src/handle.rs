@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 
 use crate::abi::*;
-use crate::call::{Outcome, SocketRefusal, errno, zero};
 use crate::verbs::ConnectionId;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, errno, zero};
 
 /// An address handle.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use libc::socklen_t;
 
 use crate::abi::*;
-use crate::call::{Outcome, SocketRefusal};
 use crate::connection::Choices;
-use crate::settings::{LARGEST_QUEUE, SMALLEST_QUEUE, settings};
 use crate::verbs::ConnectionId;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_calls::settings::{LARGEST_QUEUE, SMALLEST_QUEUE, settings};
 
 /// The level of options that ordinary sockets don't have.
 pub(crate) const SOL_RDMA: c_int = 0x10000;
@@ -261,7 +261,7 @@ impl SocketOptions {
                     RDMA_INLINE => self.choices.inline = u32::try_from(given.int()?).unwrap_or(0),
                     RDMA_IOMAPSIZE => {
                         let entries = u16::try_from(given.int()?).unwrap_or(u16::MAX);
-                        self.choices.io_map_size = crate::wire::told_in_8_bits(entries);
+                        self.choices.io_map_size = ferroce_rsocket_protocol::wire::told_in_8_bits(entries);
                     }
                     _ => {
                         if given.length == 0 || !given.length.is_multiple_of(PATH_DATA) || value.is_null() {

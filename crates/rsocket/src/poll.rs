@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use libc::{c_short, pollfd};
 
-use crate::call::{Outcome, SocketRefusal};
 use crate::table::{Socket, find};
-use crate::waiting::{WaitCondition, Waker, look_or_sleep, readable, sleep};
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_calls::waiting::{WaitCondition, Waker, look_or_sleep, readable, sleep};
 
 /// The descriptors of one call.
 struct Polled<'a> {

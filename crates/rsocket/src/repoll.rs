@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use libc::epoll_event;
 
-use crate::call::{Outcome, SocketRefusal};
 use crate::table;
-use crate::waiting::{not_restarted, readable, sleep};
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_calls::waiting::{not_restarted, readable, sleep};
 
 /// As epoll_create1(2).
 pub(crate) fn create(flags: c_int) -> Outcome<c_int> {

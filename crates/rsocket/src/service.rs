@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use crate::signals::without_signals;
-use crate::waiting::{Set, Waker};
+use ferroce_rsocket_calls::signals::without_signals;
+use ferroce_rsocket_calls::waiting::{Set, Waker};
 
 /// What the thread attends.
 pub(crate) trait Attendee: Send + Sync {
@@ -73,7 +73,7 @@ pub(crate) fn watch<T: Attendee + 'static>(attended: &Arc<T>, fd: RawFd) {
     let attended: Weak<T> = Arc::downgrade(attended);
     if let Err(error) = try_watch(attended, fd) {
         let why = format!("the service thread can't be used: {error}");
-        crate::log::refused("rsocket", &why);
+        ferroce_rsocket_calls::log::refused("rsocket", &why);
     }
 }
 

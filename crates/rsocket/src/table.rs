@@ -5,10 +5,10 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::call::{Outcome, SocketRefusal};
 use crate::core::{Core, SocketState};
 use crate::datagram::DatagramSocket;
 use crate::stream::StreamSocket;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
 
 /// A socket.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 
 use crate::abi::*;
-use crate::call::{Outcome, SocketRefusal, errno, zero};
-use crate::waiting::make_nonblocking;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, errno, zero};
+use ferroce_rsocket_calls::waiting::make_nonblocking;
 
 /// A channel of connection events, whose reads never wait.
 #[derive(Debug)]

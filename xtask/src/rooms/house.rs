@@ -46,6 +46,10 @@ pub const HOUSE: &[Storey] = &[
         ),
         room("pcapng", "RoCEv2 packets in capture files: blocks, IP and UDP headers, the bytes of a packet."),
         room(
+            "rsocket-protocol",
+            "What goes over a connection of rsockets, without I/O: formats, credits, ends.",
+        ),
+        room(
             "cm",
             "The communication manager as a state machine without I/O: connections, lookups, their timers.",
         ),
@@ -78,6 +82,10 @@ pub const HOUSE: &[Storey] = &[
         room(
             "engine",
             "Which thread makes progress and when: the loop, its thread, leases, timers, the run queue.",
+        ),
+        room(
+            "rsocket-calls",
+            "What the calls of rsockets have around them: refusals, waiting, signals, cancellation.",
         ),
         room("netdev", "The machine's network devices: interfaces, routes, the table of GIDs."),
     ],

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
-use crate::address;
-use crate::call::{Outcome, SocketRefusal, zero};
 use crate::core::{Core, SocketState, StateGuard};
 use crate::service;
 use crate::verbs::ConnectionId;
-use crate::waiting::Set;
-use crate::wire::UDP_HEADER;
+use ferroce_rsocket_calls::address;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, zero};
+use ferroce_rsocket_calls::waiting::Set;
+use ferroce_rsocket_protocol::wire::UDP_HEADER;
 
 use state::{DatagramState, LONGEST, same_host};
 

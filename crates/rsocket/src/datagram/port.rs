@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::abi::*;
-use crate::address;
-use crate::call::{Outcome, zero};
 use crate::handle::AddressHandle;
 use crate::options::SocketOptions;
 use crate::verbs::{ConnectionId, IdQp, NO_COMPLETION, RegisteredMemory, Sizes, request};
-use crate::wire::parse_datagram_header;
+use ferroce_rsocket_calls::address;
+use ferroce_rsocket_calls::call::{Outcome, zero};
+use ferroce_rsocket_protocol::wire::parse_datagram_header;
 
 /// What the adapter puts before a received datagram.
 const GRH: usize = 40;

@@ -7,12 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::address;
-use crate::call::{Outcome, SocketRefusal, zero};
 use crate::core::SocketState;
 use crate::options::{About, SocketOptions};
-use crate::waiting::{Set, Waiters};
-use crate::wire::{DATAGRAM_HEADER, UdpHeader, UdpOperation, emit_datagram_header};
+use ferroce_rsocket_calls::address;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, zero};
+use ferroce_rsocket_calls::waiting::{Set, Waiters};
+use ferroce_rsocket_protocol::wire::{DATAGRAM_HEADER, UdpHeader, UdpOperation, emit_datagram_header};
 
 use super::port::{Arrived, MOST_WAITING, SLOT, UdPort};
 
@@ -204,7 +204,7 @@ impl DatagramState {
         let options = &self.options;
         let port = self.ports.entry(source).or_insert_with(|| {
             let port = UdPort::new(source, options)
-                .inspect_err(|refusal| crate::log::refused("rsendto", &refusal.why))
+                .inspect_err(|refusal| ferroce_rsocket_calls::log::refused("rsendto", &refusal.why))
                 .ok()?;
             set.add(port.qp.fd(), 0).ok()?;
             Some(port)
@@ -227,7 +227,7 @@ impl DatagramState {
             match port.send(to.ip().to_canonical(), qpn, &datagram) {
                 Ok(sent) => return Ok(sent),
                 // The peer can still be reached over UDP.
-                Err(refusal) => crate::log::refused("rsendto", &refusal.why),
+                Err(refusal) => ferroce_rsocket_calls::log::refused("rsendto", &refusal.why),
             }
         }
         let own = port.qp.number();

@@ -4,12 +4,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::call::{Outcome, SocketRefusal, zero};
 use crate::connection::{Prepared, StreamConnection};
 use crate::options::SocketOptions;
 use crate::verbs::{ConnectionId, IdEvent};
-use crate::waiting::{Set, is_interruption};
-use crate::wire::ConnectionData;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, zero};
+use ferroce_rsocket_calls::waiting::{Set, is_interruption};
+use ferroce_rsocket_protocol::wire::ConnectionData;
 
 use super::StreamSocket;
 use super::state::{StreamPhase, StreamState};

@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
-use crate::call::{Outcome, SocketRefusal, zero};
 use crate::connection::{Prepared, StreamConnection};
 use crate::options::SocketOptions;
 use crate::verbs::{ConnectionId, IdEvent};
-use crate::waiting::Set;
-use crate::wire::ConnectionData;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, zero};
+use ferroce_rsocket_calls::waiting::Set;
+use ferroce_rsocket_protocol::wire::ConnectionData;
 
 use super::StreamSocket;
 use super::connecting::parameters;

@@ -1,6 +1,6 @@
 //! Memory that the peer may write: riomap(3) and riounmap(3).
 
-use crate::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
 
 use super::StreamSocket;
 

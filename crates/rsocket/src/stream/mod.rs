@@ -16,13 +16,13 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::address;
-use crate::call::{Outcome, SocketRefusal, zero};
 use crate::core::{Core, SocketState, StateGuard};
 use crate::options::SocketOptions;
 use crate::service;
 use crate::verbs::ConnectionId;
-use crate::waiting::Set;
+use ferroce_rsocket_calls::address;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal, zero};
+use ferroce_rsocket_calls::waiting::Set;
 
 use state::{StreamPhase, StreamState};
 

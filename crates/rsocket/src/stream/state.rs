@@ -5,13 +5,13 @@ use std::sync::Weak;
 use std::time::Instant;
 
 use crate::abi::*;
-use crate::call::{Outcome, SocketRefusal};
 use crate::connection::StreamConnection;
 use crate::core::SocketState;
 use crate::options::{About, SocketOptions};
 use crate::service;
 use crate::verbs::{ConnectionId, IdEvent};
-use crate::waiting::{Set, Waiters};
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_calls::waiting::{Set, Waiters};
 
 use super::StreamSocket;
 use super::connecting::Connecting;
@@ -172,7 +172,7 @@ impl StreamState {
         match &mut self.phase {
             StreamPhase::Listening(listening) if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST => {
                 if let Err(refusal) = listening.requested(event, domain, &options) {
-                    crate::log::refused("raccept", &refusal.why);
+                    ferroce_rsocket_calls::log::refused("raccept", &refusal.why);
                 }
                 if let Some(id) = &self.id {
                     listening.take_requests(id, set);
@@ -187,7 +187,7 @@ impl StreamState {
                         self.phase = StreamPhase::Open(connection);
                     }
                     Err(refusal) => {
-                        crate::log::refused("rconnect", &refusal.why);
+                        ferroce_rsocket_calls::log::refused("rconnect", &refusal.why);
                         self.fail(refusal.errno);
                     }
                 }

@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 use std::time::Instant;
 
-use crate::call::{Outcome, SocketRefusal};
 use crate::connection::{Piece, StreamConnection};
 use crate::options::SocketOptions;
-use crate::runs::Runs;
+use ferroce_rsocket_calls::call::{Outcome, SocketRefusal};
+use ferroce_rsocket_protocol::runs::Runs;
 
 use super::StreamSocket;
 

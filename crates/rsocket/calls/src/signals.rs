@@ -56,7 +56,7 @@ type Mark = extern "C" fn(c_int) -> c_int;
 static MARK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// Has each call mark its thread.
-pub(crate) fn set_mark(mark: *mut ()) {
+pub fn set_mark(mark: *mut ()) {
     MARK.store(mark, Ordering::Relaxed);
 }
 
@@ -90,7 +90,7 @@ fn block(how: c_int, signals: SignalSet) -> SignalSet {
 }
 
 /// Runs `start`, which starts a thread, with all signals held back: the thread inherits that.
-pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     let before = block(libc::SIG_BLOCK, !set_of(&[32, 33]));
     let result = start();
     block(libc::SIG_SETMASK, before);
@@ -100,7 +100,7 @@ pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
 /// A thread is in a call, and isn't cancelled: the forced unwinding of the C library must not run through Rust code that has something to
 /// drop. It has no destructor, since [`ThreadInCall::leave`] may not return.
 #[derive(Clone, Copy)]
-pub(crate) struct ThreadInCall {
+pub struct ThreadInCall {
     blocked: SignalSet,
     /// Of a call that the handler of a fault interrupts.
     outer: Option<SignalSet>,
@@ -113,7 +113,7 @@ pub(crate) struct ThreadInCall {
 impl ThreadInCall {
     /// Holds the signals of the calling thread back. A thread that `waits` ends here if it is cancelled, with its signals held back: the signal by
     /// which it was cancelled may have been handled before. From here on that signal stays pending, and ends the wait.
-    pub(crate) fn enter(waits: bool) -> Self {
+    pub fn enter(waits: bool) -> Self {
         let blocked = block(libc::SIG_BLOCK, !NEVER_HELD);
         if waits {
             // SAFETY: POSIX. There is nothing to drop.
@@ -127,7 +127,7 @@ impl ThreadInCall {
 
     /// Lets the signals in: their handlers run. A thread that was cancelled during the call ends here if its cancellation is asynchronous,
     /// else at its next cancellation point.
-    pub(crate) fn leave(self) {
+    pub fn leave(self) {
         BLOCKED.set(self.outer);
         self.mark.and_then(mark);
         // Before the handlers run, which may not return. The thread doesn't end in pthread_setcancelstate: some versions of the C library
@@ -152,7 +152,7 @@ fn awaited() -> SignalSet {
 }
 
 /// Polls descriptors until one is ready, or for this time; how many are ready. EINTR: the thread is cancelled.
-pub(crate) fn poll(fds: &mut [libc::pollfd], mut timeout: Option<libc::timespec>) -> io::Result<usize> {
+pub fn poll(fds: &mut [libc::pollfd], mut timeout: Option<libc::timespec>) -> io::Result<usize> {
     let held = (BLOCKED.get().unwrap_or(0) | !NEVER_HELD) & !CANCELS;
     let timeout = timeout.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
     // SAFETY: an array of this length, NULL or a valid time, and a set of this length.
@@ -206,7 +206,7 @@ fn signal_fd(fd: RawFd, signals: SignalSet) -> io::Result<RawFd> {
 
 /// The calling thread's descriptor that is readable while a signal is pending that ends its wait. `is_certain`: it's the thread's, as far as the caller
 /// knows.
-pub(crate) fn arrivals(is_certain: bool) -> io::Result<RawFd> {
+pub fn arrivals(is_certain: bool) -> io::Result<RawFd> {
     let awaited = awaited();
     let fd = ARRIVALS.try_with(|arrivals| {
         let mut place = arrivals.borrow_mut();
@@ -226,7 +226,7 @@ pub(crate) fn arrivals(is_certain: bool) -> io::Result<RawFd> {
 
 /// If a signal is pending that has a handler and ends the calling thread's wait: ERESTART if the handler has SA_RESTART, else EINTR.
 /// The signal is the calling thread's from then on. Others are dealt with. ERESTART also if the thread is cancelled.
-pub(crate) fn interruption() -> Option<io::Error> {
+pub fn interruption() -> Option<io::Error> {
     loop {
         let Some((signal, info)) = take(awaited()) else {
             return is_cancelled().then(|| io::Error::from_raw_os_error(libc::ERESTART));

@@ -10,31 +10,34 @@ use crate::signals::ThreadInCall;
 
 /// Why a call is refused.
 #[derive(Clone, Debug)]
-pub(crate) struct SocketRefusal {
+pub struct SocketRefusal {
     /// The errno that its man page documents.
-    pub(crate) errno: c_int,
+    pub errno: c_int,
     /// One readable sentence, with the fix where there is one; empty where errno suffices.
-    pub(crate) why: Cow<'static, str>,
+    pub why: Cow<'static, str>,
 }
 
-pub(crate) type Outcome<T> = Result<T, SocketRefusal>;
+/// What a call comes to.
+pub type Outcome<T> = Result<T, SocketRefusal>;
 
 impl SocketRefusal {
-    pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
+    /// With an errno and a sentence.
+    pub fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
         Self { errno, why: why.into() }
     }
 
     /// A refusal that a TCP socket makes too.
-    pub(crate) fn plain(errno: c_int) -> Self {
+    pub fn plain(errno: c_int) -> Self {
         Self::new(errno, "")
     }
 
-    pub(crate) fn would_block() -> Self {
+    /// EAGAIN.
+    pub fn would_block() -> Self {
         Self::plain(libc::EAGAIN)
     }
 
     /// The errno that a C function has just set.
-    pub(crate) fn last(what: &'static str) -> Self {
+    pub fn last(what: &'static str) -> Self {
         let errno = errno();
         Self::new(errno, format!("{what}: {}", io::Error::from_raw_os_error(errno)))
     }
@@ -47,17 +50,18 @@ impl From<io::Error> for SocketRefusal {
 }
 
 /// Success for 0, otherwise the errno of the C function.
-pub(crate) fn zero(result: c_int, what: &'static str) -> Outcome<()> {
+pub fn zero(result: c_int, what: &'static str) -> Outcome<()> {
     if result == 0 { Ok(()) } else { Err(SocketRefusal::last(what)) }
 }
 
 /// The calling thread's errno.
-pub(crate) fn errno() -> c_int {
+pub fn errno() -> c_int {
     // SAFETY: the address is the calling thread's own errno, valid for its lifetime.
     unsafe { *libc::__errno_location() }
 }
 
-pub(crate) fn set_errno(errno: c_int) {
+/// Sets the calling thread's errno.
+pub fn set_errno(errno: c_int) {
     // SAFETY: as in `errno`.
     unsafe { *libc::__errno_location() = errno };
 }
@@ -67,7 +71,8 @@ unsafe extern "C-unwind" {
 }
 
 /// A number that C functions return.
-pub(crate) trait Number {
+pub trait Number {
+    /// What a call that fails returns.
     const MINUS_ONE: Self;
 }
 
@@ -82,7 +87,7 @@ numbers!(c_int isize i64);
 
 /// Runs `body`: its number, or −1 and errno. A panic is EIO, and nothing unwinds into C. Signals are held back meanwhile; one that comes
 /// while `body` waits ends it, and its handler runs when nothing of `body` is left. A call that `waits` is a cancellation point.
-pub(crate) fn minus_one<T: Number>(call: &'static str, waits: bool, body: impl Fn() -> Outcome<T>) -> T {
+pub fn minus_one<T: Number>(call: &'static str, waits: bool, body: impl Fn() -> Outcome<T>) -> T {
     let cancellation_point = || {
         if waits {
             // SAFETY: POSIX. There is nothing to drop.

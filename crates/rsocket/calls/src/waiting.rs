@@ -18,10 +18,14 @@ use crate::this_process::ThisProcess;
 
 /// What wakes one thread.
 #[derive(Debug)]
-pub(crate) struct Waker(OwnedFd);
+pub struct Waker(OwnedFd);
 
 impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
@@ -31,18 +35,20 @@ impl Waker {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
+    /// The descriptor to sleep on.
+    pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    pub(crate) fn wake(&self) {
+    /// Wakes the thread, now or when it sleeps next.
+    pub fn wake(&self) {
         let one = 1u64;
         // SAFETY: eight readable bytes. It fails only if the thread is awake already.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
     }
 
     /// Forgets what has woken the thread.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let mut count = 0u64;
         // SAFETY: eight writable bytes. It fails if nothing has woken the thread.
         unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
@@ -51,7 +57,7 @@ impl Waker {
 
 /// The calling thread's. A child of fork(2) makes one of its own: it shares the event descriptors of its parent, and each of the two
 /// would clear what wakes the other.
-pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
+pub fn own_waker() -> Outcome<Arc<Waker>> {
     thread_local! {
         static OWN: RefCell<Option<ThisProcess<Arc<Waker>>>> = const { RefCell::new(None) };
     }
@@ -69,45 +75,47 @@ pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
 
 /// The threads that wait for a socket to change.
 #[derive(Default, Debug)]
-pub(crate) struct Waiters {
+pub struct Waiters {
     wakers: Vec<Arc<Waker>>,
     arrivals: u64,
 }
 
 impl Waiters {
-    pub(crate) fn add(&mut self, waker: &Arc<Waker>) {
+    /// One more thread waits.
+    pub fn add(&mut self, waker: &Arc<Waker>) {
         self.wakers.push(waker.clone());
     }
 
-    pub(crate) fn remove(&mut self, waker: &Arc<Waker>) {
+    /// The thread doesn't wait any more.
+    pub fn remove(&mut self, waker: &Arc<Waker>) {
         if let Some(at) = self.wakers.iter().position(|w| Arc::ptr_eq(w, waker)) {
             self.wakers.swap_remove(at);
         }
     }
 
     /// Wakes who waits, who is to look again.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.wakers.iter().for_each(|waker| waker.wake());
     }
 
     /// There is more to read or to accept.
-    pub(crate) fn arrived(&mut self) {
+    pub fn arrived(&mut self) {
         self.arrivals += 1;
     }
 
     /// How often there was.
-    pub(crate) fn arrivals(&self) -> u64 {
+    pub fn arrivals(&self) -> u64 {
         self.arrivals
     }
 }
 
 /// A descriptor to poll.
-pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
+pub fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
 /// The instant after `milliseconds`, or none if that is negative.
-pub(crate) fn deadline(milliseconds: c_int) -> Option<Instant> {
+pub fn deadline(milliseconds: c_int) -> Option<Instant> {
     u64::try_from(milliseconds).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
 }
 
@@ -119,7 +127,7 @@ fn time_left(until: Option<Instant>) -> Option<libc::timespec> {
 }
 
 /// Sleeps until a descriptor is ready, or the deadline (false). ERESTART or EINTR: a signal has come, and is let in at the end of the call.
-pub(crate) fn sleep(mut fds: Vec<libc::pollfd>, until: Option<Instant>) -> Outcome<bool> {
+pub fn sleep(mut fds: Vec<libc::pollfd>, until: Option<Instant>) -> Outcome<bool> {
     let others = fds.len();
     fds.push(readable(signals::arrivals(true)?));
     loop {
@@ -146,14 +154,14 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(1);
 
 /// A call looks for what it waits for, before it sleeps and between sleeps.
 #[derive(Default)]
-pub(crate) struct Looking {
+pub struct Looking {
     end: Option<Instant>,
     signals: Option<Instant>,
 }
 
 impl Looking {
     /// Whether to look once more instead of sleeping. ERESTART or EINTR: as of [`sleep`].
-    pub(crate) fn goes_on(&mut self) -> Outcome<bool> {
+    pub fn goes_on(&mut self) -> Outcome<bool> {
         let now = Instant::now();
         if now >= *self.signals.get_or_insert(now + SIGNALS_EVERY) {
             self.signals = Some(now + SIGNALS_EVERY);
@@ -166,13 +174,13 @@ impl Looking {
     }
 
     /// The call has slept, and looks for as long as at first.
-    pub(crate) fn has_slept(&mut self) {
+    pub fn has_slept(&mut self) {
         self.end = None;
     }
 }
 
 /// What a call waits for.
-pub(crate) trait WaitCondition {
+pub trait WaitCondition {
     /// Writes what is ready now to the caller's memory, and returns how much is. `waker` is left with the sockets.
     fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize>;
     /// Sleeps until something may be ready, or the deadline.
@@ -183,10 +191,7 @@ pub(crate) trait WaitCondition {
 
 /// Looks for the time of the settings, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again. EINTR: a signal
 /// has come.
-pub(crate) fn look_or_sleep(
-    awaited: &mut impl WaitCondition,
-    until: Option<Instant>,
-) -> Outcome<Option<c_int>> {
+pub fn look_or_sleep(awaited: &mut impl WaitCondition, until: Option<Instant>) -> Outcome<Option<c_int>> {
     let count = |ready: usize| Some(c_int::try_from(ready).unwrap_or(c_int::MAX));
     let mut looking = Looking::default();
     loop {
@@ -222,12 +227,12 @@ pub(crate) fn look_or_sleep(
 }
 
 /// Whether a signal is the reason.
-pub(crate) fn is_interruption(refusal: &SocketRefusal) -> bool {
+pub fn is_interruption(refusal: &SocketRefusal) -> bool {
     matches!(refusal.errno, libc::ERESTART | libc::EINTR)
 }
 
 /// What ends a call that isn't restarted after a signal, whatever its handler's flags are.
-pub(crate) fn not_restarted(mut refusal: SocketRefusal) -> SocketRefusal {
+pub fn not_restarted(mut refusal: SocketRefusal) -> SocketRefusal {
     if is_interruption(&refusal) {
         refusal.errno = libc::EINTR;
     }
@@ -236,10 +241,14 @@ pub(crate) fn not_restarted(mut refusal: SocketRefusal) -> SocketRefusal {
 
 /// A set of descriptors that is a descriptor itself, readable while one of them is.
 #[derive(Debug)]
-pub(crate) struct Set(OwnedFd);
+pub struct Set(OwnedFd);
 
 impl Set {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -249,11 +258,16 @@ impl Set {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
+    /// The descriptor of the set.
+    pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    pub(crate) fn control(&self, operation: c_int, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+    /// Adds, changes or removes a descriptor, as `epoll_ctl(2)`.
+    ///
+    /// # Errors
+    /// Those of `epoll_ctl(2)`.
+    pub fn control(&self, operation: c_int, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: data };
         // SAFETY: a valid event.
         match unsafe { libc::epoll_ctl(self.fd(), operation, fd, &raw mut event) } {
@@ -263,18 +277,18 @@ impl Set {
     }
 
     /// Adds a descriptor whose readability counts.
-    pub(crate) fn add(&self, fd: RawFd, data: u64) -> io::Result<()> {
+    pub fn add(&self, fd: RawFd, data: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data)
     }
 
     /// Removes it, before it is closed: a child of a fork may have it open for longer.
-    pub(crate) fn remove(&self, fd: RawFd) {
+    pub fn remove(&self, fd: RawFd) {
         // An error means that it isn't in the set.
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
     /// What is ready, at once or until `milliseconds` have passed (−1: without end).
-    pub(crate) fn wait<'a>(
+    pub fn wait<'a>(
         &self,
         room: &'a mut [libc::epoll_event],
         milliseconds: c_int,
@@ -296,7 +310,7 @@ impl Set {
 }
 
 /// Lets reads of a descriptor fail instead of waiting.
-pub(crate) fn make_nonblocking(fd: RawFd) -> io::Result<()> {
+pub fn make_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: no memory is passed.
     let done = unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);

@@ -17,7 +17,7 @@ fn second() -> u64 {
 }
 
 /// Reports a refused call, unless errno suffices.
-pub(crate) fn refused(call: &'static str, why: &str) {
+pub fn refused(call: &'static str, why: &str) {
     static LAST: AtomicU64 = AtomicU64::new(0);
     if why.is_empty() || !runs_under_ferroce() {
         return;

@@ -9,7 +9,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use crate::call::{Outcome, SocketRefusal};
 
 /// Addresses that are the identifiers of RDMA ports.
-pub(crate) const AF_IB: c_int = 27;
+pub const AF_IB: c_int = 27;
 /// The length of such an address.
 const SOCKADDR_IB: usize = 48;
 
@@ -24,7 +24,7 @@ fn length_of(family: c_int) -> Option<usize> {
 }
 
 /// No address.
-pub(crate) fn nothing(family: c_int) -> sockaddr_storage {
+pub fn nothing(family: c_int) -> sockaddr_storage {
     // SAFETY: integers only, of which zeros are a value.
     let mut name: sockaddr_storage = unsafe { std::mem::zeroed() };
     name.ss_family = family as libc::sa_family_t;
@@ -35,7 +35,7 @@ pub(crate) fn nothing(family: c_int) -> sockaddr_storage {
 ///
 /// # Safety
 /// `name` is null or readable for `length` bytes.
-pub(crate) unsafe fn read(name: *const sockaddr, length: socklen_t) -> Outcome<sockaddr_storage> {
+pub unsafe fn read(name: *const sockaddr, length: socklen_t) -> Outcome<sockaddr_storage> {
     let given = length as usize;
     if name.is_null() || given < size_of::<libc::sa_family_t>() {
         return Err(SocketRefusal::new(libc::EINVAL, "no address"));
@@ -57,7 +57,7 @@ pub(crate) unsafe fn read(name: *const sockaddr, length: socklen_t) -> Outcome<s
 ///
 /// # Safety
 /// Both are null, or `length` is valid and `name` writable for `*length` bytes.
-pub(crate) unsafe fn write(from: &sockaddr_storage, name: *mut sockaddr, length: *mut socklen_t) {
+pub unsafe fn write(from: &sockaddr_storage, name: *mut sockaddr, length: *mut socklen_t) {
     if name.is_null() || length.is_null() {
         return;
     }
@@ -71,7 +71,7 @@ pub(crate) unsafe fn write(from: &sockaddr_storage, name: *mut sockaddr, length:
 }
 
 /// As Rust has it; `None` for another family than IPv4 and IPv6.
-pub(crate) fn to_rust(name: &sockaddr_storage) -> Option<SocketAddr> {
+pub fn to_rust(name: &sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(name.ss_family) {
         libc::AF_INET => {
             // SAFETY: an address of this family.
@@ -91,7 +91,7 @@ pub(crate) fn to_rust(name: &sockaddr_storage) -> Option<SocketAddr> {
 }
 
 /// As C has it.
-pub(crate) fn of_rust(address: SocketAddr) -> sockaddr_storage {
+pub fn of_rust(address: SocketAddr) -> sockaddr_storage {
     match address {
         SocketAddr::V4(v4) => {
             let mut name = nothing(libc::AF_INET);
@@ -115,12 +115,12 @@ pub(crate) fn of_rust(address: SocketAddr) -> sockaddr_storage {
 }
 
 /// The length of an address in C.
-pub(crate) fn c_length(name: &sockaddr_storage) -> socklen_t {
+pub fn c_length(name: &sockaddr_storage) -> socklen_t {
     length_of(name.ss_family.into()).unwrap_or(0) as socklen_t
 }
 
 /// The address of any host.
-pub(crate) fn unspecified(domain: c_int) -> SocketAddr {
+pub fn unspecified(domain: c_int) -> SocketAddr {
     let ip: IpAddr =
         if domain == libc::AF_INET6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     SocketAddr::new(ip, 0)

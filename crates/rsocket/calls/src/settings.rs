@@ -5,21 +5,27 @@ use std::time::Duration;
 
 /// Defaults of sockets and of waiting.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// How long a call looks for completions before it sleeps.
-    pub(crate) polling: Duration,
-    pub(crate) inline: u32,
-    pub(crate) send_queue: u16,
-    pub(crate) receive_queue: u16,
-    pub(crate) receive_buffer: u32,
-    pub(crate) send_buffer: u32,
-    pub(crate) io_map_size: u16,
+    pub polling: Duration,
+    /// Bytes of a message that its request contains, at most.
+    pub inline: u32,
+    /// Places of the send queue.
+    pub send_queue: u16,
+    /// Places of the receive queue.
+    pub receive_queue: u16,
+    /// Bytes of the receive buffer.
+    pub receive_buffer: u32,
+    /// Bytes of the send buffer.
+    pub send_buffer: u32,
+    /// Regions that a peer may write to by `riowrite`, at most.
+    pub io_map_size: u16,
 }
 
 /// Fewest places of a queue.
-pub(crate) const SMALLEST_QUEUE: u16 = 16;
+pub const SMALLEST_QUEUE: u16 = 16;
 /// Most places of a queue.
-pub(crate) const LARGEST_QUEUE: u16 = 0xfffe;
+pub const LARGEST_QUEUE: u16 = 0xfffe;
 
 fn number(file: &str) -> Option<u32> {
     std::fs::read_to_string(format!("/etc/rdma/rsocket/{file}")).ok()?.split_whitespace().next()?.parse().ok()
@@ -31,7 +37,7 @@ fn queue(file: &str, default: u16) -> u16 {
 }
 
 /// Read once a process.
-pub(crate) fn settings() -> &'static Settings {
+pub fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {
         polling: Duration::from_micros(number("polling_time").unwrap_or(10).into()),

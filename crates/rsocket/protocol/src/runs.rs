@@ -1,12 +1,12 @@
 //! Memory in pieces (`struct iovec`) that is sent, or received into, as if it were one.
 
 /// `length` bytes at `at`, which isn't written to.
-pub(crate) fn piece_at(at: *const u8, length: usize) -> libc::iovec {
+pub fn piece_at(at: *const u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast_mut().cast(), iov_len: length }
 }
 
 /// What is left of some pieces, run by run.
-pub(crate) struct Runs<'a> {
+pub struct Runs<'a> {
     pieces: &'a [libc::iovec],
     /// Bytes of the first piece that are done.
     done: usize,
@@ -14,14 +14,14 @@ pub(crate) struct Runs<'a> {
 
 impl<'a> Runs<'a> {
     /// All but the first `done` bytes of `pieces`.
-    pub(crate) fn behind(pieces: &'a [libc::iovec], done: usize) -> Self {
+    pub fn behind(pieces: &'a [libc::iovec], done: usize) -> Self {
         let mut this = Self { pieces, done: 0 };
         this.skip(done);
         this
     }
 
     /// Leaves out the next `bytes` bytes, and pieces that have none.
-    pub(crate) fn skip(&mut self, mut bytes: usize) {
+    pub fn skip(&mut self, mut bytes: usize) {
         while let Some((first, rest)) = self.pieces.split_first() {
             let left = first.iov_len - self.done;
             if bytes < left {
@@ -34,18 +34,18 @@ impl<'a> Runs<'a> {
     }
 
     /// The first piece that has anything left, as an address and a length.
-    pub(crate) fn run(&self) -> Option<(*const u8, usize)> {
+    pub fn run(&self) -> Option<(*const u8, usize)> {
         let first = self.pieces.first()?;
         Some((first.iov_base.cast::<u8>().wrapping_add(self.done).cast_const(), first.iov_len - self.done))
     }
 
     /// How many bytes are left.
-    pub(crate) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.pieces.iter().map(|piece| piece.iov_len).sum::<usize>() - self.done
     }
 
     /// Gives the next `length` bytes, which are there, to `each`: run after run, each with the bytes that came before it.
-    pub(crate) fn take(&mut self, length: usize, mut each: impl FnMut(usize, *const u8, usize)) {
+    pub fn take(&mut self, length: usize, mut each: impl FnMut(usize, *const u8, usize)) {
         let mut taken = 0;
         while taken < length {
             let Some((from, run)) = self.run() else { return };

@@ -4,18 +4,18 @@ use std::mem::ManuallyDrop;
 
 /// What a process has, and a child of fork(2) hasn't: a descriptor's number may be that of another file there, which is left alone.
 #[derive(Debug)]
-pub(crate) struct ThisProcess<T> {
+pub struct ThisProcess<T> {
     owner: u32,
     value: ManuallyDrop<T>,
 }
 
 impl<T> ThisProcess<T> {
-    pub(crate) fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         Self { owner: std::process::id(), value: ManuallyDrop::new(value) }
     }
 
     /// `None` in a child.
-    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+    pub fn get_mut(&mut self) -> Option<&mut T> {
         (self.owner == std::process::id()).then_some(&mut *self.value)
     }
 }
