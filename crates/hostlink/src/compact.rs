@@ -12,7 +12,7 @@ const LONG: usize = 40;
 
 const SOLICITED: u32 = 1 << 24;
 const ACK_REQUEST: u32 = 1 << 25;
-/// In place of [`ACK_REQUEST`]: the result of the cell acknowledges the packet.
+/// In place of [`ACK_REQUEST`]: the result of the cell acknowledges the packet, or comes with the answer to it.
 const BY_RESULT: u32 = 1 << 26;
 const PSN: u32 = (1 << 24) - 1;
 
@@ -30,8 +30,10 @@ struct CellForm {
     offset: usize,
     /// How many bytes of [`Operands`] come before the payload.
     operands: usize,
-    /// The result of its cell may acknowledge it.
-    is_plain_send: bool,
+    /// The result of its cell may acknowledge it, or come with the answer.
+    has_result: bool,
+    /// It asks for an answer: a READ or an atomic.
+    is_fetch: bool,
 }
 
 impl CellForm {
@@ -60,10 +62,11 @@ impl CellForm {
         } else {
             0
         };
-        let is_plain_send = matches!(service, Service::Rc)
-            && matches!(operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
+        let is_fetch = opcode.is_atomic() || matches!(operation, Operation::ReadRequest);
+        let is_send = matches!(operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
+        let has_result = matches!(service, Service::Rc) && (is_send || is_fetch);
         let offset = if is_compact { offset } else { 0 };
-        Self { opcode, value: opcode.to_u8(), offset, operands, is_plain_send }
+        Self { opcode, value: opcode.to_u8(), offset, operands, has_result, is_fetch }
     }
 
     #[inline]
@@ -227,25 +230,17 @@ impl CompactHeaders {
     /// The same headers of a SEND, acknowledged by the result of its cell.
     #[must_use]
     #[inline]
-    pub(super) const fn acknowledged_by_result(self) -> Self {
+    pub const fn acknowledged_by_result(self) -> Self {
         Self { psn: self.psn & !ACK_REQUEST | BY_RESULT, ..self }
     }
 
-    /// Those of a READ or an atomic: its opcode, the connection's partition key and destination QPN, its PSN, and the memory that is
-    /// asked for.
+    /// Those of a READ or an atomic whose answer comes with the result of its cell: its opcode, the connection's partition key and
+    /// destination QPN, its PSN, and the memory that is asked for.
     #[must_use]
     #[inline]
     pub fn of_fetch(opcode: Opcode, (pkey, dest_qp): (u16, u32), psn: u32, reth: Reth) -> Self {
         let form = CellForm::of_packet(opcode);
-        Self { form, pkey, dest_qp, psn: psn & PSN | ACK_REQUEST, word: 0, reth }
-    }
-
-    /// Those of the answer to one, with what acknowledges it.
-    #[must_use]
-    #[inline]
-    pub fn of_answer(opcode: Opcode, (pkey, dest_qp): (u16, u32), psn: u32, aeth: Aeth) -> Self {
-        let (form, word) = (CellForm::of_packet(opcode), word_of_aeth(aeth));
-        Self { form, pkey, dest_qp, psn: psn & PSN, word, reth: NOWHERE }
+        Self { form, pkey, dest_qp, psn: psn & PSN | BY_RESULT, word: 0, reth }
     }
 
     /// What the packet is.
@@ -263,9 +258,8 @@ impl CompactHeaders {
     }
 
     /// What acknowledges, of an opcode that carries it.
-    #[must_use]
     #[inline]
-    pub const fn aeth(&self) -> Aeth {
+    const fn aeth(&self) -> Aeth {
         Aeth { syndrome: (self.word >> 24) as u8, msn: self.word & PSN }
     }
 
@@ -290,11 +284,24 @@ impl CompactHeaders {
         self.psn & (ACK_REQUEST | BY_RESULT) != 0
     }
 
-    /// The result of its cell acknowledges the packet: see [`Link::send_plain`](crate::Link::send_plain).
+    /// The result of its cell acknowledges the packet, or comes with its answer: see
+    /// [`Link::send_on_connection`](crate::Link::send_on_connection).
     #[must_use]
     #[inline]
     pub const fn is_by_result(&self) -> bool {
         self.psn & BY_RESULT != 0
+    }
+
+    /// Bytes of the answer that comes with the result of the cell. They lie where a payload would.
+    #[inline]
+    pub(super) fn answer_len(&self) -> usize {
+        if !self.form.is_fetch || !self.is_by_result() {
+            0
+        } else if self.form.operands > 0 {
+            size_of::<u64>()
+        } else {
+            self.reth.dma_len as usize
+        }
     }
 
     /// The sender may sleep until it learns what has become of the packet: by the result, or by an answer, as of a READ or an atomic.
@@ -374,9 +381,9 @@ impl CompactHeaders {
     #[inline]
     pub(super) fn parse(front: &Front) -> Option<(Self, usize)> {
         let about = (front[0] >> 32) as u32;
-        let form @ &CellForm { offset, operands, is_plain_send, .. } = CellForm::get((about >> 8) as u8);
+        let form @ &CellForm { offset, operands, has_result, .. } = CellForm::get((about >> 8) as u8);
         let ([dest_qp, psn], [payload, word]) = (halves(front[1]), halves(front[2]));
-        let flags = SOLICITED | ACK_REQUEST | if is_plain_send { BY_RESULT } else { 0 };
+        let flags = SOLICITED | ACK_REQUEST | if has_result { BY_RESULT } else { 0 };
         if offset == 0 || dest_qp > PSN || psn & !(PSN | flags) != 0 || (payload as usize) < operands {
             return None;
         }

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 pub(super) const KIND: u8 = 2;
 /// What cells and words contain: a hash that a test makes of samples of all of them. A change of meaning without one of the
 /// samples adds a sample.
-const ENCODING: u64 = 0x8168_dea9_9711_c2e4;
+const ENCODING: u64 = 0xf4d6_0f64_7110_7ba0;
 /// All that two processes have to agree on.
 pub const LAYOUT: u64 =
     layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
@@ -109,14 +109,14 @@ mod tests {
     use super::super::compact::CompactHeaders;
     use super::super::directory::{ListedQp, ListedRegion};
     use super::super::protocol::{
-        AccessWord, CellResult, Consumer, EndedFlag, Producer, RingWords, set_result,
+        AccessWord, AwaitedCells, CellResult, Consumer, EndedFlag, Producer, RingWords, set_result,
     };
     use super::super::record::{self, Draft};
     use super::*;
     use ferroce_access::SharedMemory;
     use ferroce_os::sys::duplicate_engine;
     use ferroce_types::Access;
-    use ferroce_wire::Opcode;
+    use ferroce_wire::{Opcode, Reth};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
@@ -161,7 +161,11 @@ mod tests {
         let send = CompactHeaders::of_send(Opcode::from_u8(4).unwrap(), (1, 2), 3, (true, 4));
         sample(&|cell, _| record::write_compact(cell, &send, 5, None));
         sample(&|cell, _| record::write_compact(cell, &send.acknowledged_by_result(), 50, Some(64)));
+        let reth = Reth { va: 1, rkey: 2, dma_len: 24 };
+        let read = CompactHeaders::of_fetch(Opcode::from_u8(0x0c).unwrap(), (1, 2), 3, reth);
+        sample(&|cell, _| record::write_compact(cell, &read, 0, None));
         all.push(("longest", record::MAX_PAYLOAD, record::bulk_of(&send, 41) as u64));
+        all.push(("answer", record::bulk_of(&read, 0), read.answer_len() as u64));
         all
     }
 
@@ -197,7 +201,7 @@ mod tests {
         let (mut producer, mut consumer) = (Producer::new(8, 1024), Consumer::new(8, 1024));
         let word = |at: usize| memory.words::<AtomicU64>(2048 + 8 * at);
         for at in 0..2 {
-            let space = producer.reserve(lines, 65).unwrap().unwrap();
+            let space = producer.reserve(lines, &AwaitedCells::new(), 65).unwrap().unwrap();
             let (begin, end) = space.bulk;
             word(2 + at).store(begin << 32 | end, Ordering::Relaxed);
             producer.publish(space, word(at), 5 << 32);

@@ -61,7 +61,7 @@ pub(super) struct ReadRecord {
 pub struct CompactRecord {
     /// Its headers.
     pub headers: CompactHeaders,
-    /// Where its payload begins in the link's memory, operands included.
+    /// Where its payload begins in the link's memory, operands included; and its answer.
     pub(crate) at: usize,
     /// Bytes of the payload.
     pub(crate) len: usize,
@@ -102,14 +102,16 @@ const fn payload_offset(headers: usize) -> usize {
     (FIXED + headers).next_multiple_of(8)
 }
 
-/// Bytes of bulk that a packet with compact headers and a payload of `payload` bytes needs: 0 if its cell has room for the payload.
+/// Bytes of bulk that a packet with compact headers and a payload of `payload` bytes needs: 0 if its cell has room for the payload, and for
+/// the answer, which lies there when the payload has been read.
 #[inline]
 pub(super) fn bulk_of(headers: &CompactHeaders, payload: usize) -> usize {
-    if payload <= CELL - headers.payload_offset() { 0 } else { payload }
+    let len = payload.max(headers.answer_len());
+    if len <= CELL - headers.payload_offset() { 0 } else { len }
 }
 
-/// Writes all words of a cell with compact headers but the first, and returns that one. Its payload of `payload` bytes lies in the cell
-/// unless there is `bulk`, the position of the bulk.
+/// Writes all words of a cell with compact headers but the first, and returns that one. Its payload of `payload` bytes and its answer lie in
+/// the cell unless there is `bulk`, the position of the bulk.
 #[inline(always)]
 pub(super) fn write_compact(cell: &Cell, headers: &CompactHeaders, payload: usize, bulk: Option<u64>) -> u64 {
     let (front, len) = headers.front(RecordKind::Compact as u8, payload);
@@ -229,13 +231,13 @@ impl ReadRecord {
             };
         }
         let (headers, len) = CompactHeaders::parse(&front).ok_or(Broken)?;
-        let at = if bulk_of(&headers, len) == 0 {
-            self.bulk_end = None;
-            ring.cell_at(position) + headers.payload_offset()
-        } else if len <= MAX_PAYLOAD {
-            self.read_bulk(ring, cell, len)?
-        } else {
-            return Err(Broken);
+        let at = match bulk_of(&headers, len) {
+            0 => {
+                self.bulk_end = None;
+                ring.cell_at(position) + headers.payload_offset()
+            }
+            bulk if bulk <= MAX_PAYLOAD => self.read_bulk(ring, cell, bulk)?,
+            _ => return Err(Broken),
         };
         if headers.dest_qp != dest_qp {
             return Err(Broken);

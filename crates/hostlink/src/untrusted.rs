@@ -69,7 +69,7 @@ fn check(record: &ReadRecord, memory: &SharedMemory, ring: &RingPlace, position:
     let (headers, (at, len)) = match record.get().expect("a record") {
         RingRecord::Compact(packet) => {
             assert!(packet.headers.operands_len() <= packet.len);
-            (packet.headers(memory), (packet.at, packet.len))
+            (packet.headers(memory), (packet.at, packet.len.max(packet.headers.answer_len())))
         }
         RingRecord::Whole(packet) => {
             assert!(packet.meta.len <= PacketMeta::MAX_LEN);
@@ -90,7 +90,7 @@ mod tests {
     use super::super::record::Draft;
     use super::*;
     use crate::compact::CompactHeaders;
-    use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+    use ferroce_wire::{Bth, Headers, Opcode, Operation, Reth, Service};
     use proptest::prelude::*;
     use std::net::Ipv6Addr;
 
@@ -130,6 +130,13 @@ mod tests {
         cell(|cell, _| record::write_compact(cell, &headers, payload, bulk)).0
     }
 
+    /// A cell with a READ of so many bytes that its result answers.
+    fn read_of(len: u32, bulk: Option<u64>) -> [u8; CELL] {
+        let opcode = Opcode::new(Service::Rc, Operation::ReadRequest).unwrap();
+        let headers = CompactHeaders::of_fetch(opcode, (7, 9), 5, Reth { va: 1, rkey: 2, dma_len: len });
+        cell(|cell, _| record::write_compact(cell, &headers, 0, bulk)).0
+    }
+
     /// Cells as they should be, and bytes that are anything.
     fn part() -> impl Strategy<Value = [u8; CELL]> {
         let position =
@@ -137,7 +144,8 @@ mod tests {
         prop_oneof![
             Just(packet(100, 1).0),
             (0..1500usize, any::<Option<u64>>()).prop_map(|(len, bulk)| compact(len, bulk)),
-            (0..70_000usize, position).prop_map(|(len, bulk)| compact(len, Some(bulk))),
+            (0..70_000usize, position.clone()).prop_map(|(len, bulk)| compact(len, Some(bulk))),
+            (0..70_000u32, position).prop_map(|(len, bulk)| read_of(len, Some(bulk))),
             prop::collection::vec(any::<u8>(), CELL).prop_map(|bytes| *bytes.first_chunk().unwrap()),
         ]
     }
@@ -172,11 +180,20 @@ mod tests {
     #[test]
     fn good_cells_are_read_and_a_bad_one_after_them_breaks_the_ring() {
         let (whole, bulk) = packet(100, 1);
-        let mut cells = [whole, compact(40, None), compact(41, Some(64)), whole].concat();
-        let reading = read(&cells, &bulk);
-        assert_eq!((reading.packets, reading.is_broken), (4, false));
-        cells.extend([0xff; CELL]);
-        let reading = read(&cells, &bulk);
-        assert_eq!((reading.packets, reading.is_broken), (4, true));
+        let reads = [read_of(24, None), read_of(25, Some(64)), read_of(MAX_PAYLOAD as u32, Some(0))];
+        let good = [&[whole, compact(40, None), compact(41, Some(64))][..], &reads, &[whole]].concat();
+        let reading = read(good.as_flattened(), &bulk);
+        assert_eq!((reading.packets, reading.is_broken), (good.len(), false));
+        let last = BULK as u64 - CELL as u64;
+        for bad in [
+            [0xff; CELL],
+            read_of(MAX_PAYLOAD as u32 + 1, Some(0)),
+            read_of(u32::MAX, Some(0)),
+            read_of(65, Some(last)),
+            read_of(25, Some(8)),
+        ] {
+            let reading = read([&good[..], &[bad]].concat().as_flattened(), &bulk);
+            assert_eq!((reading.packets, reading.is_broken), (good.len(), true));
+        }
     }
 }

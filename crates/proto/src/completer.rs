@@ -133,7 +133,12 @@ impl<A: Clone> QpProtocol<A> {
 
     /// As [`Self::acknowledge`]; returns whether `number` is now the oldest that isn't acknowledged. If it isn't, a
     /// READ or atomic before it was answered and the answer lost.
-    fn acknowledge_before<E: Env<Address = A>>(&mut self, now: Instant, number: u64, env: &mut E) -> bool {
+    pub(crate) fn acknowledge_before<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        number: u64,
+        env: &mut E,
+    ) -> bool {
         self.acknowledge(now, number, env);
         if self.req.una == number {
             return true;
@@ -239,19 +244,31 @@ impl<A: Clone> QpProtocol<A> {
         payload: &E::Payload<'_>,
         env: &mut E,
     ) {
-        let mtu = self.mtu();
-        let Some(wqe) = self.sq.front().filter(|wqe| wqe.wants_data() && !wqe.is_atomic()) else {
+        if self.sq.front().is_some_and(|wqe| wqe.wants_data() && !wqe.is_atomic()) {
+            self.take_data(now, payload, headers.bth.opcode.is_last() || headers.bth.opcode.is_only(), env);
+        } else {
             self.counters.malformed += 1;
-            return;
-        };
+        }
+    }
+
+    /// The oldest PSN, of a READ or an atomic, was answered with these bytes. `ends`: no more follow.
+    pub(crate) fn take_data<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        payload: &E::Payload<'_>,
+        ends: bool,
+        env: &mut E,
+    ) {
+        let mtu = self.mtu();
+        let Some(wqe) = self.sq.front() else { return };
         let packet = (self.req.una - wqe.first) as u32;
         // An atomic write or a flush is answered like a READ of nothing.
         let (offset, bytes) = match wqe.wr.op {
             SendOp::Read { .. } => wqe.slice(packet, mtu),
+            _ if wqe.is_atomic() => (0, 8),
             _ => (0, 0),
         };
         let last = packet + 1 == wqe.packets;
-        let ends = headers.bth.opcode.is_last() || headers.bth.opcode.is_only();
         // A long READ was asked for in pieces, each of which has its own "last": only the end must be one.
         if payload.len() as u64 != u64::from(bytes) || (last && !ends) {
             self.fail_front(Cause::BadResponse, env);

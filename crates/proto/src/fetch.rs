@@ -1,12 +1,12 @@
-//! The short way of a fetch: a READ of one packet or an atomic, which is one packet and is answered by one with data.
+//! The short way of a fetch: a READ of one packet or an atomic, which is one packet, and whose answer is in the packet's own room when the
+//! peer has executed it.
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
 use crate::sendq::Issuer;
 use crate::state::charge;
-use crate::{Data, DataRef, MAX_MESSAGE, QpProtocol, SendOp, SendRequest, SendWr, psn};
+use crate::{Data, DataRef, Env, MAX_MESSAGE, QpProtocol, SendOp, SendRequest, SendWr, psn};
 use ferroce_types::{AtomicOp, Completion, Instant, QpState, Sge, WcStatus};
-use ferroce_wire::{Aeth, Operation, Service, Syndrome};
 
 impl<A> SendRequest<'_, A> {
     /// The element that the answer goes to, if it is a READ or an atomic that may take the short way.
@@ -62,35 +62,11 @@ impl FetchOp {
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The operation of the answer.
-    #[must_use]
-    #[inline]
-    pub const fn answer(&self) -> Operation {
-        match self {
-            Self::Read { .. } => Operation::ReadResponseOnly,
-            Self::Atomic { .. } => Operation::AtomicAcknowledge,
-        }
-    }
-}
-
-/// The answer to a fetch, in one packet.
-#[derive(Clone, Copy, Debug)]
-pub struct FetchAnswer {
-    /// Packet sequence number.
-    pub psn: u32,
-    /// Partition key.
-    pub pkey: u16,
-    /// What the packet is.
-    pub operation: Operation,
-    /// Whether it acknowledges.
-    pub aeth: Aeth,
-    /// Bytes of its payload, without the result of an atomic.
-    pub len: usize,
 }
 
 impl<A: Clone> QpProtocol<A> {
-    /// The PSN of a fetch if it may leave at once, after all that was posted before.
+    /// The PSN of a fetch if it may leave at once, after all that was posted before. Its answer comes when the peer has executed it, so
+    /// none may be outstanding that comes as a packet.
     #[must_use]
     #[inline]
     pub fn fetch_psn(&self, fetch: &SendRequest<'_, A>) -> Option<u32> {
@@ -104,6 +80,7 @@ impl<A: Clone> QpProtocol<A> {
         let ready = fits
             && self.params.lossless
             && self.may_send_at_once()
+            && req.answered_by_packets <= req.una
             && req.reads_out() < usize::from(self.params.max_rd_atomic)
             && !(fetch.fence && req.unfinished_reads > 0);
         ready.then(|| psn::wire(req.next))
@@ -149,14 +126,7 @@ impl<A: Clone> QpProtocol<A> {
             && self.params.max_dest_rd_atomic > 0
     }
 
-    /// What acknowledges a fetch that is expected.
-    #[must_use]
-    #[inline]
-    pub fn fetch_aeth(&self) -> Aeth {
-        Aeth { syndrome: Syndrome::ACK_UNLIMITED.to_u8(), msn: self.resp.next_msn() }
-    }
-
-    /// A fetch that was expected has been executed, and its answer has left. `original`: what an atomic has found.
+    /// A fetch that was expected has been executed, and its answer is there. `original`: what an atomic has found.
     #[inline]
     pub fn fetch_answered(&mut self, op: &FetchOp, original: u64) {
         self.counters.packets_received += 1;
@@ -169,49 +139,40 @@ impl<A: Clone> QpProtocol<A> {
         self.accept(1, false);
     }
 
-    /// Where the answer to a fetch goes, if it is as usual: it answers the oldest outstanding request, a fetch of one packet. After
-    /// placing the answer, call [`QpProtocol::fetch_ended`].
-    #[must_use]
+    /// The peer has executed the fetch with this PSN, for which [`QpProtocol::fetch_psn`] gave it, and everything before. If that is the oldest
+    /// outstanding request, has `place` copy the answer of `len` bytes to the element, and gives the request to `ended`, with its completion if
+    /// it is signaled. `now` is called only if other packets are outstanding. False, also if `place` returns that: call
+    /// [`QpProtocol::fetched`].
     #[inline]
-    pub fn place_of(&self, answer: &FetchAnswer) -> Option<Sge> {
-        let (req, wqe) = (&self.req, self.sq.front()?);
-        let fits = match (answer.operation, &wqe.wr.op) {
-            (Operation::ReadResponseOnly, SendOp::Read { .. }) => {
-                wqe.packets == 1 && answer.len == wqe.len as usize
-            }
-            (Operation::AtomicAcknowledge, _) => wqe.is_atomic(),
-            _ => false,
-        };
+    pub fn take_fetched(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        (psn, len): (u32, usize),
+        place: impl FnOnce(&Sge) -> bool,
+        ended: impl FnOnce(&SendWr<A>, Option<Completion>),
+    ) -> bool {
+        let (req, Some(wqe)) = (&self.req, self.sq.front()) else { return false };
+        let fits = wqe.packets == 1
+            && match wqe.wr.op {
+                SendOp::Read { .. } => len == wqe.len as usize,
+                _ => wqe.is_atomic(),
+            };
         let awaited = self.state == QpState::Rts
-            && self.service == Service::Rc
             && self.params.lossless
-            && answer.pkey == self.params.pkey
             && fits
             && req.error.is_none()
             && wqe.first == req.una
             && req.una < req.max
-            && psn::wire(req.una) == answer.psn
+            && psn::wire(req.una) == psn
             && self.sq.head() < req.started
-            && wqe.issuer == Issuer::Program
-            && matches!(Syndrome::from_u8(answer.aeth.syndrome), Syndrome::Ack { .. });
-        let Data::Sges(sges) = &wqe.wr.data else { return None };
-        match sges[..] {
-            [sge] => awaited.then_some(sge),
-            _ => None,
+            && wqe.issuer == Issuer::Program;
+        let Data::Sges(sges) = &wqe.wr.data else { return false };
+        let [sge] = &sges[..] else { return false };
+        if !awaited || !place(sge) {
+            return false;
         }
-    }
-
-    /// The answer is at the place that [`QpProtocol::place_of`] returned: gives the request to `ended`, with its completion if it is
-    /// signaled. `now` is called only if other packets are outstanding.
-    #[inline]
-    pub fn fetch_ended(
-        &mut self,
-        now: impl FnOnce() -> Instant,
-        ended: impl FnOnce(&SendWr<A>, Option<Completion>),
-    ) {
         self.counters.packets_received += 1;
-        let Some(wqe) = self.sq.front() else { return };
-        let bytes = charge(wqe, 0, 1, self.mtu());
+        let bytes = charge(wqe, 0, 1, self.params.path_mtu.max(1));
         self.req.una += 1;
         self.req.unfinished_reads = self.req.unfinished_reads.saturating_sub(1);
         ended(&wqe.wr, wqe.wr.signaled.then(|| self.send_completion(wqe, WcStatus::Success)));
@@ -220,5 +181,30 @@ impl<A: Clone> QpProtocol<A> {
         // Without outstanding packets and without a sample, the time isn't used.
         let quiet = self.req.una == self.req.max && self.req.sample.is_none();
         self.moved(if quiet { Instant::default() } else { now() }, bytes);
+        true
+    }
+
+    /// As [`QpProtocol::take_fetched`], whatever the state: as an answer that came as a packet.
+    pub fn fetched<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        psn: u32,
+        answer: &E::Payload<'_>,
+        env: &mut E,
+    ) {
+        self.counters.packets_received += 1;
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.counters.wrong_state += 1;
+            return;
+        }
+        let number = psn::extend(self.req.una, psn);
+        if !(self.req.una..self.req.max).contains(&number) {
+            self.counters.stale_responses += 1;
+            return;
+        }
+        if self.acknowledge_before(now, number, env) {
+            self.take_data(now, answer, true, env);
+        }
+        self.settle(env);
     }
 }

@@ -45,7 +45,7 @@ pub use env::{
     Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, TransmitError, Unanswered, Violation,
 };
 pub use failure::{Cause, Failure, Refusing, RequestedAccess, Telling};
-pub use fetch::{FetchAnswer, FetchOp};
+pub use fetch::FetchOp;
 pub use kept_packets::KeptPackets;
 pub use middles::{MiddlePlace, Middles};
 pub use pace::{Pace, Portion};

@@ -17,7 +17,7 @@ pub use views::PeerAccess;
 
 use choice::Costs;
 use receive::RingReceiver;
-use results::UnackedSend;
+use results::AwaitedPacket;
 use views::Views;
 
 use super::PeerMemory;
@@ -95,7 +95,7 @@ impl PeersAccess {
 /// What the producer of a ring shows about itself.
 #[repr(C)]
 struct Terms {
-    /// 1: it takes compact headers, and acknowledges by results. 0: it captures packets, or hasn't answered.
+    /// 1: it takes compact headers, and acknowledges and answers by results. 0: it captures packets, or hasn't answered.
     compact: AtomicU64,
     /// How many regions of the consumer's it has mapped.
     views: AtomicU64,
@@ -196,8 +196,8 @@ pub struct Link {
     tx: Mutex<class::LinkTx, Producer>,
     /// The end of the cells to the peer. Written with `tx` locked, and read without: a page can hold a thread up with `tx` for any time.
     sent: AtomicU64,
-    /// The SENDs to the peer whose results are awaited, oldest first. Added with `tx` locked, and never locked while a cell is being filled.
-    unacked: Mutex<class::LinkUnacked, VecDeque<UnackedSend>>,
+    /// The packets to the peer whose results are awaited, oldest first. Added with `tx` locked, and never locked while a cell is being filled.
+    unacked: Mutex<class::LinkUnacked, VecDeque<AwaitedPacket>>,
     /// The first of `unacked`, and what QPs are being notified of. Written with `unacked` locked; the end of a notice, with `rx`.
     awaited: AwaitedCells,
     rx: Mutex<class::LinkRx, RingReceiver>,
@@ -434,12 +434,13 @@ impl Link {
         &ring.head.terms
     }
 
-    /// Permits the peer to send packets of connections with compact headers, and to have them acknowledged by results.
+    /// Permits the peer to send packets of connections with compact headers, and to have them acknowledged and answered by results.
     pub(super) fn offer_compact(&self) {
         self.terms(true).compact.store(1, Ordering::Release);
     }
 
-    /// The peer takes packets of connections with compact headers, and acknowledges by results: it has answered, and captures no packets.
+    /// The peer takes packets of connections with compact headers, and acknowledges and answers by results: it has answered, and captures no
+    /// packets.
     #[inline]
     pub fn peer_takes_compact(&self) -> bool {
         // In the child of a fork the memory isn't there.

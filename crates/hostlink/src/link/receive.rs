@@ -3,7 +3,7 @@
 use super::Link;
 use super::results::SentPacket;
 use crate::cells::{BULK, CELLS};
-use crate::payload::ShmPayload;
+use crate::payload::{RingBytes, ShmPayload};
 use crate::protocol::{self, Broken, CellResult, Consumer};
 use crate::record::{self, CompactRecord, ReadRecord, Record, RingRecord};
 use ferroce_wire::Headers;
@@ -55,8 +55,9 @@ pub trait Receive {
     /// Packets for one QP. Returns false if no more are wanted for now.
     fn run(&mut self, run: &mut RecordRun<'_>) -> bool;
 
-    /// The peer has executed everything up to a packet that a QP of this process has sent to it.
-    fn executed(&mut self, last: SentPacket);
+    /// The peer has executed everything up to a packet that a QP of this process has sent to it. `answer`: that of this packet, if it is a READ
+    /// or an atomic; it is there until this returns.
+    fn executed(&mut self, last: SentPacket, answer: Option<ShmPayload<'_>>);
 }
 
 /// Packets in a row for one QP. Each is read when the one before it is settled.
@@ -96,8 +97,17 @@ impl<'a> RecordRun<'a> {
         self.rx.next.compact()
     }
 
-    /// The next packet was `executed` as a plain SEND that the result of its cell acknowledges, or else was left to the general rules. To be
-    /// called for each in turn, before its completion is visible: those for which it isn't weren't executed.
+    /// Room for the answer to the first packet that isn't settled, if that comes with the result of its cell. It lies where the payload does.
+    #[must_use]
+    #[inline]
+    pub fn answer(&self) -> Option<RingBytes<'a>> {
+        let packet = self.next_compact()?;
+        let len = packet.headers.answer_len();
+        (len > 0).then(|| RingBytes::new(&self.link.memory, packet.at, len))
+    }
+
+    /// The next packet was `executed` as one that the result of its cell acknowledges, its answer included, or else was left to the general
+    /// rules. To be called for each in turn, before its completion is visible: those for which it isn't weren't executed.
     #[inline(always)]
     pub fn settle(&mut self, executed: bool) {
         let Some(record) = self.next() else { return };
@@ -315,7 +325,7 @@ impl Link {
         ShmPayload::new(&self.memory, at, len)
     }
 
-    /// What an atomic swaps in or adds, and what it compares with; what the memory held, if the packet is the answer to one.
+    /// What an atomic swaps in or adds, and what it compares with.
     #[inline]
     pub fn operands(&self, packet: &CompactRecord) -> [u64; 2] {
         packet.operands(&self.memory)

@@ -1,20 +1,28 @@
-//! Acknowledgement by results: a SEND that waits for the result of its cell is acknowledged without a packet when the peer writes that it
-//! was executed.
+//! Acknowledgement by results: a packet that waits for the result of its cell is acknowledged without a packet when the peer writes that it
+//! was executed. The answer to a READ or an atomic is in the cell or its bulk by then.
 //!
-//! The peer writes the result of each such cell before it gives the cell back. A SEND that wasn't executed as a plain one is *left* to the
-//! general rules: it is acknowledged, refused or repeated by packets, like everything else.
+//! The peer writes the result of each such cell before it gives the cell back. A packet that wasn't executed the short way is *left* to the
+//! general rules: it is acknowledged, answered, refused or repeated by packets, like everything else.
 
 use super::{Link, Receive};
-use crate::cells::CELLS;
+use crate::payload::ShmPayload;
 use crate::protocol::{self, Broken, CellResult, NO_CELL};
 use std::collections::VecDeque;
 
-/// A SEND that waits for its result.
+/// A packet that waits for its result.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct UnackedSend {
+pub(super) struct AwaitedPacket {
     /// The position of its cell.
     position: u64,
     packet: SentPacket,
+    answer: AnswerPlace,
+}
+
+/// Where the answer to a READ or an atomic lies in the link's memory. A packet without an answer has one of 0 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AnswerPlace {
+    pub(super) at: usize,
+    pub(super) len: usize,
 }
 
 /// A packet that has left.
@@ -38,7 +46,7 @@ impl SentPacket {
 
 /// The position of the first of `unacked`.
 #[inline]
-fn first_of(unacked: &VecDeque<UnackedSend>) -> u64 {
+fn first_of(unacked: &VecDeque<AwaitedPacket>) -> u64 {
     unacked.front().map_or(NO_CELL, |first| first.position)
 }
 
@@ -52,18 +60,15 @@ impl Drop for Notifying<'_> {
 }
 
 impl Link {
-    /// The cell at `position`, the next, waits for its result from now on. The caller has `tx` locked. False, and it doesn't: the word for
-    /// its result is that of another cell which waits.
+    /// The cell at `position`, the next, waits for its result from now on. The caller has `tx` locked, and has found room: the word of the
+    /// result isn't that of another cell which waits.
     #[inline]
-    pub(super) fn await_result(&self, position: u64, packet: SentPacket) -> bool {
+    pub(super) fn await_result(&self, position: u64, packet: SentPacket, answer: AnswerPlace) {
         let mut unacked = self.unacked.lock();
-        match unacked.front() {
-            None => self.awaited.set_first(position),
-            Some(first) if position - first.position >= CELLS as u64 => return false,
-            Some(_) => {}
+        if unacked.is_empty() {
+            self.awaited.set_first(position);
         }
-        unacked.push_back(UnackedSend { position, packet });
-        true
+        unacked.push_back(AwaitedPacket { position, packet, answer });
     }
 
     /// The peer has written results that aren't known here.
@@ -83,7 +88,7 @@ impl Link {
         self.awaited.may_come_before(position, |first| self.has_result(first))
     }
 
-    /// Notifies `to` of the SENDs that the peer has executed by now. The caller has the ring from the peer locked. Returns whether there was
+    /// Notifies `to` of the packets that the peer has executed by now. The caller has the ring from the peer locked. Returns whether there was
     /// any.
     ///
     /// # Errors
@@ -95,32 +100,40 @@ impl Link {
             let notifying = Notifying(self);
             let (last, taken) = self.take_results(&mut until);
             // The QP learns of what was executed before the link breaks.
-            if let Some(last) = last {
-                to.executed(last);
+            if let Some((packet, AnswerPlace { at, len })) = last {
+                to.executed(packet, (len > 0).then(|| ShmPayload::new(&self.memory, at, len)));
                 any = true;
             }
+            // An answer's room may be used again from now on.
             drop(notifying);
             taken?;
         }
         Ok(any)
     }
 
-    /// Takes out the SENDs that have a result, of which the first has one, up to the first of another QP than the last that was executed.
-    /// Returns that one. Results from the position `until` on are left; the first call sets it to the end of what was sent.
+    /// Takes out the packets that have a result, of which the first has one, up to the first of another QP than the last that was executed; one
+    /// with an answer comes alone. Returns the last that was executed. Results from the position `until` on are left; the first call sets it to
+    /// the end of what was sent.
     #[inline]
-    pub(super) fn take_results(&self, until: &mut u64) -> (Option<SentPacket>, Result<(), Broken>) {
+    pub(super) fn take_results(
+        &self,
+        until: &mut u64,
+    ) -> (Option<(SentPacket, AnswerPlace)>, Result<(), Broken>) {
         // Not `tx`: a page can hold up the thread that has it.
         let mut unacked = self.unacked.lock();
         *until = (*until).min(unacked.back().map_or(0, |last| last.position + 1));
         let begin = first_of(&unacked);
         self.awaited.begin_notifying();
-        let (mut last, mut taken) = (None::<SentPacket>, Ok(()));
-        while let Some(&UnackedSend { position, packet }) = unacked.front()
+        let (mut last, mut taken) = (None::<(SentPacket, AnswerPlace)>, Ok(()));
+        while let Some(&AwaitedPacket { position, packet, answer }) = unacked.front()
             && position < *until
         {
+            let follows = |(last, before): (SentPacket, AnswerPlace)| {
+                last.is_of(&packet) && before.len + answer.len == 0
+            };
             match protocol::result(self.to_peer.place.result(position), position) {
-                Ok(Some(CellResult::Done)) if last.is_some_and(|last| !last.is_of(&packet)) => break,
-                Ok(Some(CellResult::Done)) => last = Some(packet),
+                Ok(Some(CellResult::Done)) if last.is_some_and(|last| !follows(last)) => break,
+                Ok(Some(CellResult::Done)) => last = Some((packet, answer)),
                 Ok(Some(CellResult::Left)) => {}
                 Ok(None) if position != begin => break,
                 Ok(None) | Err(Broken) => {

@@ -1,6 +1,6 @@
 //! The ring to the peer: writes its cells, and keeps the QPs that wait for room.
 
-use super::results::SentPacket;
+use super::results::{AnswerPlace, SentPacket};
 use super::{Link, PATIENCE};
 use crate::compact::CompactHeaders;
 use crate::directory::QpnPair;
@@ -54,55 +54,47 @@ impl Link {
     ) -> Option<SendOutcome<E>> {
         let compact = CompactHeaders::of(headers)?;
         Some(match CompactHeaders::operands_of(headers) {
-            None => self.send_on_connection(&compact, payload, fill),
-            Some((operands, len)) => self.send_on_connection(&compact, len, |ring| {
-                ring.put(&operands[..len]);
-                Ok(())
-            }),
+            None => self.publish_compact(&compact, payload, fill, |_, _| ()),
+            Some((operands, len)) => self.publish_compact(
+                &compact,
+                len,
+                |ring| {
+                    ring.put(&operands[..len]);
+                    Ok(())
+                },
+                |_, _| (),
+            ),
         })
     }
 
-    /// Sends a packet of a connection, which isn't acknowledged by a result. `fill` copies `payload` bytes into the ring: the operands of
-    /// an atomic, or what the memory held, are a payload here. The peer takes these ([`Link::peer_takes_compact`]).
-    #[inline]
+    /// Sends a packet of a connection, as above, from the QP with the number `qpn`. `fill` copies `payload` bytes into the ring: the operands
+    /// of an atomic are a payload here. If the packet [`is_by_result`](CompactHeaders::is_by_result), and the peer executes it so,
+    /// [`Receive::executed`](super::Receive::executed) is called for it, or for a later one.
+    #[inline(always)]
     pub fn send_on_connection<E>(
         &self,
         headers: &CompactHeaders,
-        payload: usize,
-        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-    ) -> SendOutcome<E> {
-        self.publish_compact(headers, payload, fill, |_| *headers)
-    }
-
-    /// Sends a SEND of a connection, as above, from the QP with the number `qpn`; `fill` copies the payload into the ring. With `by_result`
-    /// the result of its cell acknowledges it if that is possible, and [`Receive::executed`](super::Receive::executed) is called for it.
-    #[inline(always)]
-    pub fn send_plain<E>(
-        &self,
-        headers: &CompactHeaders,
         (qpn, connection): (u32, u64),
-        by_result: bool,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> SendOutcome<E> {
-        self.publish_compact(headers, payload, fill, |position| {
-            let packet = SentPacket { qpn, connection, psn: headers.psn() };
-            if by_result && self.await_result(position, packet) {
-                headers.acknowledged_by_result()
-            } else {
-                *headers
+        self.publish_compact(headers, payload, fill, |position, at| {
+            if headers.is_by_result() {
+                let packet = SentPacket { qpn, connection, psn: headers.psn() };
+                self.await_result(position, packet, AnswerPlace { at, len: headers.answer_len() });
             }
         })
     }
 
-    /// As [`Link::send_compact`], with headers that have their form; `last` returns those that the peer gets in the cell at a position.
+    /// As [`Link::send_compact`], with headers that have their form. `is_written` gets the position of the cell, and where the payload begins
+    /// in the link's memory, before the cell is published.
     #[inline(always)]
     fn publish_compact<E>(
         &self,
         headers: &CompactHeaders,
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-        last: impl FnOnce(u64) -> CompactHeaders,
+        is_written: impl FnOnce(u64, usize),
     ) -> SendOutcome<E> {
         let len = record::bulk_of(headers, payload);
         self.publish(len, |space| {
@@ -113,8 +105,8 @@ impl Link {
                 (at, Some(position))
             };
             fill(&RingBytes::new(&self.memory, at, payload))?;
-            let headers = last(space.position);
-            Ok(record::write_compact(self.to_peer.place.cell(space.position), &headers, payload, bulk))
+            is_written(space.position, at);
+            Ok(record::write_compact(self.to_peer.place.cell(space.position), headers, payload, bulk))
         })
     }
 
@@ -130,7 +122,7 @@ impl Link {
     #[inline(always)]
     fn publish<E>(&self, bulk: usize, write: impl FnOnce(&CellSpace) -> Result<u64, E>) -> SendOutcome<E> {
         let mut tx = self.tx.lock();
-        let space = match tx.reserve(self.tx_lines(), bulk) {
+        let space = match tx.reserve(self.tx_lines(), &self.awaited, bulk) {
             Ok(Some(space)) => space,
             Ok(None) => return SendOutcome::Full,
             Err(Broken) => {
@@ -186,7 +178,7 @@ impl Link {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(true, Ordering::SeqCst);
         self.tx_lines().wait();
-        if self.is_dead() || tx.has_room(self.tx_lines()) != Ok(false) {
+        if self.is_dead() || tx.has_room(self.tx_lines(), &self.awaited) != Ok(false) {
             if blocked.is_empty() {
                 self.tx_lines().stop_waiting();
                 self.has_blocked.store(false, Ordering::SeqCst);
@@ -208,7 +200,8 @@ impl Link {
     /// A QP waits for room, and there is some.
     #[inline]
     pub fn has_room_for_blocked(&self) -> bool {
-        self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
+        self.has_blocked.load(Ordering::SeqCst)
+            && self.tx.lock().has_room(self.tx_lines(), &self.awaited) != Ok(false)
     }
 
     /// The numbers of the QPs that wait for room; they have to be looked after now.

@@ -26,6 +26,15 @@ impl AwaitedCells {
         self.first.load(Ordering::Acquire)
     }
 
+    /// The position of the oldest cell whose result is awaited, or whose QP is being notified, or [`NO_CELL`]: the answers in this cell and
+    /// those after it may be unread.
+    #[inline]
+    pub(crate) fn oldest(&self) -> u64 {
+        // SYNC: `first` pairs with `AwaitedCells::set_first` as in `may_come_before`, `notifying` with `AwaitedCells::end_notifying`: an
+        // answer has been read when its cell is found to be older. Model: `an_answer_is_read_before_its_room_is_used_again`.
+        self.first().min(self.notifying.load(Ordering::Acquire))
+    }
+
     /// Another cell is the oldest, or the first. The lock is held.
     #[inline]
     pub(crate) fn set_first(&self, position: u64) {
@@ -37,13 +46,15 @@ impl AwaitedCells {
     /// The QPs are being notified of results from that of the first on. The lock is held.
     #[inline]
     pub(crate) fn begin_notifying(&self) {
-        self.notifying.store(self.first.load(Ordering::Relaxed), Ordering::Relaxed);
+        // SYNC: pairs with `AwaitedCells::oldest`: a thread that finds this finds that the notice before it has ended.
+        self.notifying.store(self.first.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// They have been notified.
     #[inline]
     pub(crate) fn end_notifying(&self) {
-        // SYNC: pairs with `AwaitedCells::may_come_before`: a thread that finds this finds that the QPs have been notified.
+        // SYNC: pairs with `AwaitedCells::may_come_before` and `AwaitedCells::oldest`: a thread that finds this finds that the QPs have been
+        // notified.
         self.notifying.store(NO_CELL, Ordering::Release);
     }
 

@@ -1,9 +1,12 @@
 //! A ring of cells between one producer and one consumer, with a ring of bulk beside it.
 //!
 //! Positions count cells, or bytes of bulk, since the beginning and never wrap. A cell's first word contains the cell's *stamp* once the
-//! cell is published; bytes of bulk belong to the cell that names them. The consumer writes the *result* of a cell into a word of its own.
+//! cell is published; bytes of bulk belong to the cell that names them. The consumer writes the *result* of a cell into a word of its own,
+//! and before that an *answer*, if the producer has asked for one, to the cell or its bulk: these bytes are the consumer's from the moment
+//! that the cell is published, and the producer's again when it has read the answer ([`AwaitedCells::oldest`]).
 //! Neither side believes the other: a word that can't be right is [`Broken`].
 
+use super::AwaitedCells;
 use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 use std::collections::VecDeque;
 
@@ -156,10 +159,13 @@ pub(crate) struct Producer {
     cells: u64,
     bulk: u64,
     tail: u64,
+    /// The consumer has dealt with the cells before this position, as far as is known.
     head: u64,
+    /// … and their results have been read.
+    free: u64,
     bulk_tail: u64,
     bulk_head: u64,
-    /// The cells with bulk that aren't known to have been dealt with, each with the end of its bulk.
+    /// The cells with bulk that aren't known to be free, each with the end of its bulk.
     with_bulk: VecDeque<(u64, u64)>,
 }
 
@@ -173,22 +179,29 @@ impl Producer {
             bulk: bulk as u64,
             tail: 0,
             head: 0,
+            free: 0,
             bulk_tail: 0,
             bulk_head: 0,
             with_bulk,
         }
     }
 
-    /// Finds room for a cell with `len` bytes of bulk in a row, at most a quarter of the bulk; `None` when there isn't any now.
+    /// Finds room for a cell with `len` bytes of bulk in a row, at most a quarter of the bulk; `None` when there isn't any now. Room is free
+    /// when the consumer has dealt with its cell, and the result of the cell, if it is `awaited`, has been read.
     #[inline]
-    pub(crate) fn reserve(&mut self, lines: &RingWords, len: usize) -> Result<Option<CellSpace>, Broken> {
+    pub(crate) fn reserve(
+        &mut self,
+        lines: &RingWords,
+        awaited: &AwaitedCells,
+        len: usize,
+    ) -> Result<Option<CellSpace>, Broken> {
         let len = len as u64;
         let rest = self.bulk - (self.bulk_tail & (self.bulk - 1));
         let begin = if rest < len { self.bulk_tail + rest } else { self.bulk_tail };
         let end = (begin + len).next_multiple_of(CELL as u64);
-        let is_full = |this: &Self| this.tail - this.head >= this.cells || end - this.bulk_head > this.bulk;
+        let is_full = |this: &Self| this.tail - this.free >= this.cells || end - this.bulk_head > this.bulk;
         if is_full(self) {
-            self.look(lines)?;
+            self.look(lines, awaited)?;
             if is_full(self) {
                 return Ok(None);
             }
@@ -196,14 +209,16 @@ impl Producer {
         Ok(Some(CellSpace { position: self.tail, bulk: (begin, end) }))
     }
 
-    /// Looks how far the consumer is.
-    fn look(&mut self, lines: &RingWords) -> Result<(), Broken> {
+    /// Looks how far the consumer is, and the readers of results.
+    fn look(&mut self, lines: &RingWords, awaited: &AwaitedCells) -> Result<(), Broken> {
         let head = lines.consumer.head.load(Ordering::Acquire);
         if head < self.head || head > self.tail {
             return Err(Broken);
         }
         self.head = head;
-        while let Some(&(position, end)) = self.with_bulk.front().filter(|(position, _)| *position < head) {
+        let free = head.min(awaited.oldest());
+        self.free = free;
+        while let Some(&(position, end)) = self.with_bulk.front().filter(|(position, _)| *position < free) {
             debug_assert!(position < self.tail);
             self.bulk_head = end;
             self.with_bulk.pop_front();
@@ -227,9 +242,9 @@ impl Producer {
     }
 
     /// At least half of the cells are free, and half of the bulk.
-    pub(crate) fn has_room(&mut self, lines: &RingWords) -> Result<bool, Broken> {
-        self.look(lines)?;
-        Ok(self.tail - self.head <= self.cells / 2 && self.bulk_tail - self.bulk_head <= self.bulk / 2)
+    pub(crate) fn has_room(&mut self, lines: &RingWords, awaited: &AwaitedCells) -> Result<bool, Broken> {
+        self.look(lines, awaited)?;
+        Ok(self.tail - self.free <= self.cells / 2 && self.bulk_tail - self.bulk_head <= self.bulk / 2)
     }
 }
 
@@ -279,7 +294,8 @@ impl Consumer {
         // SYNC: pairs with `Producer::look` and `RingWords::is_consumed`.
         lines.consumer.head.store(self.head, Ordering::Release);
         // Looks at `waits` once per quarter of the ring, since that costs a fence. No wakeup is lost: a producer that waits saw more than
-        // half of the cells in use, or of the bulk. So this consumer passes another quarter of these when more than half are free.
+        // half of the cells in use, or of the bulk. So this consumer passes another quarter of these when more than half are free. Those
+        // in use whose results are unread don't need it: a thread of the producer's that reads results looks for room.
         let (cells, bulk) = self.asked;
         if self.head - cells < self.cells / 4 && self.bulk_head.wrapping_sub(bulk) < self.bulk / 4 {
             return false;

@@ -1,11 +1,14 @@
-//! Results: a producer that finds the result of a cell finds what the consumer has done before, and never the result of another cell.
+//! Results: a producer that finds the result of a cell finds what the consumer has done before, and never the result of another cell. It
+//! reads the answer that has come with a result before it uses the answer's room again.
 
 use crate::explore;
-use crate::protocol::{Broken, CellResult, result, set_result};
+use crate::protocol::{Broken, CELL, CellResult, NO_CELL, Producer, result, set_result};
 use crate::ring::Ring;
 use loom::cell::UnsafeCell;
+use loom::sync::Mutex;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What becomes of the cells.
@@ -74,5 +77,91 @@ fn results_of_other_cells_and_numbers_that_are_no_result_are_neither() {
             }
             assert_eq!(result(&AtomicU64::new(position << 2 | 3), position), Err(Broken));
         }
+    });
+}
+
+/// Lines of an answer: two answers take all of the bulk.
+const ANSWER: usize = 4;
+
+/// A ring with two cells whose answers go to their bulk.
+struct Asked {
+    ring: Ring,
+    results: [AtomicU64; 2],
+    /// The cells whose results are awaited.
+    unacked: Mutex<VecDeque<u64>>,
+}
+
+impl Asked {
+    fn answer(&self, position: u64) -> impl Iterator<Item = &UnsafeCell<usize>> {
+        self.ring.bulk(position * (ANSWER * CELL) as u64, ANSWER)
+    }
+
+    /// Reads the answer in the oldest cell, if its result is there.
+    fn read_answer(&self) {
+        let mut unacked = self.unacked.lock().unwrap();
+        let Some(&position) = unacked.front().filter(|&&position| position < 2) else { return };
+        if result(&self.results[position as usize], position) != Ok(Some(CellResult::Done)) {
+            return;
+        }
+        self.ring.awaited.begin_notifying();
+        unacked.pop_front();
+        self.ring.awaited.set_first(unacked.front().copied().unwrap_or(NO_CELL));
+        drop(unacked);
+        for line in self.answer(position) {
+            // SAFETY: loom panics if another thread writes at the same time.
+            assert_eq!(line.with(|line| unsafe { *line }), position as usize);
+        }
+        self.ring.awaited.end_notifying();
+    }
+
+    /// Sends a cell with bulk, whose result is awaited too, if there is room.
+    fn try_send(&self, producer: &mut Producer) {
+        if let Some(end) = self.ring.try_send(producer, 7, ANSWER) {
+            let mut unacked = self.unacked.lock().unwrap();
+            if unacked.is_empty() {
+                self.ring.awaited.set_first(end - 1);
+            }
+            unacked.push_back(end - 1);
+        }
+    }
+}
+
+#[test]
+fn an_answer_is_read_before_its_room_is_used_again() {
+    explore(3, || {
+        let asked = Asked {
+            ring: Ring::new(),
+            results: std::array::from_fn(|_| AtomicU64::new(0)),
+            unacked: Mutex::new(VecDeque::from([0, 1])),
+        };
+        let mut producer = Ring::producer();
+        asked.ring.awaited.set_first(0);
+        for id in 0..2 {
+            asked.ring.try_send(&mut producer, id, ANSWER).unwrap();
+        }
+        let asked = Arc::new(asked);
+        let other = asked.clone();
+        let peer = thread::spawn(move || {
+            let mut consumer = Ring::consumer();
+            for id in 0..2 {
+                for line in other.answer(id as u64) {
+                    // SAFETY: loom panics unless this is the only access.
+                    line.with_mut(|line| unsafe { *line = id });
+                }
+                set_result(&other.results[id], id as u64, CellResult::Done);
+                assert_eq!(other.ring.receive(&mut consumer, 1).unwrap().0, [id]);
+            }
+        });
+        let other = asked.clone();
+        let sender = thread::spawn(move || {
+            for _ in 0..2 {
+                other.try_send(&mut producer);
+            }
+        });
+        for _ in 0..2 {
+            asked.read_answer();
+        }
+        peer.join().unwrap();
+        sender.join().unwrap();
     });
 }

@@ -2,7 +2,9 @@
 
 use crate::alarm::Alarm;
 use crate::explore;
-use crate::protocol::{Broken, CELL, CellSpace, Consumer, Producer, RingWords, is_published, published_end};
+use crate::protocol::{
+    AwaitedCells, Broken, CELL, CellSpace, Consumer, Producer, RingWords, is_published, published_end,
+};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -24,6 +26,8 @@ struct CellContent {
 /// A ring's words, cells and bulk. Loom panics if a thread reads a cell or a line while another writes it.
 pub struct Ring {
     pub lines: RingWords,
+    /// The cells whose results the producer awaits.
+    pub awaited: AwaitedCells,
     /// The cells before this position have been dealt with.
     taken: AtomicU64,
     firsts: [AtomicU64; CELLS],
@@ -35,6 +39,7 @@ impl Ring {
     pub fn new() -> Self {
         Self {
             lines: RingWords::default(),
+            awaited: AwaitedCells::new(),
             taken: AtomicU64::new(0),
             firsts: std::array::from_fn(|_| AtomicU64::new(0)),
             cells: std::array::from_fn(|_| UnsafeCell::new(CellContent::default())),
@@ -51,7 +56,7 @@ impl Ring {
     }
 
     /// The lines of bulk from a position on.
-    fn bulk(&self, position: u64, lines: usize) -> impl Iterator<Item = &UnsafeCell<usize>> {
+    pub fn bulk(&self, position: u64, lines: usize) -> impl Iterator<Item = &UnsafeCell<usize>> {
         let first = position as usize / CELL % LINES;
         assert!(first + lines <= LINES);
         self.bulk[first..first + lines].iter()
@@ -59,7 +64,7 @@ impl Ring {
 
     /// Sends a cell with so many lines of bulk, if there is room; returns the position after it.
     pub fn try_send(&self, producer: &mut Producer, id: usize, lines: usize) -> Option<u64> {
-        let space: CellSpace = producer.reserve(&self.lines, lines * CELL).unwrap()?;
+        let space: CellSpace = producer.reserve(&self.lines, &self.awaited, lines * CELL).unwrap()?;
         let (bulk, _) = space.bulk;
         for line in self.bulk(bulk, lines) {
             // SAFETY: loom panics unless this is the only access.
@@ -141,7 +146,7 @@ fn all_arrive(traffic: Traffic) {
                         break end;
                     }
                     ring.lines.wait();
-                    while !producer.has_room(&ring.lines).unwrap() {
+                    while !producer.has_room(&ring.lines, &ring.awaited).unwrap() {
                         room.wait();
                     }
                     ring.lines.stop_waiting();
@@ -214,6 +219,6 @@ fn positions_that_cannot_be_are_broken() {
         let (mut producer, mut stranger) = (Ring::producer(), Ring::producer());
         ring.try_send(&mut producer, 0, 1).unwrap();
         assert_eq!(ring.receive(&mut Ring::consumer(), 1), Some((vec![0], false)));
-        assert_eq!(stranger.has_room(&ring.lines), Err(Broken));
+        assert_eq!(stranger.has_room(&ring.lines, &ring.awaited), Err(Broken));
     });
 }

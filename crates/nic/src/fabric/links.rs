@@ -3,10 +3,10 @@
 use crate::adapter::Adapter;
 use crate::path::{Path, ResolvedAv};
 use crate::poller::Poller;
-use crate::qp::{Budget, Qp, QpEnv, Rest};
+use crate::qp::{Qp, QpEnv};
 use ferroce_engine::Source;
 use ferroce_hostlink::{
-    Link, LinkRefusal, LinkWithWork, Receive, RecordRun, RingRecord, SentPacket, Unserved,
+    Link, LinkRefusal, LinkWithWork, Receive, RecordRun, RingRecord, SentPacket, ShmPayload, Unserved,
 };
 use ferroce_os::{
     clock,
@@ -112,9 +112,9 @@ impl Receive for Dispatch<'_, '_> {
     }
 
     #[inline]
-    fn executed(&mut self, last: SentPacket) {
+    fn executed(&mut self, last: SentPacket, answer: Option<ShmPayload<'_>>) {
         if let Some(qp) = self.adapter.qp(last.qpn) {
-            qp.executed(&last, self.poller.as_deref_mut());
+            qp.executed(&last, answer, self.poller.as_deref_mut());
         }
     }
 }
@@ -274,23 +274,10 @@ impl Adapter {
             }
             return;
         };
-        let (mut budget, mut goes_on) = (Budget::new(), false);
         while run.next().is_some() {
-            if qp.take_plain(run, poller.as_deref_mut()) {
-                continue;
-            }
-            if let Some(rest) = qp.take_fetch(run, &mut budget, poller.as_deref_mut()) {
-                goes_on |= rest == Rest::GoesOn;
-                continue;
-            }
-            // What has waited for the answers leaves behind these packets.
-            goes_on = false;
-            if !self.dispatch_general(&qp, run) {
+            if !qp.take_by_result(run, poller.as_deref_mut()) && !self.dispatch_general(&qp, run) {
                 return;
             }
-        }
-        if goes_on {
-            self.dispatch_general(&qp, run);
         }
     }
 

@@ -1,44 +1,21 @@
 //! Fetches between two processes of a host, that is READs of one packet and atomics: the short way, from the program's request to the
-//! ring, from the ring to the answer, and from the answer to the completion. [`SendRequest::fetches_to`] returns an element for requests
-//! that may take it.
+//! ring, and from the ring to the answer, which the result of the cell comes with. [`SendRequest::fetches_to`] returns an element for
+//! requests that may take it.
 
-use super::broken::EndsOnPanic;
 use super::payload::fill_ring;
-use super::plain::goes_by;
 use super::{LockedQp, Path, Qp};
 use crate::ah::Ah;
-use crate::poller::Poller;
-use ferroce_access::{Fault, atomic, copy};
+use ferroce_access::{atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, RecordRun, SendOutcome};
 use ferroce_mem::{KeyTable, KeyUser};
-use ferroce_os::clock;
-use ferroce_proto::{FetchAnswer, FetchOp, PayloadSource, SendOp, SendRequest, TransmitError};
-use ferroce_types::{AtomicOp, RemoteAccess, Sge, WcStatus};
+use ferroce_proto::{FetchOp, PayloadSource, SendOp, SendRequest};
+use ferroce_types::{AtomicOp, RemoteAccess};
 use ferroce_wire::{Opcode, Operation, Reth, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes of what an atomic swaps in or adds, and of what it compares with.
 const OPERANDS: usize = 16;
-
-/// What is left to do when a packet has been taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
-    Nothing,
-    /// Requests have waited for it.
-    GoesOn,
-    /// The completion had no room.
-    Overrun,
-}
-
-/// Bytes that fetches of a run may still be answered with the short way: the peer is woken after the run.
-pub(crate) struct Budget(u32);
-
-impl Budget {
-    pub(crate) const fn new() -> Self {
-        Self(64 * 1024)
-    }
-}
 
 impl Qp {
     /// Sends a fetch, without a bell.
@@ -48,7 +25,9 @@ impl Qp {
         inner: &mut LockedQp,
         fetch: &SendRequest<'_, Arc<Ah>>,
     ) -> bool {
-        let LockedQp { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+        let LockedQp { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else {
+            return false;
+        };
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
             && !self.is_broken()
@@ -79,7 +58,8 @@ impl Qp {
         let params = proto.params();
         let ends = (params.pkey, params.dest_qpn);
         let headers = CompactHeaders::of_fetch(Opcode { service: Service::Rc, operation }, ends, psn, reth);
-        let sent = link.send_on_connection::<()>(&headers, operands.map_or(0, |_| OPERANDS), |ring| {
+        let len = operands.map_or(0, |_| OPERANDS);
+        let sent = link.send_on_connection::<()>(&headers, (self.qpn, *connection), len, |ring| {
             if let Some([first, second]) = operands {
                 ring.put([first.to_ne_bytes(), second.to_ne_bytes()].as_flattened());
             }
@@ -94,127 +74,39 @@ impl Qp {
         true
     }
 
-    /// Takes the next packet of a run if it is a fetch or the answer to one, and that is possible the short way. `None`: it isn't, and
-    /// [`super::QpEnv::handle_compact`] has to take the packet.
+    /// Executes the next packet of a run if it is a fetch that its result answers, and that is possible the short way: the answer is in the
+    /// fetch's room then. Returns its length.
     #[inline(never)]
-    pub(crate) fn take_fetch(
-        self: &Arc<Self>,
-        run: &mut RecordRun<'_>,
-        budget: &mut Budget,
-        poller: Option<&mut Poller<'_>>,
-    ) -> Option<Rest> {
-        let packet = run.next_compact()?;
-        let Opcode { service, operation } = packet.headers.opcode();
-        let answers = matches!(operation, Operation::ReadResponseOnly | Operation::AtomicAcknowledge);
-        let asks = matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd);
-        let usable = self.service == Service::Rc
-            && service == Service::Rc
-            && self.peer_uses_shm()
-            && !self.adapter.has_capture()
-            // Counters count READs of the peer's.
-            && (answers || !self.observers.any());
-        if !(answers || asks) || !usable {
-            return None;
-        }
-        let mut inner = self.inner.lock();
-        let unwinding = EndsOnPanic(self);
-        let link = run.link();
-        let rest = if !goes_by(inner.path.as_ref(), link) || self.is_broken() {
-            None
-        } else if answers {
-            self.take_answer(&mut inner, link, packet, poller)
-        } else {
-            self.answer(&mut inner, link, packet, budget)
-        };
-        if rest.is_some() {
-            run.settle(false);
-        }
-        std::mem::forget(unwinding);
-        drop(inner);
-        if rest == Some(Rest::Overrun) {
-            self.end_overrun();
-        }
-        rest
-    }
-
-    /// Executes a fetch, and sends its answer.
-    #[inline]
-    fn answer(
+    pub(super) fn answer_next(
         &self,
-        inner: &mut LockedQp,
-        link: &Link,
-        packet: &CompactRecord,
-        budget: &mut Budget,
-    ) -> Option<Rest> {
-        let (proto, headers) = (&mut inner.proto, &packet.headers);
-        let op = fetch_of(link, packet)?;
-        let left = budget.0.checked_sub(op.len())?;
-        if link.payload(packet).len() > 0 || !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+        run: &RecordRun<'_>,
+    ) -> Option<usize> {
+        let (room, packet) = (run.answer()?, run.next_compact()?);
+        // Counters count READs of the peer's.
+        if self.observers.any() || self.adapter.has_capture() {
             return None;
         }
-        let params = proto.params();
-        let opcode = Opcode { service: Service::Rc, operation: op.answer() };
-        let ends = (params.pkey, params.dest_qpn);
-        let answer = CompactHeaders::of_answer(opcode, ends, headers.psn(), proto.fetch_aeth());
+        let (op, headers) = (fetch_of(run.link(), packet)?, &packet.headers);
+        if run.link().payload(packet).len() > 0 || !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
+            return None;
+        }
         let by = KeyUser { pd: self.pd.id(), qp: self.serial };
-        let mut original = 0;
-        // An atomic is executed when there is room for its answer.
-        let sent = link.send_on_connection(&answer, op.len() as usize, |ring| match op {
-            FetchOp::Read { va, rkey, len } => fill_ring(by, PayloadSource::Remote { rkey, va, len }, ring),
+        let original = match op {
+            FetchOp::Read { va, rkey, len } => {
+                fill_ring(by, PayloadSource::Remote { rkey, va, len }, &room).ok()?;
+                0
+            }
             FetchOp::Atomic { va, rkey, op } => {
-                original = KeyTable::global()
-                    .remote(by, rkey, va, 8, RemoteAccess::Atomic, |addr| atomic::execute(addr, op))
-                    .map_err(TransmitError::Remote)?;
-                ring.put(&original.to_ne_bytes());
-                Ok(())
+                let execute = |addr| atomic::execute(addr, op);
+                let original =
+                    KeyTable::global().remote(by, rkey, va, 8, RemoteAccess::Atomic, execute).ok()?;
+                room.put(&original.to_ne_bytes());
+                original
             }
-        });
-        let SendOutcome::Published(_) = sent else { return None };
-        proto.fetch_answered(&op, original);
-        budget.0 = left;
-        Some(Rest::Nothing)
-    }
-
-    /// Places the answer to a fetch, and ends the request.
-    #[inline]
-    fn take_answer(
-        &self,
-        inner: &mut LockedQp,
-        link: &Link,
-        packet: &CompactRecord,
-        poller: Option<&mut Poller<'_>>,
-    ) -> Option<Rest> {
-        let (proto, headers) = (&mut inner.proto, &packet.headers);
-        let payload = link.payload(packet);
-        let len = payload.len();
-        let operation = headers.opcode().operation;
-        let answer =
-            FetchAnswer { psn: headers.psn(), pkey: headers.pkey, operation, aeth: headers.aeth(), len };
-        let sge = proto.place_of(&answer)?;
-        let place = |len: usize, copy: &dyn Fn(u64) -> Result<(), Fault>| {
-            let part = Sge { length: len as u32, ..sge };
-            KeyTable::global().local(self.pd.id(), &part, true, copy).ok()
         };
-        if operation == Operation::AtomicAcknowledge {
-            let [original, _] = link.operands(packet).map(u64::to_ne_bytes);
-            place(original.len(), &|addr| copy::write(addr, &original))?;
-        } else {
-            place(len, &|addr| payload.copy_to(0, addr, len).map_err(|_| Fault))?;
-        }
-        let mut overrun = false;
-        proto.fetch_ended(clock::now, |request, completion| {
-            self.observe_end(request, WcStatus::Success);
-            if let Some(mut completion) = completion {
-                overrun = !self.give(&self.send_cq, &mut completion, poller);
-            }
-        });
-        Some(if overrun {
-            Rest::Overrun
-        } else if proto.wants_transmit() {
-            Rest::GoesOn
-        } else {
-            Rest::Nothing
-        })
+        proto.fetch_answered(&op, original);
+        Some(op.len() as usize)
     }
 }
 
@@ -232,4 +124,58 @@ fn fetch_of(link: &Link, packet: &CompactRecord) -> Option<FetchOp> {
         _ => return None,
     };
     Some(FetchOp::Atomic { va, rkey, op })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use ferroce_proto::{Data, SendWr};
+    use ferroce_types::WcStatus;
+
+    /// Leaves a packet for no queue pair in the ring, and returns the position after its cell.
+    fn leaves(link: &Link) -> u64 {
+        let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
+        let headers = CompactHeaders::of_send(opcode, (0xffff, 0), 0, (false, 0));
+        match link.send_on_connection::<()>(&headers, (0, 0), 0, |_| Ok(())) {
+            SendOutcome::Published(end) => end,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_atomic_takes_one_cell_of_the_ring_and_its_answer_none() {
+        const NAME: &str = "qp::fetch::tests::an_atomic_takes_one_cell_of_the_ring_and_its_answer_none";
+        in_namespace(NAME, || {
+            const ATOMICS: u64 = 10;
+            let context = open();
+            let [asks, answers] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
+            asks.connect(answers.qp.qpn());
+            answers.connect(asks.qp.qpn());
+            let original = || u64::from_ne_bytes(*asks.memory.first_chunk().unwrap());
+            let add = |rkey| {
+                let op = SendOp::FetchAdd { va: answers.addr(), rkey, add: 3 };
+                let data = Data::Sges(std::iter::once(asks.sge(0, 8)).collect());
+                let (signaled, solicited, fence) = (true, false, false);
+                let wr = SendWr { wr_id: 1, op, data, signaled, solicited, fence, ud: None, remote_srqn: 0 };
+                asks.qp.post_send(wr.request()).unwrap();
+                asks.wait().status
+            };
+            // The first takes the general way: the peer's process isn't known to share memory.
+            assert_eq!(add(answers.mr.key()), WcStatus::Success);
+            let Some(Path::Shm { link, .. }) = asks.qp.inner.lock().path.clone() else {
+                panic!("another path")
+            };
+            let begin = leaves(&link);
+            for n in 1..=ATOMICS {
+                assert_eq!(add(answers.mr.key()), WcStatus::Success);
+                assert_eq!(original(), 3 * n);
+            }
+            assert_eq!(leaves(&link), begin + ATOMICS + 1);
+            // It is left to the general rules, which refuse it.
+            assert_eq!(add(answers.mr.key() ^ 0xff), WcStatus::RemAccessErr);
+            assert_eq!(original(), 3 * ATOMICS, "nothing has come");
+        });
+    }
 }

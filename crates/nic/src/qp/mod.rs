@@ -33,7 +33,6 @@ pub(crate) use crate::path::Path;
 pub use create::{QpCap, QpInit};
 pub(crate) use env::{PacketOrigin, QpEnv, is_middle};
 use env::{operation_of_request, state_of};
-pub(crate) use fetch::{Budget, Rest};
 pub(crate) use modify::HELD_UP;
 pub use modify::wait_for_work;
 pub use payload::{RxPayload, gather, scatter};

@@ -1,5 +1,6 @@
 //! Plain SENDs: the short way, from the program's request to the ring or to the packet, and between two processes of a host from the ring
-//! to the completion. [`SendRequest::is_plain`] returns whether a SEND is plain.
+//! to the completion. [`SendRequest::is_plain`] returns whether a SEND is plain. [Fetches](super::fetch) are taken here with them, in the
+//! order of their cells, and end here by their results.
 
 use super::broken::EndsOnPanic;
 use super::payload::{fill_summed, scatter};
@@ -87,8 +88,9 @@ impl Qp {
         let word = immediate.map_or(0, u32::from_ne_bytes);
         let ends = (params.pkey, params.dest_qpn);
         let headers = CompactHeaders::of_send(opcode, ends, psn, (solicited, word));
+        let headers = if by_result { headers.acknowledged_by_result() } else { headers };
         let fill = |ring: &RingBytes<'_>| self.fill_plain(data, ring);
-        let sent = link.send_plain(&headers, (self.qpn, *connection), by_result, len as usize, fill);
+        let sent = link.send_on_connection(&headers, (self.qpn, *connection), len as usize, fill);
         // The general way finds the cause again.
         let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
@@ -136,7 +138,7 @@ impl Qp {
     /// Takes the next packets of a run for which that is possible the short way, under one lock. False: there was none, and
     /// [`super::QpEnv::handle_compact`] has to take the next.
     #[inline]
-    pub(crate) fn take_plain(
+    pub(crate) fn take_by_result(
         self: &Arc<Self>,
         run: &mut RecordRun<'_>,
         mut poller: Option<&mut Poller<'_>>,
@@ -150,19 +152,22 @@ impl Qp {
         let (mut taken, mut bytes, mut overrun) = (0, 0, false);
         if goes_by(inner.path.as_ref(), run.link()) && !self.is_broken() && inner.held.is_empty() {
             let proto = &mut inner.proto;
-            while !overrun
-                && taken < TOGETHER
-                && bytes < BYTES_TOGETHER
-                && let Some((send, len, wr_id)) = self.place_next(proto, run)
-            {
-                proto.plain_taken(&send, len);
-                // Acknowledged first, then the receive completes.
-                run.settle(true);
-                let mut completion = proto.plain_completion(&send, len, wr_id);
-                self.observe_receive(&completion);
-                overrun = !self.give(&self.recv_cq, &mut completion, poller.as_deref_mut());
+            while !overrun && taken < TOGETHER && bytes < BYTES_TOGETHER {
+                if let Some((send, len, wr_id)) = self.place_next(proto, run) {
+                    proto.plain_taken(&send, len);
+                    // Acknowledged first, then the receive completes.
+                    run.settle(true);
+                    let mut completion = proto.plain_completion(&send, len, wr_id);
+                    self.observe_receive(&completion);
+                    overrun = !self.give(&self.recv_cq, &mut completion, poller.as_deref_mut());
+                    bytes += len;
+                } else if let Some(len) = self.answer_next(proto, run) {
+                    run.settle(true);
+                    bytes += len;
+                } else {
+                    break;
+                }
                 taken += 1;
-                bytes += len;
             }
         }
         std::mem::forget(unwinding);
@@ -210,9 +215,14 @@ impl Qp {
         Some((send, len, receive.wr_id))
     }
 
-    /// The peer has executed everything up to a SEND that has taken the short way.
+    /// The peer has executed everything up to a packet that has taken the short way; `answer` is that to this packet.
     #[inline]
-    pub(crate) fn executed(self: &Arc<Self>, last: &SentPacket, mut poller: Option<&mut Poller<'_>>) {
+    pub(crate) fn executed(
+        self: &Arc<Self>,
+        last: &SentPacket,
+        answer: Option<ShmPayload<'_>>,
+        mut poller: Option<&mut Poller<'_>>,
+    ) {
         let psn = last.psn;
         let mut inner = self.inner.lock();
         if self.is_broken() || inner.connection != last.connection {
@@ -220,29 +230,43 @@ impl Qp {
         }
         let unwinding = EndsOnPanic(self);
         let mut overrun = false;
-        let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
+        let ended = |request: &_, completion: Option<Completion>| {
             self.observe_end(request, WcStatus::Success);
             if let Some(mut completion) = completion {
                 overrun |= !self.give(&self.send_cq, &mut completion, poller.as_deref_mut());
             }
-        });
+        };
+        let done = match &answer {
+            None => inner.proto.take_executed(clock::now, psn, ended),
+            Some(answer) => {
+                let place = |sge: &Sge| place(self.pd.id(), sge, answer);
+                inner.proto.take_fetched(clock::now, (psn, answer.len()), place, ended)
+            }
+        };
         let goes_on = !done || inner.proto.wants_transmit();
         std::mem::forget(unwinding);
         drop(inner);
         if goes_on {
-            self.go_on_after(psn);
+            self.go_on_after(last, answer, done);
         }
         if overrun {
             self.end_overrun();
         }
     }
 
-    /// The rest of [`Qp::executed`], the general way.
+    /// The rest of [`Qp::executed`], the general way. `done`: only what has waited for it is left to do.
     #[inline(never)]
-    fn go_on_after(self: &Arc<Self>, psn: u32) {
-        let now = clock::now();
+    fn go_on_after(self: &Arc<Self>, last: &SentPacket, answer: Option<ShmPayload<'_>>, done: bool) {
+        let (now, psn) = (clock::now(), last.psn);
         self.adapter.with_work(|work| {
-            self.work(work, now, |proto, env| proto.plain_executed(now, psn, env));
+            let mut inner = self.inner.lock();
+            if inner.connection == last.connection {
+                self.work_locked(&mut inner, work, now, |proto, env| match answer {
+                    _ if done => {}
+                    None => proto.plain_executed(now, psn, env),
+                    Some(answer) => proto.fetched(now, psn, &answer.into(), env),
+                });
+            }
         });
     }
 

@@ -69,7 +69,7 @@ mod tests {
     use crate::qp::{Path, QpAttr, QpEnv, RxPayload, mask};
     use crate::side::{Side, open};
     use crate::{Ah, Poll as _};
-    use ferroce_hostlink::{CompactHeaders, Link, Receive, RecordRun, SendOutcome, SentPacket};
+    use ferroce_hostlink::{CompactHeaders, Link, Receive, RecordRun, SendOutcome, SentPacket, ShmPayload};
     use ferroce_os::clock;
     use ferroce_proto::QpProtocol;
     use ferroce_types::{PacketMeta, QpState, WcOpcode, WcStatus};
@@ -139,14 +139,14 @@ mod tests {
             true
         }
 
-        fn executed(&mut self, _: SentPacket) {}
+        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {}
     }
 
     /// Leaves a packet for no queue pair in the ring; false when there is no room.
     fn leaves(link: &Link) -> bool {
         let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
         let headers = CompactHeaders::of_send(opcode, (0xffff, 0), PSN, (false, 0));
-        matches!(link.send_on_connection::<()>(&headers, 0, |_| Ok(())), SendOutcome::Published(_))
+        matches!(link.send_on_connection::<()>(&headers, (0, 0), 0, |_| Ok(())), SendOutcome::Published(_))
     }
 
     /// A queue pair with three receives, and its peer. `execute` runs while nothing in the ring between them is read.

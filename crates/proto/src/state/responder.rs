@@ -93,11 +93,6 @@ impl Responder {
         (self.plain + self.messages) as u32 & 0x00ff_ffff
     }
 
-    /// What [`Self::msn`] will be after one more message.
-    pub(crate) const fn next_msn(&self) -> u32 {
-        (self.msn() + 1) & 0x00ff_ffff
-    }
-
     /// Adds what it has counted.
     pub(crate) fn add_to(&self, counters: &mut Counters) {
         counters.packets_received += self.plain;

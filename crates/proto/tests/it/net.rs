@@ -3,8 +3,7 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Data, Env as _, FetchAnswer, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, SendOp, SendWr,
-    Telling, UdTarget,
+    Data, Env as _, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, SendOp, SendWr, Telling, UdTarget,
 };
 use ferroce_types::{Access, AtomicOp, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
@@ -59,7 +58,7 @@ impl Link {
     }
 }
 
-/// Not a syndrome of the wire: the fabric reports by its own means that a packet was executed.
+/// Not a syndrome of the wire: the fabric reports by its own means that a packet was executed, with the answer to it.
 const EXECUTED: u8 = 0xff;
 
 /// Bytes of Ethernet, IP, UDP and transport headers.
@@ -308,12 +307,16 @@ impl core::fmt::Debug for Pair {
 }
 
 impl Side {
-    /// Gives the QP a packet, the short way if the side takes that and the packet can. What is `awaited` is acknowledged without
+    /// Gives the QP a packet, the short way if the side takes that and the packet can. What is `awaited` is acknowledged, or answered, without
     /// a packet of the transport if it goes the short way.
     fn take(&mut self, now: Instant, frame: &Frame, awaited: bool) {
         let Headers { bth, immediate, aeth, .. } = frame.headers;
         if aeth.is_some_and(|aeth| aeth.syndrome == EXECUTED) {
-            self.qp.plain_executed(now, bth.psn, &mut self.host);
+            match bth.opcode.operation {
+                Operation::Acknowledge => self.qp.plain_executed(now, bth.psn, &mut self.host),
+                _ if self.take_fetched(now, frame) => self.host.plain += 1,
+                _ => self.qp.fetched(now, bth.psn, &&frame.payload[..], &mut self.host),
+            }
             return;
         }
         let send = matches!(bth.opcode.operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
@@ -338,9 +341,7 @@ impl Side {
             return;
         }
         let taken = self.host.takes_plain
-            && (self.answer(&frame.headers)
-                || self.take_answer(now, frame)
-                || self.take_acknowledgement(now, frame));
+            && (awaited && self.answer(&frame.headers) || self.take_acknowledgement(now, frame));
         if taken {
             self.host.plain += 1;
         } else {
@@ -387,44 +388,37 @@ impl Side {
         if self.host.room.is_some() || !self.qp.expects_fetch(bth.psn, bth.pkey, &op) {
             return false;
         }
-        let opcode = Opcode { service: Service::Rc, operation: op.answer() };
-        let mut headers = Headers::new(Bth::new(opcode, self.qp.params().dest_qpn, bth.psn));
-        headers.aeth = Some(self.qp.fetch_aeth());
-        let (mut payload, mut original) = (Vec::new(), 0);
-        match op {
+        let (operation, payload, original) = match op {
             FetchOp::Read { va, rkey, len } => {
                 if self.host.check_remote(rkey, va, u64::from(len), RemoteAccess::Read).is_err() {
                     return false;
                 }
-                payload = self.host.bytes(va, len as usize).to_vec();
+                (Operation::ReadResponseOnly, self.host.bytes(va, len as usize).to_vec(), 0)
             }
             FetchOp::Atomic { va, rkey, op } => {
                 let Ok(found) = self.host.atomic_remote(rkey, va, op) else { return false };
-                original = found;
-                headers.atomic_ack = Some(found);
+                (Operation::AtomicAcknowledge, found.to_ne_bytes().to_vec(), found)
             }
-        }
-        self.host.log.push((opcode.operation, bth.psn));
+        };
+        let opcode = Opcode { service: Service::Rc, operation };
+        let mut headers = Headers::new(Bth::new(opcode, self.qp.params().dest_qpn, bth.psn));
+        headers.aeth = Some(Aeth { syndrome: EXECUTED, msn: 0 });
+        self.host.log.push((operation, bth.psn));
         self.host.out.push(Frame { headers, payload });
         self.qp.fetch_answered(&op, original);
         true
     }
 
-    /// Takes the answer to a fetch, if that is possible the short way.
-    fn take_answer(&mut self, now: Instant, frame: &Frame) -> bool {
-        let Headers { bth, aeth, atomic_ack, .. } = frame.headers;
-        let Some(aeth) = aeth else { return false };
-        let (len, operation) = (frame.payload.len(), bth.opcode.operation);
-        let answer = FetchAnswer { psn: bth.psn, pkey: bth.pkey, operation, aeth, len };
-        let Some(place) = self.qp.place_of(&answer) else { return false };
-        let result = atomic_ack.map(u64::to_ne_bytes);
-        let bytes = result.as_ref().map_or(&frame.payload[..], |result| result);
-        if self.host.place_bytes(&[place], 0, bytes).is_err() {
-            return false;
-        }
-        let host = &mut self.host;
-        self.qp.fetch_ended(|| now, |_, completion| host.sends.extend(completion));
-        true
+    /// Takes the answer to a fetch that was executed, if that is possible the short way.
+    fn take_fetched(&mut self, now: Instant, frame: &Frame) -> bool {
+        let Self { qp, host } = self;
+        let (psn, bytes) = (frame.headers.bth.psn, &frame.payload[..]);
+        let mut sends = Vec::new();
+        let place = |sge: &Sge| host.place_bytes(std::slice::from_ref(sge), 0, bytes).is_ok();
+        let taken =
+            qp.take_fetched(|| now, (psn, bytes.len()), place, |_, completion| sends.extend(completion));
+        host.sends.append(&mut sends);
+        taken
     }
 
     /// Takes an acknowledgement, if that is possible the short way.

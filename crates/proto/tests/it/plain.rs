@@ -5,11 +5,10 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Counters, Data, DataRef, Env as _, FetchAnswer, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, SendOp,
-    SendWr,
+    Counters, Data, DataRef, Env as _, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, SendOp, SendWr,
 };
 use ferroce_types::{Access, AtomicOp, Completion, Instant, QpState, RecvWqe, Sge, WcStatus};
-use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Operation, Reth, Service, Syndrome};
+use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
 use proptest::prelude::*;
 
 const SOURCES: u64 = BASE + (1 << 20);
@@ -134,6 +133,7 @@ fn post_fetch(side: &mut Side, now: Instant, wr: SendWr<u32>, short: bool) {
     let headers = Headers::new(Bth { ack_request: true, ..bth });
     side.host.log.push((operation, psn));
     side.host.out.push(Frame { headers: Headers { reth, atomic, ..headers }, payload: Vec::new() });
+    side.host.awaited.insert(psn);
     side.qp.fetch_sent(|| now, &fetch);
     side.host.plain += 1;
 }
@@ -548,31 +548,87 @@ fn an_answer_is_placed_only_if_it_is_the_one_that_is_awaited() {
     let mut p = quiet(params(1024));
     let now = p.now;
     post_fetch(&mut p.a, now, wr(1, SendOp::Read { va: BASE, rkey: ALL }, SOURCES, 100), true);
-    let aeth = |syndrome: Syndrome| Aeth { syndrome: syndrome.to_u8(), msn: 1 };
-    let right = FetchAnswer {
-        psn: FIRST,
-        pkey: p.a.qp.params().pkey,
-        operation: Operation::ReadResponseOnly,
-        aeth: aeth(Syndrome::ACK_UNLIMITED),
-        len: 100,
+    let take = |p: &mut Pair, what, places| {
+        let (mut asked, mut ended) = (None, None);
+        let place = |sge: &Sge| {
+            asked = Some((sge.addr, sge.length));
+            places
+        };
+        let done = p.a.qp.take_fetched(
+            || now,
+            what,
+            place,
+            |wr, completion| {
+                ended = Some((wr.wr_id, completion.map(|completion| completion.byte_len)));
+            },
+        );
+        assert_eq!(done, ended.is_some());
+        (asked, ended)
     };
-    assert_eq!(p.a.qp.place_of(&right).map(|sge| (sge.addr, sge.length)), Some((SOURCES, 100)));
-    let wrong = [
-        FetchAnswer { psn: FIRST + 1, ..right },
-        FetchAnswer { pkey: right.pkey ^ 1, ..right },
-        FetchAnswer { operation: Operation::AtomicAcknowledge, ..right },
-        FetchAnswer { aeth: aeth(Syndrome::Nak(NakCode::RemoteAccessError)), ..right },
-        FetchAnswer { len: 99, ..right },
-    ];
-    for answer in wrong {
-        assert!(p.a.qp.place_of(&answer).is_none(), "{answer:?}");
+    for wrong in [(FIRST + 1, 100), (FIRST, 99), (FIRST, 8)] {
+        assert_eq!(take(&mut p, wrong, true), (None, None), "{wrong:?}");
     }
-    p.a.qp.fetch_ended(
-        || now,
-        |wr, completion| {
-            assert_eq!((wr.wr_id, completion.map(|completion| completion.byte_len)), (1, Some(100)));
-        },
-    );
-    assert!(!p.a.qp.awaits_data() && p.a.qp.place_of(&right).is_none());
+    let place = Some((SOURCES, 100));
+    assert_eq!(take(&mut p, (FIRST, 100), false), (place, None), "the memory isn't there");
+    assert_eq!(take(&mut p, (FIRST, 100), true), (place, Some((1, Some(100)))));
+    assert!(!p.a.qp.awaits_data() && take(&mut p, (FIRST, 100), true) == (None, None));
     assert_eq!(p.a.qp.next_timeout(), None);
+}
+
+#[test]
+fn a_fetch_leaves_at_once_when_no_answer_is_outstanding_that_comes_as_packets() {
+    let mut p = quiet(params(1024));
+    let now = p.now;
+    // Two packets: it takes the general way.
+    post_fetch(&mut p.a, now, wr(1, SendOp::Read { va: BASE, rkey: ALL }, SOURCES, 2048), true);
+    p.transmit();
+    assert_eq!(may_leave(&p), (true, false), "its result would come before that answer");
+    p.run_for(Duration::from_millis(1));
+    assert!(!p.a.qp.awaits_data() && may_leave(&p) == (true, true));
+    post_fetch(&mut p.a, now, wr(2, SendOp::Read { va: BASE, rkey: ALL }, SOURCES, 8), true);
+    assert_eq!(may_leave(&p), (true, true), "results come in order");
+}
+
+#[test]
+fn an_answer_that_has_overtaken_another_is_asked_for_again_and_an_atomic_is_executed_once() {
+    let mut p = quiet(params(1024));
+    let now = p.now;
+    let add = |id| wr(id, SendOp::FetchAdd { va: WORDS, rkey: ALL, add: 1 }, BASE + 8 * id, 8);
+    for id in [1, 2] {
+        p.a.host.takes_plain = true;
+        post_fetch(&mut p.a, now, add(id), true);
+    }
+    p.b.host.takes_plain = true;
+    // The first is left to the general rules, and its answer lost.
+    p.a.host.awaited.remove(&FIRST);
+    p.drop_to_a = Some(Box::new({
+        let mut seen = 0;
+        move |_| {
+            seen += 1;
+            seen == 1
+        }
+    }));
+    p.run_for(Duration::from_millis(50));
+    assert!(p.a.send_ok() && p.a.host.sends.iter().map(|send| send.wr_id).eq([1, 2]));
+    assert_eq!(p.a.qp.counters().implied_naks, 1, "it was asked for at once");
+    assert_eq!(p.b.host.bytes(WORDS, 8), 2u64.to_ne_bytes());
+    for (id, original) in [(1, 0u64), (2, 1)] {
+        assert_eq!(p.a.host.bytes(BASE + 8 * id, 8), original.to_ne_bytes());
+    }
+}
+
+#[test]
+fn an_answer_that_comes_after_the_end_of_its_request_changes_nothing() {
+    let mut p = quiet(params(1024));
+    let now = p.now;
+    post_fetch(&mut p.a, now, wr(1, SendOp::Read { va: BASE, rkey: ALL }, SOURCES, 8), true);
+    let before = p.a.host.bytes(SOURCES, 8).to_vec();
+    p.a.qp.set_state(QpState::Err, &mut p.a.host);
+    assert_eq!(p.a.host.sends.len(), 1);
+    p.a.qp.fetched(now, FIRST, &&[9; 8][..], &mut p.a.host);
+    assert_eq!(p.a.host.bytes(SOURCES, 8), before, "the program owns its memory again");
+    assert_eq!((p.a.host.sends.len(), p.a.host.sends[0].status), (1, WcStatus::WrFlushErr));
+    let mut p = quiet(params(1024));
+    p.a.qp.fetched(now, FIRST, &&[9; 8][..], &mut p.a.host);
+    assert_eq!(p.a.qp.counters().stale_responses, 1, "it hasn't left");
 }

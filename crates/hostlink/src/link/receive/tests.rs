@@ -9,17 +9,31 @@ use crate::protocol::NO_CELL;
 use crate::record::MAX_PAYLOAD;
 use ferroce_access::SharedMemory;
 use ferroce_os::sys;
-use ferroce_wire::{Aeth, Opcode, Reth};
+use ferroce_wire::{Opcode, Reth};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 #[derive(PartialEq, Eq, Debug)]
 pub(in crate::link) enum RingEvent {
-    /// The SEND of this QP with this PSN was executed by the peer.
+    /// The packet of this QP with this PSN was executed by the peer.
     Executed(u32, u32),
+    /// A READ or an atomic with this PSN was, and so many bytes of [`pattern`] are its answer.
+    Answered(u32, usize),
     /// A packet with this PSN came.
     Came(u32),
+}
+
+/// Bytes of a payload or of an answer, by the PSN of its packet.
+fn pattern(psn: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u32 + psn) as u8).collect()
+}
+
+/// Answers the next packet, if it is one that the result of its cell answers.
+fn answer(run: &RecordRun<'_>) {
+    if let (Some(room), Some(packet)) = (run.answer(), run.next_compact()) {
+        room.put(&pattern(packet.headers.psn(), room.to_vec().len()));
+    }
 }
 
 /// Notes what happens, and executes packets with even PSNs.
@@ -41,6 +55,9 @@ impl Receive for RingEvents<'_> {
             self.events.push(RingEvent::Came(psn));
             self.bytes.push(run.link().payload(packet).to_vec());
             let executed = packet.headers.is_by_result() && psn.is_multiple_of(2);
+            if executed {
+                answer(run);
+            }
             run.settle(executed);
             if let Some(meanwhile) = self.meanwhile.take() {
                 meanwhile();
@@ -49,8 +66,14 @@ impl Receive for RingEvents<'_> {
         !self.has_enough
     }
 
-    fn executed(&mut self, last: SentPacket) {
-        self.events.push(RingEvent::Executed(last.qpn, last.psn));
+    fn executed(&mut self, last: SentPacket, answer: Option<ShmPayload<'_>>) {
+        self.events.push(match answer.map(ShmPayload::to_vec) {
+            None => RingEvent::Executed(last.qpn, last.psn),
+            Some(bytes) => {
+                assert_eq!(bytes, pattern(last.psn, bytes.len()));
+                RingEvent::Answered(last.psn, bytes.len())
+            }
+        });
     }
 }
 
@@ -88,15 +111,32 @@ pub(in crate::link) fn try_send(link: &Link, qpn: u32, psn: u32, by_result: bool
 fn try_send_bytes(link: &Link, qpn: u32, psn: u32, by_result: bool, bytes: &[u8]) -> Option<u64> {
     let opcode = Opcode::from_u8(4).unwrap();
     let headers = CompactHeaders::of_send(opcode, (0xffff, 9), psn, (false, 0));
+    let headers = if by_result { headers.acknowledged_by_result() } else { headers };
+    try_send_packet(link, qpn, &headers, bytes)
+}
+
+fn try_send_packet(link: &Link, qpn: u32, headers: &CompactHeaders, bytes: &[u8]) -> Option<u64> {
     let fill = |ring: &RingBytes<'_>| {
         ring.put(bytes);
-        Ok(())
+        Ok::<(), ()>(())
     };
-    match link.send_plain::<()>(&headers, (qpn, 1), by_result, bytes.len(), fill) {
+    match link.send_on_connection(headers, (qpn, 1), bytes.len(), fill) {
         SendOutcome::Published(end) => Some(end),
         SendOutcome::Full => None,
         other => panic!("{other:?}"),
     }
+}
+
+/// Sends a READ of so many bytes, if there is room for it and its answer.
+fn try_read(link: &Link, psn: u32, len: usize) -> Option<u64> {
+    let (opcode, reth) = (Opcode::from_u8(0x0c).unwrap(), Reth { va: 0, rkey: 0, dma_len: len as u32 });
+    try_send_packet(link, 3, &CompactHeaders::of_fetch(opcode, (0xffff, 9), psn, reth), &[])
+}
+
+/// Sends an atomic, if there is room.
+fn try_atomic(link: &Link, psn: u32) -> Option<u64> {
+    let (opcode, reth) = (Opcode::from_u8(0x14).unwrap(), Reth { va: 0, rkey: 0, dma_len: 0 });
+    try_send_packet(link, 3, &CompactHeaders::of_fetch(opcode, (0xffff, 9), psn, reth), &[7; 16])
 }
 
 /// Returns the position after the cell.
@@ -188,7 +228,7 @@ fn what_a_process_has_left_for_itself_has_been_taken_when_its_end_is_known() {
             true
         }
 
-        fn executed(&mut self, _: SentPacket) {
+        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {
             let Self(link, arrived, ends) = self;
             let other = || link.receive_arrived(*arrived, &mut RingEvents::default());
             assert!(!std::thread::scope(|scope| scope.spawn(other).join().unwrap()));
@@ -216,7 +256,7 @@ fn a_turn_takes_no_more_bytes_than_a_ring_has_room_for() {
             true
         }
 
-        fn executed(&mut self, _: SentPacket) {}
+        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {}
     }
     let [link, peer] = link();
     try_send_bytes(&link, 3, 2, false, &[1; LONG]).unwrap();
@@ -294,7 +334,7 @@ fn what_a_panic_has_kept_from_being_dealt_with_is_left_and_given_back() {
             panic!("on purpose");
         }
 
-        fn executed(&mut self, _: SentPacket) {}
+        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {}
     }
     let [link, peer] = link();
     let ends = [2, 4].map(|psn| send(&link, 3, psn, true));
@@ -316,7 +356,7 @@ fn a_result_is_to_come_no_more_when_the_qp_has_panicked_of_it() {
             true
         }
 
-        fn executed(&mut self, _: SentPacket) {
+        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {
             panic!("on purpose");
         }
     }
@@ -328,50 +368,12 @@ fn a_result_is_to_come_no_more_when_the_qp_has_panicked_of_it() {
     assert!(!link.is_unacknowledged(end));
 }
 
-/// Answers each packet as the short way does, without a bell.
-struct AnswersAll;
-
-impl Receive for AnswersAll {
-    fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
-        let opcode = Opcode::from_u8(0x10).unwrap();
-        while let Some(packet) = run.next_compact() {
-            let executed = packet.headers.is_by_result();
-            let answer = CompactHeaders::of_answer(
-                opcode,
-                (0xffff, 9),
-                packet.headers.psn(),
-                Aeth { syndrome: 0, msn: 0 },
-            );
-            if !executed {
-                let sent = run.link().send_on_connection::<()>(&answer, 0, |_| Ok(()));
-                assert!(matches!(sent, SendOutcome::Published(_)));
-            }
-            run.settle(executed);
-        }
-        true
-    }
-
-    fn executed(&mut self, _: SentPacket) {}
-}
-
 #[test]
 fn a_peer_that_sleeps_is_woken_for_an_answer_and_for_a_result() {
-    let ask = |link: &Link, opcode, operands: &[u8]| {
-        let (opcode, reth) = (Opcode::from_u8(opcode).unwrap(), Reth { va: 0, rkey: 0, dma_len: 0 });
-        let headers = CompactHeaders::of_fetch(opcode, (0xffff, 9), 2, reth);
-        let sent = link.send_on_connection::<()>(&headers, operands.len(), |ring| {
-            ring.put(operands);
-            Ok(())
-        });
-        assert!(matches!(sent, SendOutcome::Published(_)));
-    };
-    let asks: [&dyn Fn(&Link); 4] = [
-        &|link| ask(link, 0x0c, &[]),
-        &|link| ask(link, 0x13, &[0; 16]),
-        &|link| ask(link, 0x14, &[0; 16]),
-        &|link| {
-            send(link, 3, 2, true);
-        },
+    let asks: [&dyn Fn(&Link); 3] = [
+        &|link| assert!(try_read(link, 2, 100).is_some()),
+        &|link| assert!(try_atomic(link, 2).is_some()),
+        &|link| assert!(try_send(link, 3, 2, true).is_some()),
     ];
     for asks in asks {
         let [link, peer] = link();
@@ -380,44 +382,115 @@ fn a_peer_that_sleeps_is_woken_for_an_answer_and_for_a_result() {
         assert!(peer.remote.set(PeerProcess { process: 1, directory, memory: None }).is_ok());
         let is_woken = || sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::ZERO);
         asks(&link);
-        peer.receive_last(&mut AnswersAll);
+        peer.receive_last(&mut RingEvents::default());
         assert!(!is_woken(), "it doesn't sleep");
         asks(&link);
         sleeper.bell().waiter_sleeps();
-        peer.receive_last(&mut AnswersAll);
+        peer.receive_last(&mut RingEvents::default());
         assert!(is_woken());
     }
 }
 
 #[test]
-fn no_more_sends_wait_for_results_than_there_are_words() {
+fn an_answer_comes_with_its_result_and_between_those_of_other_packets() {
     let [link, peer] = link();
-    // The QP isn't notified meanwhile, so every cell's word is in use.
-    for psn in 0..CELLS as u32 {
-        send(&link, 3, 2 * psn, true);
+    send(&link, 3, 2, true);
+    for (psn, len) in [(4, 1), (6, 24), (8, 25), (10, MAX_PAYLOAD)] {
+        assert!(try_read(&link, psn, len).is_some());
     }
+    for psn in [12, 14] {
+        assert!(try_atomic(&link, psn).is_some());
+    }
+    // Left to the general rules.
+    assert!(try_read(&link, 15, 100).is_some() && try_atomic(&link, 17).is_some());
+    send(&link, 3, 18, true);
+    send(&link, 3, 20, true);
+    assert!(try_atomic(&link, 22).is_some());
     peer.receive_last(&mut RingEvents::default());
-    let is_by_result = |psn| {
-        send(&link, 3, psn, true);
-        /// Whether the packet waits for its result.
-        struct Asks(Option<bool>);
-        impl Receive for Asks {
-            fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
-                self.0 = run.next_compact().map(|packet| packet.headers.is_by_result());
-                true
-            }
+    let mut sender = RingEvents::default();
+    link.receive_last(&mut sender);
+    let answered = [(4, 1), (6, 24), (8, 25), (10, MAX_PAYLOAD), (12, 8), (14, 8)]
+        .map(|(psn, len)| RingEvent::Answered(psn, len));
+    let events = [RingEvent::Executed(3, 2)].into_iter().chain(answered);
+    let events = events.chain([RingEvent::Executed(3, 20), RingEvent::Answered(22, 8)]);
+    assert!(sender.events.iter().eq(&events.collect::<Vec<_>>()), "{:?}", sender.events);
+    assert!(!link.may_have_work() && link.unacked.lock().is_empty());
+}
 
-            fn executed(&mut self, _: SentPacket) {}
-        }
-        let mut asks = Asks(None);
-        peer.receive_last(&mut asks);
-        asks.0
-    };
-    assert_eq!(is_by_result(2), Some(false));
-    let mut told = RingEvents::default();
+#[test]
+fn no_room_is_used_again_before_its_result_has_been_read() {
+    // Cells, and bulk of answers. All have been dealt with.
+    let fills: [fn(&Link) -> Option<u64>; 3] = [
+        |link| try_send(link, 3, 2, true),
+        |link| try_read(link, 2, MAX_PAYLOAD),
+        |link| try_atomic(link, 2),
+    ];
+    for fill in fills {
+        let [link, peer] = link();
+        let sent = std::iter::from_fn(|| fill(&link)).count();
+        assert!(sent == CELLS || sent == BULK / MAX_PAYLOAD, "{sent}");
+        peer.receive_last(&mut RingEvents::default());
+        assert!(peer.unread().is_none());
+        assert_eq!(fill(&link), None, "the results are unread");
+        assert!(link.wake_when_room(3), "nor is there room for a queue pair that waits");
+        let mut told = RingEvents::default();
+        link.receive_last(&mut told);
+        assert!(!told.events.is_empty() && link.has_room_for_blocked());
+        assert!(fill(&link).is_some());
+    }
+}
+
+/// Sends from another thread while an answer is being read: the room of the answer isn't free.
+struct SendsMeanwhile<'a>(&'a Link, Vec<bool>);
+
+impl Receive for SendsMeanwhile<'_> {
+    fn run(&mut self, _: &mut RecordRun<'_>) -> bool {
+        true
+    }
+
+    fn executed(&mut self, last: SentPacket, answer: Option<ShmPayload<'_>>) {
+        let sends = || try_read(self.0, 2, MAX_PAYLOAD).is_some();
+        self.1.push(std::thread::scope(|scope| scope.spawn(sends).join().unwrap()));
+        assert_eq!(answer.map(ShmPayload::to_vec), Some(pattern(last.psn, MAX_PAYLOAD)));
+    }
+}
+
+#[test]
+fn the_room_of_an_answer_is_not_used_again_while_the_qp_is_told_of_it() {
+    let [link, peer] = link();
+    while try_read(&link, 2, MAX_PAYLOAD).is_some() {}
+    peer.receive_last(&mut RingEvents::default());
+    let mut told = SendsMeanwhile(&link, Vec::new());
     link.receive_last(&mut told);
-    assert_eq!(told.events, [RingEvent::Executed(3, 2 * (CELLS as u32 - 1))]);
-    assert_eq!(is_by_result(4), Some(true));
+    // The first answer is in the only room that may become free.
+    assert_eq!(told.1.len(), BULK / MAX_PAYLOAD);
+    assert!(!told.1[0] && told.1[1..].iter().all(|sent| *sent), "{:?}", told.1);
+}
+
+#[test]
+fn what_a_peer_has_answered_before_its_end_is_told_and_nothing_else() {
+    /// Executes the packets, and dies before the result of the second is there.
+    struct Dies;
+    impl Receive for Dies {
+        fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
+            answer(run);
+            run.settle(true);
+            answer(run);
+            panic!("on purpose");
+        }
+
+        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {}
+    }
+    let [link, peer] = link();
+    let ends = [2, 4].map(|psn| try_atomic(&link, psn).unwrap());
+    // A process that is killed runs no destructor, which would leave the second packet.
+    let receive = std::panic::AssertUnwindSafe(|| peer.receive(64, &mut Dies));
+    assert!(std::panic::catch_unwind(receive).is_err());
+    peer.from_peer.place.result(1).store(0, Ordering::Relaxed);
+    let mut sender = RingEvents::default();
+    link.receive_last(&mut sender);
+    assert_eq!(sender.events, [RingEvent::Answered(2, 8)]);
+    assert!(!link.is_unacknowledged(ends[0]) && link.awaited.first() == 1);
 }
 
 #[test]
@@ -514,7 +587,7 @@ impl Receive for Asks<'_> {
         true
     }
 
-    fn executed(&mut self, _: SentPacket) {
+    fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {
         self.answers.push(self.link.is_unacknowledged(self.end));
     }
 }
@@ -581,8 +654,8 @@ enum Fate {
 struct ModelEnd {
     link: Link,
     packets: VecDeque<ModelPacket>,
-    /// QP and PSN of each SEND that waits for its result and isn't reported yet.
-    awaited: Vec<(u32, u32, Fate)>,
+    /// QP and PSN of each packet that waits for its result and isn't reported yet, and the bytes of its answer.
+    awaited: Vec<(u32, u32, Fate, usize)>,
     psn: u32,
 }
 
@@ -593,22 +666,24 @@ impl ModelEnd {
         // A PSN names one packet; its last bit, what becomes of it.
         self.psn += 1 + u32::from(number & 0x100 == 0);
         let (len, by_result) = (LENGTHS[usize::from(number >> 13)], number & 0x200 == 0);
-        let bytes: Vec<u8> = (0..len).map(|at| (at as u32 + self.psn) as u8).collect();
-        let opcode = Opcode::from_u8(4).unwrap();
-        let headers = CompactHeaders::of_send(opcode, (0xffff, dest), self.psn, (false, 0));
-        let fill = |ring: &RingBytes<'_>| {
-            ring.put(&bytes);
-            Ok::<(), ()>(())
+        // A READ instead of a SEND.
+        let asks = by_result && number & 0x400 == 0;
+        let (sent, answered) = if asks { (0, len.max(1)) } else { (len, 0) };
+        let bytes = pattern(self.psn, sent);
+        let opcode = Opcode::from_u8(if asks { 0x0c } else { 4 }).unwrap();
+        let ends = (0xffff, dest);
+        let headers = if asks {
+            let reth = Reth { va: 0, rkey: 0, dma_len: answered as u32 };
+            CompactHeaders::of_fetch(opcode, ends, self.psn, reth)
+        } else {
+            let headers = CompactHeaders::of_send(opcode, ends, self.psn, (false, 0));
+            if by_result { headers.acknowledged_by_result() } else { headers }
         };
-        match self.link.send_plain(&headers, (qpn, 1), by_result, len, fill) {
-            SendOutcome::Published(_) => {
-                self.packets.push_back(ModelPacket { dest, psn: self.psn, bytes });
-                if by_result {
-                    self.awaited.push((qpn, self.psn, Fate::OnItsWay));
-                }
+        if try_send_packet(&self.link, qpn, &headers, &bytes).is_some() {
+            self.packets.push_back(ModelPacket { dest, psn: self.psn, bytes });
+            if by_result {
+                self.awaited.push((qpn, self.psn, Fate::OnItsWay, answered));
             }
-            SendOutcome::Full => {}
-            other => panic!("{other:?}"),
         }
     }
 
@@ -619,26 +694,37 @@ impl ModelEnd {
         assert!(any || noted.came.is_empty() && noted.told.is_empty());
         for (packet, executed) in noted.came {
             assert_eq!(peer.packets.pop_front(), Some(packet.clone()));
-            if let Some(awaited) = peer.awaited.iter_mut().find(|(_, psn, _)| *psn == packet.psn) {
+            if let Some(awaited) = peer.awaited.iter_mut().find(|(_, psn, ..)| *psn == packet.psn) {
                 awaited.2 = if executed { Fate::Executed } else { Fate::Left };
             }
         }
-        for last in noted.told {
-            let is_it = |&(qpn, psn, _): &(u32, u32, Fate)| (qpn, psn) == (last.qpn, last.psn);
+        for (last, answer) in noted.told {
+            let is_it = |&(qpn, psn, ..): &(u32, u32, Fate, usize)| (qpn, psn) == (last.qpn, last.psn);
             let told = self.awaited.iter().copied().find(is_it);
-            assert_eq!(told.map(|(.., fate)| fate), Some(Fate::Executed), "{last:?}");
-            self.awaited.retain(|&(qpn, psn, _)| qpn != last.qpn || psn > last.psn);
+            assert_eq!(
+                told.map(|(.., fate, len)| (fate, len)),
+                Some((Fate::Executed, answer.len())),
+                "{last:?}"
+            );
+            assert_eq!(answer, pattern(last.psn, answer.len()));
+            let is_before = |&(qpn, psn, ..): &(u32, u32, Fate, usize)| qpn == last.qpn && psn <= last.psn;
+            let lost = self.awaited.iter().filter(|awaited| is_before(awaited) && !is_it(awaited));
+            assert!(
+                lost.clone().all(|&(.., fate, len)| len == 0 || fate == Fate::Left),
+                "an answer is passed over"
+            );
+            self.awaited.retain(|awaited| !is_before(awaited));
         }
         any
     }
 }
 
-/// Notes what comes and whether it was executed, and which SENDs are reported as executed.
+/// Notes what comes and whether it was executed, and which packets are reported as executed, with their answers.
 #[derive(Default)]
 struct ModelReader {
     has_enough: bool,
     came: Vec<(ModelPacket, bool)>,
-    told: Vec<SentPacket>,
+    told: Vec<(SentPacket, Vec<u8>)>,
 }
 
 impl ModelReader {
@@ -655,20 +741,23 @@ impl Receive for ModelReader {
             assert_eq!(packet.headers.dest_qp, dest);
             let executed = packet.headers.is_by_result() && packet.headers.psn().is_multiple_of(2);
             self.note(run.link(), packet, executed);
+            if executed {
+                answer(run);
+            }
             run.settle(executed);
         }
         !self.has_enough
     }
 
-    fn executed(&mut self, last: SentPacket) {
-        self.told.push(last);
+    fn executed(&mut self, last: SentPacket, answer: Option<ShmPayload<'_>>) {
+        self.told.push((last, answer.map_or_else(Vec::new, ShmPayload::to_vec)));
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 24 }))]
-    /// Two ends send and receive at random, also when a ring is full. Each packet comes once, in order and intact. Each SEND that was
-    /// executed by its result is reported, and no other.
+    /// Two ends send and receive at random, also when a ring is full. Each packet comes once, in order and intact. Each packet that was
+    /// executed by its result is reported, with its answer, and no other.
     #[test]
     fn what_comes_and_what_is_told_is_what_was_sent_and_executed(
         steps in prop::collection::vec(any::<(u8, u16)>(), 1..1200),
@@ -687,7 +776,7 @@ proptest! {
         while one.receive(other, 15) | other.receive(one, 14) {}
         for end in &ends {
             prop_assert!(end.packets.is_empty() && end.link.unacked.lock().is_empty() && !end.link.is_dead());
-            prop_assert!(end.awaited.iter().all(|(.., fate)| *fate == Fate::Left), "{:?}", end.awaited);
+            prop_assert!(end.awaited.iter().all(|(.., fate, _)| *fate == Fate::Left), "{:?}", end.awaited);
             prop_assert!(!end.link.has_records() && !end.link.may_have_work());
         }
     }
