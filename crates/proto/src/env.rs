@@ -94,6 +94,17 @@ pub enum Violation {
     QKey,
 }
 
+/// What became of a message of one packet that takes a receive.
+#[derive(Debug)]
+pub enum ReceivedWhole {
+    /// It lies in the receive with this number.
+    Placed(u64),
+    /// There is no receive.
+    NoReceive,
+    /// It doesn't fit into this receive, which is gone from its queue, or can't be placed there.
+    Refused(RecvWqe),
+}
+
 /// Why [`Env::next_recv_for`] takes no receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NoReceive {
@@ -222,6 +233,19 @@ pub trait Env {
     /// Takes the next receive work request from the RQ or SRQ. It is gone from there: the transport completes it, or
     /// (UC) keeps it for the next message.
     fn next_recv(&mut self) -> Option<RecvWqe>;
+
+    /// Takes the next receive work request for a message of one packet (RC), and places the payload there.
+    fn receive_whole(&mut self, payload: &Self::Payload<'_>) -> ReceivedWhole {
+        let Some(receive) = self.next_recv() else { return ReceivedWhole::NoReceive };
+        let fits = payload.len() as u64 <= receive.capacity();
+        let mut place = || self.place(Buffer::Receive, &receive.sges, 0, payload, 0);
+        if fits && (payload.is_empty() || place().is_ok()) {
+            ReceivedWhole::Placed(receive.wr_id)
+        } else {
+            ReceivedWhole::Refused(receive)
+        }
+    }
+
     /// As [`Env::next_recv`], but a receive with room for less than `len` bytes stays where it is.
     ///
     /// # Errors

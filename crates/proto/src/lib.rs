@@ -42,7 +42,8 @@ mod window;
 
 pub use counters::Counters;
 pub use env::{
-    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, TransmitError, Unanswered, Violation,
+    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, ReceivedWhole, TransmitError, Unanswered,
+    Violation,
 };
 pub use failure::{Cause, Failure, Refusing, RequestedAccess, Telling};
 pub use fetch::FetchOp;

@@ -5,7 +5,7 @@
 
 use crate::sendq::Issuer;
 use crate::state::{SMALLEST_CHARGE, Sample};
-use crate::{Buffer, DataRef, Env, Payload, QpProtocol, SendOp, SendRequest, SendWr, psn};
+use crate::{DataRef, Env, Payload, QpProtocol, ReceivedWhole, SendOp, SendRequest, SendWr, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 
@@ -255,15 +255,17 @@ impl<A: Clone> QpProtocol<A> {
         if !self.expects_plain(send, len) {
             return false;
         }
-        let Some(receive) = env.next_recv() else { return false };
-        let fits = len as u64 <= receive.capacity();
-        if !fits || (len > 0 && env.place(Buffer::Receive, &receive.sges, 0, payload, 0).is_err()) {
-            self.hold_receive(receive);
-            return false;
-        }
+        let wr_id = match env.receive_whole(payload) {
+            ReceivedWhole::Placed(wr_id) => wr_id,
+            ReceivedWhole::NoReceive => return false,
+            ReceivedWhole::Refused(receive) => {
+                self.hold_receive(receive);
+                return false;
+            }
+        };
         let number = self.resp.expected;
         self.plain_taken(send, len);
-        env.complete_recv(self.plain_completion(send, len, receive.wr_id), number);
+        env.complete_recv(self.plain_completion(send, len, wr_id), number);
         true
     }
 }

@@ -14,14 +14,14 @@ const FIRST_PROBE_OF_READS: Duration = Duration::from_millis(8);
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 
 impl Requester {
-    /// How long to wait before probing for a lost tail.
-    fn probe_delay(&self) -> Duration {
+    /// When to probe for a lost tail of what is outstanding now. Each packet that leaves asks for it, so it is computed in nanoseconds.
+    fn probe_after(&self, now: Instant) -> Instant {
         let least = match self.window.is_measured() || self.unfinished_reads == 0 {
-            true => SHORTEST_PROBE,
-            false => FIRST_PROBE_OF_READS,
+            true => SHORTEST_PROBE.as_nanos() as u64,
+            false => FIRST_PROBE_OF_READS.as_nanos() as u64,
         };
-        let patience = self.window.patience().max(least);
-        (patience * (1 << self.probe_backoff.min(16))).min(LONGEST_PROBE)
+        let delay = self.window.patience_ns().max(least) << self.probe_backoff.min(16);
+        Instant(now.0.saturating_add(delay.min(LONGEST_PROBE.as_nanos() as u64)))
     }
 
     /// Starts the timers that aren't running.
@@ -31,7 +31,7 @@ impl Requester {
             self.ack_deadline = ack_timeout(params.timeout).map(|t| now.after(t));
         }
         if !params.lossless {
-            self.probe_at = Some(now.after(self.probe_delay()));
+            self.probe_at = Some(self.probe_after(now));
         }
     }
 }
@@ -97,7 +97,7 @@ impl<A: Clone> QpProtocol<A> {
         if due(self.req.probe_at) {
             self.req.probe_due = true;
             self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
-            self.req.probe_at = Some(now.after(self.req.probe_delay()));
+            self.req.probe_at = Some(self.req.probe_after(now));
         }
     }
 

@@ -92,7 +92,12 @@ impl Window {
 
     /// An answer later than this is probably none. Before the first measurement nothing is known.
     pub(crate) const fn patience(&self) -> Duration {
-        Duration::from_nanos(self.srtt * 2 + self.deviation * 4)
+        Duration::from_nanos(self.patience_ns())
+    }
+
+    /// As [`Self::patience`], in nanoseconds.
+    pub(crate) const fn patience_ns(&self) -> u64 {
+        self.srtt * 2 + self.deviation * 4
     }
 
     /// A packet that left so long ago, and hasn't come, was lost: what left after it has come (`is_overtaken`), or the answer would be here.

@@ -104,49 +104,70 @@ impl Sending<'_> {
     }
 
     /// Sends these, which leave by one socket, or drops them. The error is that of those that were dropped last.
+    #[inline]
     fn messages(&mut self, trains: &[Train]) -> io::Result<()> {
+        match self.next(trains) {
+            Ok(sent) if sent == trains.len() => Ok(()),
+            sent => self.after(trains, sent),
+        }
+    }
+
+    /// Sends the first of these. Returns how many went.
+    #[inline]
+    fn next(&mut self, trains: &[Train]) -> io::Result<usize> {
+        let Some(Train { dest, .. }) = trains.first() else { return Ok(0) };
+        let fd = dest.endpoint.sender_fd(dest.sender, self.now);
+        let sent = self.once(fd, &trains[..trains.len().min(MESSAGES)])?;
+        self.sent(&dest.endpoint, &trains[..sent]);
+        Ok(sent)
+    }
+
+    /// The rest of [`Self::messages`], after the first call of [`Self::next`].
+    #[cold]
+    fn after(&mut self, trains: &[Train], mut sent: io::Result<usize>) -> io::Result<()> {
         let mut result = Ok(());
         let mut rest = trains;
         let mut tries = Tries::default();
-        while let Some(first) = rest.first() {
-            let endpoint = &*first.dest.endpoint;
-            let fd = endpoint.sender_fd(first.dest.sender, self.now);
-            let error = match self.once(fd, &rest[..rest.len().min(MESSAGES)]) {
+        loop {
+            let error = match sent {
                 Ok(sent) => {
-                    let (gone, left) = rest.split_at(sent.min(rest.len()));
-                    self.sent(endpoint, gone);
-                    rest = left;
+                    rest = &rest[sent..];
                     tries = Tries::default();
-                    continue;
+                    None
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    if self.wait(fd) {
-                        continue;
-                    }
-                    self.drop_all(rest, &e);
-                    return Err(e);
-                }
-                Err(e) => e,
+                Err(error) => Some(error),
             };
-            match tries.next(endpoint.take_returned(first.dest.sender)) {
-                ErrorAction::TryAgain => {}
-                // What the kernel refuses may be the label: then it goes without.
-                ErrorAction::Refused if refuses_label(&error, first) => endpoint.labels_refused(),
-                ErrorAction::Refused if first.count > 1 && refuses_segmentation(&error) => {
-                    rest = &rest[1..];
-                    tries = Tries::default();
-                    result = self.try_singles(first);
+            let Some(first) = rest.first() else { return result };
+            let (endpoint, sender) = (&*first.dest.endpoint, first.dest.sender);
+            match error {
+                None => {}
+                Some(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Some(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let has_room = self.wait(endpoint.sender_fd(sender, self.now));
+                    if !has_room {
+                        self.drop_all(rest, &error);
+                        return Err(error);
+                    }
                 }
-                ErrorAction::Refused | ErrorAction::Lost => {
-                    rest = &rest[1..];
-                    tries = Tries::default();
-                    self.drop_all(std::slice::from_ref(first), &error);
-                    result = Err(error);
-                }
+                Some(error) => match tries.next(endpoint.take_returned(sender)) {
+                    ErrorAction::TryAgain => {}
+                    // What the kernel refuses may be the label: then it goes without.
+                    ErrorAction::Refused if refuses_label(&error, first) => endpoint.labels_refused(),
+                    ErrorAction::Refused if first.count > 1 && refuses_segmentation(&error) => {
+                        rest = &rest[1..];
+                        tries = Tries::default();
+                        result = self.try_singles(first);
+                    }
+                    ErrorAction::Refused | ErrorAction::Lost => {
+                        rest = &rest[1..];
+                        tries = Tries::default();
+                        self.drop_all(std::slice::from_ref(first), &error);
+                        result = Err(error);
+                    }
+                },
             }
+            sent = self.next(rest);
         }
-        result
     }
 
     /// A train was refused in a way that may be about segmentation or about the packets themselves. If the packets go

@@ -37,9 +37,12 @@ static BEHIND: [[u32; 256]; 8] = {
 #[must_use]
 #[inline]
 pub fn extend(crc: u32, bytes: &[u8]) -> u32 {
-    if bytes.len() < LONG {
-        return extend_short(crc, bytes);
-    }
+    if bytes.len() < LONG { extend_short(crc, bytes) } else { extend_long(crc, bytes) }
+}
+
+/// As [`extend`]. Apart, so that short messages don't save the registers that it needs.
+#[inline(never)]
+fn extend_long(crc: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(crc);
     hasher.update(bytes);
     hasher.finalize()
@@ -48,14 +51,14 @@ pub fn extend(crc: u32, bytes: &[u8]) -> u32 {
 /// As [`extend`], of bytes that are too few for the setup of anything else.
 #[inline]
 fn extend_short(crc: u32, bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut crc = words.iter().fold(crc, |crc, &word| extend_word(crc, u64::from_le_bytes(word)));
-    let (halves, rest) = rest.as_chunks::<4>();
-    for &half in halves {
-        let [a, b, c, d] = (!crc ^ u32::from_le_bytes(half)).to_le_bytes();
-        crc = !(behind(3, a) ^ behind(2, b) ^ behind(1, c) ^ behind(0, d));
+    let (mut crc, mut bytes) = (crc, bytes);
+    while let Some((word, rest)) = bytes.split_first_chunk() {
+        (crc, bytes) = (extend_word(crc, u64::from_le_bytes(*word)), rest);
     }
-    for &byte in rest {
+    if let Some((half, rest)) = bytes.split_first_chunk() {
+        (crc, bytes) = (extend_half(crc, u32::from_le_bytes(*half)), rest);
+    }
+    for &byte in bytes {
         let state = !crc;
         crc = !(state >> 8 ^ behind(0, state as u8 ^ byte));
     }
@@ -68,6 +71,13 @@ pub(crate) fn extend_word(crc: u32, word: u64) -> u32 {
     let [a, b, c, d, e, f, g, h] = (u64::from(!crc) ^ word).to_le_bytes();
     let front = behind(7, a) ^ behind(6, b) ^ behind(5, c) ^ behind(4, d);
     !(front ^ behind(3, e) ^ behind(2, f) ^ behind(1, g) ^ behind(0, h))
+}
+
+/// As [`extend`], of the four bytes of a little-endian number.
+#[inline]
+pub(crate) fn extend_half(crc: u32, half: u32) -> u32 {
+    let [a, b, c, d] = (!crc ^ half).to_le_bytes();
+    !(behind(3, a) ^ behind(2, b) ^ behind(1, c) ^ behind(0, d))
 }
 
 #[inline]

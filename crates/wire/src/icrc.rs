@@ -28,7 +28,7 @@
 //! ```
 
 use crate::ICRC_LEN;
-use crate::crc::{FieldEffect, extend, extend_word, field_causing};
+use crate::crc::{FieldEffect, extend, extend_half, extend_word, field_causing};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Ones, IPv4 header and UDP header.
@@ -140,6 +140,9 @@ impl Icrc {
         // Fewer bytes aren't a packet's.
         let Some((first, rest)) = bytes.split_first_chunk() else { return self.update(bytes) };
         self.took(first.len(), extend_word(self.crc, u64::from_le_bytes(*first) | MASKED));
+        // The rest of the BTH needs no loop.
+        let Some((next, rest)) = rest.split_first_chunk() else { return self.update(rest) };
+        self.took(next.len(), extend_half(self.crc, u32::from_le_bytes(*next)));
         self.update(rest);
     }
 

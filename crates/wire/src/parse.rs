@@ -257,7 +257,7 @@ impl Headers {
     ///
     /// # Errors
     /// As [`Headers::emit`].
-    #[inline]
+    #[inline(always)]
     pub fn emit_padded(&self, pad: u8, buffer: &mut [u8]) -> Result<usize, EmitError> {
         if !self.fits_opcode() {
             return Err(EmitError::Mismatch(self.bth.opcode));

@@ -51,14 +51,18 @@ impl ThreadBuffers {
     }
 
     /// Sends what has been gathered.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(&mut self) {
         if !self.batch.is_empty() {
             self.batch.flush(self.now);
         }
         if !self.links_to_ring.is_empty() {
-            self.links_to_ring.drain(..).for_each(|link| link.ring_bell());
+            self.ring_bells();
         }
+    }
+
+    fn ring_bells(&mut self) {
+        self.links_to_ring.drain(..).for_each(|link| link.ring_bell());
     }
 
     /// Processes or paths are to be found before QPs can go on.
@@ -71,9 +75,7 @@ impl ThreadBuffers {
     /// and the peers are woken.
     #[cold]
     fn hand_on(&mut self, adapter: &Adapter) {
-        for link in self.links_to_ring.drain(..) {
-            link.ring_bell();
-        }
+        self.ring_bells();
         for (qp, _) in self.unconnected.drain(..) {
             // What waits comes again.
             qp.drop_backlog();

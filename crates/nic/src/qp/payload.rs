@@ -61,6 +61,7 @@ impl<'a> RxPayload<'a> {
     }
 
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
+    #[inline(always)]
     pub(super) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         match self {
             Self::Bytes(bytes) => copy::write(addr, &bytes[offset..offset + len]),
@@ -194,7 +195,6 @@ pub(super) fn fill_ring(
 }
 
 /// Fills `buf` with the payload that `source` names. Returns the CRC-32 of what `crc` is the CRC-32 of, followed by the payload.
-#[inline]
 pub(super) fn fill_summed(
     by: KeyUser,
     source: PayloadSource<'_>,

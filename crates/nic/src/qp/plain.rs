@@ -3,17 +3,16 @@
 //! order of their cells, and end here by their results.
 
 use super::broken::EndsOnPanic;
-use super::payload::{fill_summed, scatter};
+use super::payload::{RxPayload, fill_summed, scatter};
 use super::{LockedQp, Path, Qp, QpEnv};
 use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
 use crate::poller::Poller;
-use ferroce_hostlink::{
-    CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket, ShmPayload,
-};
+use ferroce_access::Fault;
+use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::clock;
-use ferroce_proto::{DataRef, PayloadSource, PlainSend, SendOp, SendRequest};
+use ferroce_proto::{DataRef, Payload as _, PayloadSource, PlainSend, ReceivedWhole, SendOp, SendRequest};
 use ferroce_queues::{Cq, RecvQueue};
 use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
@@ -25,25 +24,28 @@ const TOGETHER: usize = 16;
 /// … and how many bytes there may be before the last of them.
 const BYTES_TOGETHER: usize = 64 * 1024;
 
-/// Takes the next receive and copies a payload to its memory, if the receive has one element with room for all of the payload. Returns
-/// the receive's number. `None`: the receive is still there.
-#[inline]
-fn place_front(queue: &mut RecvQueue, pd: u32, payload: &ShmPayload<'_>) -> Option<u64> {
+/// Takes the next receive and has `copy` copy a payload of `len` bytes to its memory, if the receive has one element with room for all of
+/// it. Returns the receive's number. `None`: the receive is still there.
+#[inline(always)]
+fn place_front(
+    queue: &mut RecvQueue,
+    pd: u32,
+    len: usize,
+    copy: impl Fn(u64) -> Result<(), Fault>,
+) -> Option<u64> {
     let &RecvWqe { wr_id, ref sges } = queue.front()?;
     let [sge] = &sges[..] else { return None };
-    let placed = payload.len() <= sge.length as usize && place(pd, sge, payload);
+    let placed = len <= sge.length as usize && place(pd, sge, len, copy);
     placed.then(|| {
         queue.drop_front();
         wr_id
     })
 }
 
-/// Copies a payload to an element of a receive that has room for all of it. False: the element isn't good for that.
+/// Has `copy` copy a payload to an element of a receive that has room for its `len` bytes. False: the element isn't good for that.
 #[inline(always)]
-fn place(pd: u32, sge: &Sge, payload: &ShmPayload<'_>) -> bool {
-    let len = payload.len();
+fn place(pd: u32, sge: &Sge, len: usize, copy: impl Fn(u64) -> Result<(), Fault>) -> bool {
     let part = Sge { length: len as u32, ..*sge };
-    let copy = |addr| payload.copy_to(0, addr, len);
     KeyTable::global().local(pd, &part, true, copy).is_ok()
 }
 
@@ -192,27 +194,45 @@ impl Qp {
         if !proto.expects_plain(&send, len) {
             return None;
         }
+        if self.srq.as_ref().is_some_and(|srq| srq.completes_into().is_some()) {
+            return None;
+        }
+        match self.receive_whole(&payload.into(), |addr| payload.copy_to(0, addr, len)) {
+            ReceivedWhole::Placed(wr_id) => Some((send, len, wr_id)),
+            ReceivedWhole::NoReceive => None,
+            ReceivedWhole::Refused(receive) => {
+                proto.hold_receive(receive);
+                None
+            }
+        }
+    }
+
+    /// Takes the next receive of an RC queue pair for a message of one packet, and places the payload there; `copy` copies all of it to one
+    /// address.
+    #[inline(always)]
+    pub(super) fn receive_whole(
+        &self,
+        payload: &RxPayload<'_>,
+        copy: impl Fn(u64) -> Result<(), Fault>,
+    ) -> ReceivedWhole {
+        let len = payload.len();
         let (receive, pd) = match &self.srq {
             None => {
                 let (mut queue, pd) = (self.rq.lock(), self.pd.id());
-                if let Some(wr_id) = place_front(&mut queue, pd, &payload) {
-                    return Some((send, len, wr_id));
+                if let Some(wr_id) = place_front(&mut queue, pd, len, &copy) {
+                    return ReceivedWhole::Placed(wr_id);
                 }
-                (queue.pop()?, pd)
+                (queue.pop(), pd)
             }
-            Some(srq) if srq.completes_into().is_none() => (srq.pop()?, srq.pd().id()),
-            Some(_) => return None,
+            Some(srq) => (srq.pop(), srq.pd().id()),
         };
+        let Some(receive) = receive else { return ReceivedWhole::NoReceive };
         let placed = match &receive.sges[..] {
             _ if len as u64 > receive.capacity() => false,
-            [sge] => place(pd, sge, &payload),
-            sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
+            [sge] => place(pd, sge, len, copy),
+            sges => scatter(pd, sges, 0, payload).is_ok(),
         };
-        if !placed {
-            proto.hold_receive(receive);
-            return None;
-        }
-        Some((send, len, receive.wr_id))
+        if placed { ReceivedWhole::Placed(receive.wr_id) } else { ReceivedWhole::Refused(receive) }
     }
 
     /// The peer has executed everything up to a packet that has taken the short way; `answer` is that to this packet.

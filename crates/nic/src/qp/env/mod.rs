@@ -26,7 +26,7 @@ use ferroce_netdev::LinkLayer;
 use ferroce_netdev::{Grh, grh_of};
 use ferroce_proto::{
     Buffer, DelegateError, Env, Failure, KeptPacket, NoReceive, Payload, PayloadSource, PlaceError, QpEvent,
-    SendOp, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,
+    ReceivedWhole, SendOp, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,
 };
 use ferroce_queues::{CountedOp, WcTags};
 use ferroce_types::{
@@ -82,8 +82,8 @@ impl QpEnv<'_> {
     }
 
     /// Adds to a completion of the transport what the QP and the packet have.
-    fn whole(&self, completion: Completion) -> Completion {
-        let completion = Completion { qp_num: self.qp.qpn, ..completion };
+    fn whole(&self, mut completion: Completion) -> Completion {
+        completion.qp_num = self.qp.qpn;
         let of_packet = self.meta.as_ref().filter(|_| self.qp.service == Service::Ud);
         let Some(meta) = of_packet.filter(|_| completion.opcode == WcOpcode::Recv) else { return completion };
         let slid = seen_of(meta, &self.qp.pd).slid;
@@ -98,7 +98,14 @@ impl QpEnv<'_> {
     }
 
     /// Publishes what was received, and holds back what isn't acknowledged: from this number on.
+    #[inline]
     pub(super) fn publish(&mut self, unacknowledged_from: u64) {
+        if !(self.work.received.is_empty() && self.held.is_empty()) {
+            self.publish_up_to(unacknowledged_from);
+        }
+    }
+
+    fn publish_up_to(&mut self, unacknowledged_from: u64) {
         let received = &mut self.work.received;
         if !self.held.is_empty() {
             received.put_back(self.held);
@@ -243,6 +250,11 @@ impl Env for QpEnv<'_> {
             Some(srq) => srq.pop(),
             None => self.qp.rq.lock().pop(),
         }
+    }
+
+    #[inline]
+    fn receive_whole(&mut self, payload: &RxPayload<'_>) -> ReceivedWhole {
+        self.qp.receive_whole(payload, |addr| payload.copy_to(0, addr, payload.len()))
     }
 
     fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive> {
