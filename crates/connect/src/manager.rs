@@ -11,6 +11,7 @@ use ferroce_watch::{ConnectionAccount, ConnectionManager, ListenerAccount, TOLD}
 use ferroce_wire::cm::PortSpace;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -43,8 +44,11 @@ pub(crate) fn manager() -> Result<&'static Manager> {
             listeners: BTreeMap::new(),
             asked: VecDeque::new(),
         };
-        let manager: &'static Manager =
-            Box::leak(Box::new(Manager { state: Mutex::new(state), gsi: OnceLock::new() }));
+        let manager: &'static Manager = Box::leak(Box::new(Manager {
+            state: Mutex::new(state),
+            gsi: OnceLock::new(),
+            shown_ports: AtomicU32::new(sys::random() as u32),
+        }));
         let _ = manager.gsi.set(gsi);
         *CURRENT.lock() = Some(manager);
         Arc::new(Worker(manager))

@@ -11,6 +11,7 @@ use ferroce_types::{Error, HostAddr, Result, invalid};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Where the kernel's is unknown: that of `net.ipv4.ip_local_port_range`.
 const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
@@ -153,16 +154,17 @@ fn port_address(wanted: &Bind, port: u16) -> PortAddress {
     }
 }
 
-/// Takes one of the ports that programs don't choose, from a random one upwards.
+/// Takes one of the ports that programs don't choose, from a random one upwards. Ports that are only shown follow one another: peers distinguish a
+/// program's connections by them.
 fn any_port(manager: &'static Manager, wanted: &Bind, label: bool) -> Result<(u16, Option<HeldPort>)> {
     let range = ephemeral();
     let count = u32::from(range.end() - range.start()) + 1;
+    let number = |index: u32| range.start() + (index % count) as u16;
+    if label {
+        return Ok((number(manager.shown_ports.fetch_add(1, Ordering::Relaxed)), None));
+    }
     let first = sys::random() as u32 % count;
-    for step in 0..count {
-        let port = range.start() + ((first + step) % count) as u16;
-        if label {
-            return Ok((port, None));
-        }
+    for port in (first..first + count).map(number) {
         match manager.gsi()?.host().take_free_port(port_address(wanted, port), wanted.reuse) {
             Ok(held) => return Ok((port, Some(held))),
             Err(error @ PortError::System(_)) => return Err(taken(error, &port_address(wanted, port))),

@@ -8,6 +8,7 @@ use ferroce_types::{Error, Instant, Result};
 use ferroce_wire::cm::{IpHeader, Request, SidrRequest};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ impl Drop for Connection {
 pub(crate) struct Manager {
     pub(crate) state: Mutex<class::Connections, ManagerState>,
     pub(crate) gsi: OnceLock<Gsi>,
+    /// Numbers the ports that are only shown to peers.
+    pub(crate) shown_ports: AtomicU32,
 }
 
 impl std::fmt::Debug for Manager {

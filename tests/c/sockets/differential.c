@@ -524,6 +524,15 @@ static void receive_rest(const struct parked *p)
 	c->result = wanted;
 }
 
+/* The connection that waits at a listener and comes from this port. Connections to two listeners may have one port. */
+static int waiting_from(const struct listener *listener, int port)
+{
+	for (int i = 0; i < listener->count; i++)
+		if (connections[listener->waiting[i]].port == port)
+			return listener->waiting[i];
+	return -1;
+}
+
 /* Logs the results of calls that have ended. */
 static void say_parked(void)
 {
@@ -543,20 +552,14 @@ static void say_parked(void)
 			if (c->wrong)
 				say(" WRONG BYTES");
 			break;
-		case PARKED_ACCEPT: {
-			int which = -1;
-
-			for (int n = 0; n < connection_count; n++)
-				if (connections[n].port == c->other)
-					which = n;
+		case PARKED_ACCEPT:
 			if (c->result < 0) {
 				say("; accept");
 				say_result(c->result, c->error);
 			} else {
-				accepted[count++] = which;
+				accepted[count++] = waiting_from(&listeners[p->object], c->other);
 			}
 			break;
-		}
 		case PARKED_POLL:
 			say("; poll by %d", i);
 			say_result(c->result, c->error);
@@ -678,7 +681,8 @@ static void take_parked(void)
 		for (int i = 0; i < parked_count; i++) {
 			struct command *c = &parked[i].agent->command;
 
-			if (parked[i].kind == PARKED_ACCEPT && parked[i].agent->ended && c->result >= 0 && connections[n].port == c->other) {
+			if (parked[i].kind == PARKED_ACCEPT && parked[i].agent->ended && c->result >= 0 &&
+			    waiting_from(&listeners[parked[i].object], c->other) == n) {
 				add_connection_end(n * 2 + 1, listeners[parked[i].object].process, c->result, false);
 				forget_waiting(&listeners[parked[i].object], n);
 			}
@@ -1142,7 +1146,7 @@ static bool refused_act(void)
 
 static bool accept_act(void)
 {
-	int at = pick(LISTENER), which = -1;
+	int at = pick(LISTENER);
 	struct listener *listener;
 	struct command command = {.run = call_accept}, asked;
 	long start = now_ms();
@@ -1165,9 +1169,11 @@ static bool accept_act(void)
 	} while (listener->count > 0 && asked.result < 0 && asked.error == EAGAIN && now_ms() - start < limit_ms / 4 && (nap(1000), true));
 	command = asked;
 	if (command.result >= 0) {
-		for (int i = 0; i < connection_count; i++)
-			if (connections[i].port == command.other && listener->waiting[0] == i)
-				which = i;
+		int which = waiting_from(listener, command.other);
+
+		/* They are accepted in their order. */
+		if (which >= 0 && which != listener->waiting[0])
+			which = -1;
 		say(" = c%d s%d", which, slot_count);
 		if (which >= 0) {
 			forget_waiting(listener, which);

@@ -26,6 +26,21 @@ fn a_port_is_exclusive_among_the_processes_of_a_host() {
     });
 }
 
+/// A peer distinguishes a process's connections by their ports.
+#[test]
+fn ports_that_are_only_shown_differ() {
+    in_namespace("ports::ports_that_are_only_shown_differ", || {
+        const COUNT: usize = 2000;
+        let mut process = Peer::start();
+        let mut ports: Vec<String> =
+            (0..COUNT).map(|i| process.ask(&format!("bind {i} 127.0.0.1:0 label"))).collect();
+        assert!(ports.iter().all(|port| port.starts_with("ok 127.0.0.1:")));
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), COUNT);
+    });
+}
+
 #[test]
 fn a_shared_port_has_no_listener() {
     in_namespace("ports::a_shared_port_has_no_listener", || {
