@@ -249,7 +249,6 @@ impl<S: SocketState + ?Sized> Core<S> {
                 return answer;
             }
             let waker = own_waker()?;
-            waker.clear();
             state.waiters().add(&waker);
             drop(state);
             let slept = sleep(vec![readable(waker.fd()), readable(self.set.fd())], until);

@@ -242,7 +242,7 @@ pub fn interruption() -> Option<io::Error> {
             libc::SIG_DFL if WITHOUT_EFFECT & set_of(&[signal]) != 0 => {}
             libc::SIG_DFL => {
                 // It ends or stops the process. Handlers of signals that come while it is stopped run after the call.
-                give_back(signal, &info);
+                give_back(signal, &[info], PATIENCE);
                 let held = block(libc::SIG_UNBLOCK, set_of(&[signal]));
                 block(libc::SIG_SETMASK, held);
             }
@@ -254,7 +254,7 @@ pub fn interruption() -> Option<io::Error> {
                 {
                     taken.push(next);
                 }
-                taken.iter().for_each(|info| give_back(signal, info));
+                give_back(signal, &taken, PATIENCE);
                 let restarts = action.sa_flags & libc::SA_RESTART != 0;
                 let errno = if restarts { libc::ERESTART } else { libc::EINTR };
                 return Some(io::Error::from_raw_os_error(errno));
@@ -283,31 +283,36 @@ fn take(set: SignalSet) -> Option<(c_int, siginfo_t)> {
     (signal > 0).then_some((signal as c_int, info))
 }
 
-/// Makes a signal that was taken pending again, for the calling thread. Where the user's other processes have filled the room for queued
-/// signals (RLIMIT_SIGPENDING), it waits a second for room.
-fn give_back(signal: c_int, info: &siginfo_t) {
-    const PATIENCE: Duration = Duration::from_secs(1);
+/// How long signals that are given back wait for room.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Makes signals of one number that were taken pending again, for the calling thread. The user's other processes may have filled the room for queued
+/// signals (RLIMIT_SIGPENDING). Then it waits for room for this time. What finds none comes once, without what it came with.
+fn give_back(signal: c_int, taken: &[siginfo_t], patience: Duration) {
     const BETWEEN: Duration = Duration::from_millis(1);
     let begun = Instant::now();
-    loop {
-        // SAFETY: this thread, a signal, and what it came with.
-        let given = unsafe {
-            let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
-            let number = c_long::from(signal);
-            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info)
-        };
-        if given == 0 {
-            return;
+    for info in taken {
+        while queue(signal, info).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            if begun.elapsed() >= patience {
+                // Zeros mean SI_USER: such a signal becomes pending without room too.
+                // SAFETY: zeros are valid.
+                let _ = queue(signal, &unsafe { mem::zeroed() });
+                break;
+            }
+            std::thread::sleep(BETWEEN);
         }
-        let is_full = io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
-        if !is_full || begun.elapsed() >= PATIENCE {
-            break;
-        }
-        std::thread::sleep(BETWEEN);
     }
-    // Without what it came with.
-    // SAFETY: this thread.
-    unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+}
+
+/// Sends the calling thread a signal with this information. WouldBlock: there is no room.
+fn queue(signal: c_int, info: &siginfo_t) -> io::Result<()> {
+    // SAFETY: this thread, a signal, and what it comes with.
+    let given = unsafe {
+        let (process, thread) = (c_long::from(libc::getpid()), libc::syscall(libc::SYS_gettid));
+        let number = c_long::from(signal);
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, number, &raw const *info)
+    };
+    if given == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -414,17 +419,19 @@ mod tests {
         let signal = libc::SIGRTMIN();
         handle(signal, note as *const () as usize, libc::SA_SIGINFO);
         let thread = ThreadInCall::enter(true);
-        (1..=3).for_each(|value| give_back(signal, &queued(value)));
+        give_back(signal, &[1, 2, 3].map(queued), Duration::from_secs(60));
         let until = Some(Instant::now() + Duration::from_secs(60));
         assert_eq!(sleep(Vec::new(), until).map_err(|refusal| refusal.errno), Err(libc::EINTR));
         thread.leave();
         assert_eq!(*SEEN.lock().unwrap(), [1, 2, 3]);
     }
 
-    #[test]
-    fn a_signal_for_which_there_is_no_room_is_given_back_later() {
-        let signal = libc::SIGRTMIN() + 1;
-        // SAFETY: room for the answer, and limits.
+    /// Runs `with` where no signal can be queued, with this signal blocked. `with` is passed what ends the lack of room.
+    fn without_room(signal: c_int, with: impl FnOnce(&(dyn Fn() + Sync))) {
+        // The limit is the process's, and tests run beside each other.
+        static LIMIT: Mutex<()> = Mutex::new(());
+        let _alone = LIMIT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // SAFETY: a limit.
         let set_limit = |limit: &libc::rlimit| unsafe {
             assert_eq!(libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const *limit), 0);
         };
@@ -433,17 +440,38 @@ mod tests {
         unsafe { libc::getrlimit(libc::RLIMIT_SIGPENDING, &raw mut limit) };
         let blocked = block(libc::SIG_BLOCK, set_of(&[signal]));
         set_limit(&libc::rlimit { rlim_cur: 0, ..limit });
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(50));
-                set_limit(&limit);
-            });
-            give_back(signal, &queued(7));
-        });
-        let (taken, info) = take(set_of(&[signal])).expect("it's pending");
-        // SAFETY: a queued signal.
-        assert_eq!((taken, unsafe { info.si_value().sival_ptr.addr() }), (signal, 7));
+        with(&|| set_limit(&limit));
+        set_limit(&limit);
         block(libc::SIG_SETMASK, blocked);
+    }
+
+    #[test]
+    fn a_signal_for_which_there_is_no_room_is_given_back_later() {
+        let signal = libc::SIGRTMIN() + 1;
+        without_room(signal, |make_room| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(50));
+                    make_room();
+                });
+                give_back(signal, &[queued(7)], Duration::from_secs(60));
+            });
+            let (taken, info) = take(set_of(&[signal])).expect("it's pending");
+            // SAFETY: a queued signal.
+            assert_eq!((taken, unsafe { info.si_value().sival_ptr.addr() }), (signal, 7));
+        });
+    }
+
+    #[test]
+    fn a_signal_for_which_there_is_never_room_comes_without_its_value() {
+        for signal in [libc::SIGRTMIN() + 2, libc::SIGUSR2] {
+            without_room(signal, |_| {
+                give_back(signal, &[7, 8].map(queued), Duration::from_millis(5));
+                let (taken, info) = take(set_of(&[signal])).expect("it's pending");
+                assert_eq!((taken, info.si_code), (signal, libc::SI_USER));
+                assert!(take(set_of(&[signal])).is_none(), "signals without a value are one");
+            });
+        }
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Sleeping until a socket changes, and waking who sleeps.
 //!
-//! Each thread that sleeps has an event descriptor of its own, which it leaves with the sockets that it waits for. A thread that
-//! changes a socket writes to the descriptors that were left with it. So no change is missed, whichever thread takes the
-//! completion that brought it.
+//! Each thread that sleeps has a waker of its own, which it leaves with the sockets that it waits for. A thread that changes a
+//! socket makes the wakers readable that were left with it. So no change is missed, whichever thread takes the completion that
+//! brought it.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,9 +17,14 @@ use crate::settings::settings;
 use crate::signals;
 use crate::this_process::ThisProcess;
 
-/// What wakes one thread.
+/// What wakes one thread: a set with a descriptor that is always readable, and that counts while the thread is to be awake. Nothing is read from it or
+/// written to it. A program that closes all descriptors may have opened other files with its numbers, and `epoll_ctl(2)` finds no such pair of a set and
+/// a descriptor among these.
 #[derive(Debug)]
-pub struct Waker(OwnedFd);
+pub struct Waker {
+    set: ManuallyDrop<Set>,
+    readable: ManuallyDrop<OwnedFd>,
+}
 
 impl Waker {
     /// A new one.
@@ -27,43 +33,61 @@ impl Waker {
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
         // SAFETY: no memory is passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: a new descriptor.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let readable = unsafe { OwnedFd::from_raw_fd(fd) };
+        let set = Set::new()?;
+        set.control(libc::EPOLL_CTL_ADD, fd, 0, 0)?;
+        Ok(Self { set: ManuallyDrop::new(set), readable: ManuallyDrop::new(readable) })
     }
 
     /// The descriptor to sleep on.
     pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.set.fd()
     }
 
-    /// Wakes the thread, now or when it sleeps next.
-    pub fn wake(&self) {
-        let one = 1u64;
-        // SAFETY: eight readable bytes. It fails only if the thread is awake already.
-        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    /// Wakes the thread, now or when it sleeps next. False: the program has closed the waker.
+    pub fn wake(&self) -> bool {
+        self.count(libc::EPOLLIN)
     }
 
-    /// Forgets what has woken the thread.
-    pub fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: eight writable bytes. It fails if nothing has woken the thread.
-        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+    /// Forgets what has woken the thread. False: the program has closed the waker.
+    pub fn clear(&self) -> bool {
+        self.count(0)
+    }
+
+    fn count(&self, events: c_int) -> bool {
+        self.set.control(libc::EPOLL_CTL_MOD, self.readable.as_raw_fd(), events as u32, 0).is_ok()
     }
 }
 
-/// The calling thread's. A child of fork(2) makes one of its own: it shares the event descriptors of its parent, and each of the two
-/// would clear what wakes the other.
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // Not cleared: a child of fork(2) may drop the waker of a thread of its parent.
+        if self.wake() {
+            // SAFETY: both are the waker's still, and nothing uses them from here on.
+            unsafe {
+                ManuallyDrop::drop(&mut self.set);
+                ManuallyDrop::drop(&mut self.readable);
+            }
+        }
+    }
+}
+
+/// The calling thread's, cleared. A child of fork(2) makes one of its own: it shares the sets of its parent, and each of the two would clear what wakes the
+/// other.
 pub fn own_waker() -> Outcome<Arc<Waker>> {
     thread_local! {
         static OWN: RefCell<Option<ThisProcess<Arc<Waker>>>> = const { RefCell::new(None) };
     }
     OWN.try_with(|own| {
         let mut own = own.borrow_mut();
-        if let Some(waker) = own.as_mut().and_then(ThisProcess::get_mut) {
+        if let Some(waker) = own.as_mut().and_then(ThisProcess::get_mut)
+            && waker.clear()
+        {
             return Ok(waker.clone());
         }
         let waker = Arc::new(Waker::new()?);
@@ -95,7 +119,9 @@ impl Waiters {
 
     /// Wakes who waits, who is to look again.
     pub fn wake(&self) {
-        self.wakers.iter().for_each(|waker| waker.wake());
+        for waker in &self.wakers {
+            waker.wake();
+        }
     }
 
     /// There is more to read or to accept.
@@ -204,7 +230,6 @@ pub fn look_or_sleep(awaited: &mut impl WaitCondition, until: Option<Instant>) -
         }
     }
     let waker = own_waker()?;
-    waker.clear();
     let ready = awaited.look(Some(&waker));
     let slept = match &ready {
         Ok(0) => awaited.sleep(&waker, until),
@@ -317,4 +342,82 @@ pub fn make_nonblocking(fd: RawFd) -> io::Result<()> {
         flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
     };
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signals::ThreadInCall;
+
+    /// A file of the program that a read and a write would change, and that a sleep would find ready.
+    fn counter() -> OwnedFd {
+        // SAFETY: no memory is passed, and a new descriptor.
+        unsafe { OwnedFd::from_raw_fd(libc::eventfd(5, libc::EFD_NONBLOCK)) }
+    }
+
+    fn count_of(counter: &OwnedFd) -> u64 {
+        let mut count = 0u64;
+        // SAFETY: eight writable bytes.
+        assert_eq!(unsafe { libc::read(counter.as_raw_fd(), (&raw mut count).cast(), 8) }, 8);
+        count
+    }
+
+    /// The program has closed what the thread has, and its own file has the number.
+    fn give_number(number: RawFd, file: &OwnedFd) {
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+    }
+
+    fn sleeps_until_the_deadline(waker: &Waker) -> bool {
+        let thread = ThreadInCall::enter(true);
+        let slept = sleep(vec![readable(waker.fd())], Some(Instant::now() + Duration::from_millis(20)));
+        thread.leave();
+        matches!(slept, Ok(false))
+    }
+
+    #[test]
+    fn a_waker_wakes_until_it_is_cleared() {
+        let waker = own_waker().unwrap();
+        assert!(sleeps_until_the_deadline(&waker));
+        for _ in 0..2 {
+            assert!(waker.wake());
+            assert!(!sleeps_until_the_deadline(&waker));
+        }
+        assert!(sleeps_until_the_deadline(&own_waker().unwrap()), "the thread's is cleared");
+    }
+
+    #[test]
+    fn files_of_the_program_with_a_wakers_numbers_are_left_alone() {
+        let of_waker: [fn(&Waker) -> Vec<RawFd>; 3] = [
+            |waker| vec![waker.set.fd()],
+            |waker| vec![waker.readable.as_raw_fd()],
+            |waker| vec![waker.set.fd(), waker.readable.as_raw_fd()],
+        ];
+        for numbers in of_waker {
+            let file = counter();
+            let numbers = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    let lost = own_waker().unwrap();
+                    let numbers = numbers(&lost);
+                    numbers.iter().for_each(|&number| give_number(number, &file));
+                    let others = std::thread::scope(|scope| scope.spawn(|| lost.wake()).join().unwrap());
+                    assert!(!others, "another thread's wake finds no waker");
+                    let waker = own_waker().unwrap();
+                    assert!(!Arc::ptr_eq(&waker, &lost));
+                    assert!(sleeps_until_the_deadline(&waker));
+                    numbers
+                });
+                thread.join().unwrap()
+            });
+            for number in numbers {
+                // SAFETY: no memory is passed, and a number that this test has given a file.
+                let still = unsafe {
+                    assert!(libc::fcntl(number, libc::F_GETFD) >= 0, "it's open when the thread has ended");
+                    OwnedFd::from_raw_fd(number)
+                };
+                drop(still);
+            }
+            assert_eq!(count_of(&file), 5, "it's neither read nor written");
+        }
+    }
 }
