@@ -9,7 +9,9 @@ use crate::adapter::ThreadBuffers;
 use crate::ah::Ah;
 use crate::poller::Poller;
 use ferroce_access::Fault;
-use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket};
+use ferroce_hostlink::{
+    CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket, ShmPayload,
+};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::clock;
 use ferroce_proto::{DataRef, Payload as _, PayloadSource, PlainSend, ReceivedWhole, SendOp, SendRequest};
@@ -259,8 +261,10 @@ impl Qp {
         let done = match &answer {
             None => inner.proto.take_executed(clock::now, psn, ended),
             Some(answer) => {
-                let place = |sge: &Sge| place(self.pd.id(), sge, answer);
-                inner.proto.take_fetched(clock::now, (psn, answer.len()), place, ended)
+                let len = answer.len();
+                let copy = |addr| answer.copy_to(0, addr, len);
+                let place = |sge: &Sge| place(self.pd.id(), sge, len, copy);
+                inner.proto.take_fetched(clock::now, (psn, len), place, ended)
             }
         };
         let goes_on = !done || inner.proto.wants_transmit();
