@@ -111,9 +111,14 @@ pub struct ThreadInCall {
 }
 
 impl ThreadInCall {
-    /// Holds the signals of the calling thread back. A thread that `waits` ends here if it is cancelled, with its signals held back: the signal by
-    /// which it was cancelled may have been handled before. From here on that signal stays pending, and ends the wait.
+    /// Holds the signals of the calling thread back. A thread that `waits` ends here if it is cancelled, before they are held back: its cleanup handlers
+    /// run with the program's mask. It ends with its signals held back if it is cancelled just then, since the signal by which it is cancelled is handled
+    /// before. From here on that signal stays pending, and ends the wait.
     pub fn enter(waits: bool) -> Self {
+        if waits {
+            // SAFETY: POSIX. There is nothing to drop.
+            unsafe { pthread_testcancel() };
+        }
         let blocked = block(libc::SIG_BLOCK, !NEVER_HELD);
         if waits {
             // SAFETY: POSIX. There is nothing to drop.
@@ -320,7 +325,7 @@ mod tests {
     use std::ffi::c_void;
     use std::os::fd::AsRawFd;
     use std::sync::Mutex;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
 
     use super::*;
     use crate::waiting::{Looking, Waker, own_waker, readable, sleep};
@@ -487,11 +492,26 @@ mod tests {
         }
         /// Between the cancellation point at the beginning of a call and the call.
         extern "C-unwind" fn call(waits: *mut c_void) -> *mut c_void {
-            // SAFETY: this thread, which has nothing to drop.
-            unsafe { pthread_cancel(libc::pthread_self()) };
+            // SAFETY: this thread, which has nothing to drop, and a value that isn't used.
+            unsafe {
+                libc::pthread_setspecific(*KEY.get().unwrap(), (&raw const KEY).cast());
+                pthread_cancel(libc::pthread_self());
+            }
             ThreadInCall::enter(!waits.is_null()).leave();
             ptr::null_mut()
         }
+        /// Runs when a thread ends, and keeps its mask.
+        extern "C" fn at_end(_: *mut c_void) {
+            HELD_AT_END.store(block(libc::SIG_BLOCK, 0), Ordering::Relaxed);
+        }
+        static HELD_AT_END: AtomicU64 = AtomicU64::new(0);
+        static KEY: std::sync::OnceLock<libc::pthread_key_t> = std::sync::OnceLock::new();
+        KEY.get_or_init(|| {
+            let mut key = 0;
+            // SAFETY: a place for the key, and a function that doesn't use its argument.
+            assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) }, 0);
+            key
+        });
         let ended = |waits: usize| {
             let (mut thread, mut result) = (0, ptr::null_mut());
             // SAFETY: places for the answers, and a function that uses its argument as a number.
@@ -502,7 +522,10 @@ mod tests {
             result as isize
         };
         const PTHREAD_CANCELED: isize = -1;
-        assert_eq!([ended(1), ended(0)], [PTHREAD_CANCELED, 0], "calls that wait are cancellation points");
+        let own = block(libc::SIG_BLOCK, 0);
+        assert_eq!(ended(1), PTHREAD_CANCELED, "a call that waits is a cancellation point");
+        assert_eq!(HELD_AT_END.load(Ordering::Relaxed), own, "no signal is held back at the end");
+        assert_eq!(ended(0), 0, "a call that doesn't wait isn't one");
     }
 
     /// The program has closed what the thread has made to wait, and a file of the program has the number: readable, so a sleep ends that looks at it.
