@@ -36,6 +36,9 @@ const CANCELS: SignalSet = set_of(&[32]);
 const NEVER_HELD: SignalSet =
     set_of(&[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, 33]);
 
+/// Signals that the kernel leaves out of the set of a signalfd.
+const NEVER_IN_A_SIGNALFD: SignalSet = set_of(&[libc::SIGKILL, libc::SIGSTOP]);
+
 /// The first realtime signal of the kernel. Of these each one is kept in its queue.
 const FIRST_QUEUED: c_int = 32;
 
@@ -176,16 +179,29 @@ struct SignalDescriptor {
 }
 
 impl SignalDescriptor {
-    /// One for no signal.
-    fn new() -> io::Result<Self> {
-        Ok(Self { fd: signal_fd(-1, 0)?, signals: 0 })
+    fn new(signals: SignalSet) -> io::Result<Self> {
+        Ok(Self { fd: signal_fd(-1, signals)?, signals })
     }
 
     /// Makes it one for `signals`. Fails if it isn't the thread's any more.
     fn expect(&mut self, signals: SignalSet) -> io::Result<()> {
+        if !self.has_its_signals() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         signal_fd(self.fd, signals)?;
         self.signals = signals;
         Ok(())
+    }
+
+    /// Whether a signalfd for the same signals has the number: one of the program is for others as a rule. Where that can't be read (no `/proc`, or no
+    /// descriptor is left), any counts as the thread's.
+    fn has_its_signals(&self) -> bool {
+        let Ok(about) = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", self.fd)) else {
+            return true;
+        };
+        let set = about.lines().find_map(|line| line.strip_prefix("sigmask:"));
+        let set = set.and_then(|set| SignalSet::from_str_radix(set.trim(), 16).ok());
+        set == Some(self.signals & !NEVER_IN_A_SIGNALFD)
     }
 }
 
@@ -220,8 +236,7 @@ pub fn arrivals(is_certain: bool) -> io::Result<RawFd> {
         {
             return Ok(own.fd);
         }
-        let mut new = SignalDescriptor::new()?;
-        new.expect(awaited)?;
+        let new = SignalDescriptor::new(awaited)?;
         let fd = new.fd;
         *place = Some(ThisProcess::new(new));
         Ok(fd)
@@ -561,6 +576,34 @@ mod tests {
         });
         let (number, file) = slept.join().unwrap();
         assert!(is_open(number, &file), "also when the thread has ended");
+    }
+
+    #[test]
+    fn a_signalfd_of_the_program_with_the_number_keeps_its_signals() {
+        let own = signal_fd(-1, set_of(&[libc::SIGHUP])).unwrap();
+        let set_at = |fd: RawFd| {
+            let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("it's open");
+            about.lines().find(|line| line.starts_with("sigmask:")).map(str::to_owned)
+        };
+        let expected = set_at(own);
+        let take = move |number: RawFd| {
+            // SAFETY: no memory is passed.
+            assert_eq!(unsafe { libc::dup2(own, number) }, number);
+            number
+        };
+        let thread = std::thread::spawn(move || {
+            assert!(sleeps_until_the_deadline());
+            let first = take(arrivals(true).unwrap());
+            // The thread waits for others than before.
+            let before = block(libc::SIG_BLOCK, set_of(&[libc::SIGWINCH]));
+            assert!(sleeps_until_the_deadline());
+            block(libc::SIG_SETMASK, before);
+            assert!(sleeps_until_the_deadline());
+            [first, take(arrivals(true).unwrap())]
+        });
+        for number in thread.join().unwrap() {
+            assert_eq!(set_at(number), expected);
+        }
     }
 
     #[test]
