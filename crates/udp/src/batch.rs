@@ -143,8 +143,8 @@ impl TxBatch {
     }
 
     /// Sends everything, in the order of appending for each destination. Non-blocking, but that a full socket buffer is
-    /// given a millisecond in all. What the kernel doesn't take is counted and lost: retransmission fixes it. `now` is the time of
-    /// the caller's turn.
+    /// given a millisecond in all. What the kernel doesn't take is counted and lost: retransmission fixes it. `now` is the
+    /// present, at most half a millisecond ago.
     pub fn flush(&mut self, now: Instant) -> Flushed {
         self.send(now);
         std::mem::take(&mut self.early)

@@ -238,7 +238,8 @@ impl Endpoint {
     }
 
     /// Takes what has arrived at one socket, one non-blocking `recvmmsg`. `f` is called once per batch of at most 64
-    /// packets, in the order of arrival, and must not call `recv` of the same socket. `now` is the time of the caller's turn.
+    /// packets, in the order of arrival, and must not call `recv` of the same socket. `now` is the present, at most half
+    /// a millisecond ago.
     ///
     /// Packets may be for QPs of other processes that share the socket.
     ///
@@ -374,7 +375,7 @@ impl Endpoint {
     }
 
     /// The number of a sending socket, looked at: nothing is sent by a socket of the program's that has the number now.
-    /// `now` is the time of the caller's turn.
+    /// `now` is the present, at most half a millisecond ago.
     pub(super) fn sender_fd(&self, sender: u8, now: Instant) -> RawFd {
         self.senders
             .get(usize::from(sender))

@@ -2,6 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::train::{Flushed, Train};
+use ferroce_os::clock;
 use ferroce_os::sys::{self, Outgoing, SendBatch, control};
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_types::Instant as Present;
@@ -22,7 +23,7 @@ type ControlOut = control::ControlBuffer<CONTROL>;
 pub(super) type Many = SendBatch<MESSAGES, 1, CONTROL>;
 
 /// Sends trains that lie in `staging`; those that leave by one socket leave in order. `many` is made when many messages go at once, and
-/// serves the next call. `now` is the time of the caller's turn.
+/// serves the next call. `now` is the present, at most half a millisecond ago.
 pub(super) fn send(
     staging: &mut [u8],
     trains: &mut [Train],
@@ -214,7 +215,10 @@ impl Sending<'_> {
         let now = Instant::now();
         let deadline = *self.deadline.get_or_insert(now + PATIENCE);
         let left = deadline.saturating_duration_since(now);
-        !left.is_zero() && sys::wait_for(fd, libc::POLLOUT, left)
+        let has_room = !left.is_zero() && sys::wait_for(fd, libc::POLLOUT, left);
+        // Meanwhile the program may have given the number another file.
+        self.now = clock::now();
+        has_room
     }
 
     fn sent(&mut self, endpoint: &Endpoint, trains: &[Train]) {
@@ -285,7 +289,6 @@ fn refuses_segmentation(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::TxBatch;
-    use ferroce_os::clock;
     use ferroce_os::sys::{EngineFd, InetAddress};
     use ferroce_types::{GROUP_SIZE, HostAddr, Unreachable};
     use ferroce_wire::crc::extend;
@@ -339,6 +342,16 @@ mod tests {
             assert!(!endpoint.segmentation(), "remembered in round {round}");
         }
         assert_eq!(endpoint.stats().trains.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn after_a_wait_for_room_a_socket_is_looked_at_again() {
+        let has_room = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (now, flushed) = (Present(0), Flushed::default());
+        let mut sending = Sending { staging: &mut [], many: &mut None, now, deadline: None, flushed };
+        let before = clock::now();
+        assert!(sending.wait(std::os::fd::AsRawFd::as_raw_fd(&has_room)));
+        assert!(sending.now >= before);
     }
 
     #[test]

@@ -7,7 +7,6 @@ use crate::qp::{Qp, ReceiveCompletions};
 use crate::voice::Untold;
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
-use ferroce_types::Instant;
 use ferroce_udp::{OutgoingTap, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -16,8 +15,6 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct ThreadBuffers {
     pub(crate) batch: TxBatch,
-    /// When the turn began that packets were last added in.
-    pub(crate) now: Instant,
     /// Receive completions of the QP at work. Its list keeps its room.
     pub(crate) received: ReceiveCompletions,
     /// XRC targets, and SRQs of processes that they have to reach.
@@ -52,9 +49,10 @@ impl ThreadBuffers {
 
     /// Sends what has been gathered.
     #[inline(always)]
-    pub(crate) fn send(&mut self) {
+    pub(crate) fn send(&mut self, adapter: &Adapter) {
         if !self.batch.is_empty() {
-            self.batch.flush(self.now);
+            // Not the time of the turn: copies from slow memory may have taken many milliseconds.
+            self.batch.flush(adapter.engine.lately());
         }
         if !self.links_to_ring.is_empty() {
             self.ring_bells();

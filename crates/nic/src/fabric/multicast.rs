@@ -130,7 +130,7 @@ impl Adapter {
             else {
                 continue;
             };
-            match group.socket.recv(now, &mut |datagrams| self.arrived(datagrams, now)) {
+            match group.socket.recv(self.engine.lately(), &mut |datagrams| self.arrived(datagrams, now)) {
                 Ok(RecvOutcome::Busy) => {}
                 Ok(received) => done |= received.count() > 0,
                 Err(error) => tracing::debug!(%error, "reading a group's socket"),

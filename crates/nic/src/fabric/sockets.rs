@@ -106,7 +106,8 @@ impl Adapter {
     }
 
     fn read_socket(&'static self, endpoint: &Endpoint, steering: u8, now: Instant) -> bool {
-        match endpoint.recv(steering, now, &mut |datagrams| self.arrived(datagrams, now)) {
+        // The packets of the sockets before may have taken long.
+        match endpoint.recv(steering, self.engine.lately(), &mut |datagrams| self.arrived(datagrams, now)) {
             Ok(RecvOutcome::Busy) => false,
             Ok(received) => received.count() > 0,
             Err(error) => {

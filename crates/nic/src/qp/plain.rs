@@ -132,8 +132,7 @@ impl Qp {
         if work.batch.packet(dest, &Headers { immediate, ..headers }, len as usize, fill).is_err() {
             return false;
         }
-        work.now = clock::now();
-        if let Some(at) = proto.plain_sent(|| work.now, request) {
+        if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), request) {
             self.adapter.schedule(self, at);
         }
         true

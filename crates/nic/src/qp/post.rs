@@ -175,7 +175,7 @@ impl Qp {
             } else if queued && !inner.proto.may_wait_for_more() {
                 self.work_locked(&mut inner, work, clock::now(), |_, _| ());
             } else {
-                work.send();
+                work.send(self.adapter);
             }
             result
         })

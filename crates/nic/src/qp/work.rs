@@ -71,7 +71,6 @@ impl Qp {
             work.falling_back.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
-        work.now = now;
         let LockedQp {
             flushed,
             proto,
@@ -108,7 +107,7 @@ impl Qp {
         f(proto, &mut env);
         let more = proto.wants_transmit() && proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(&mut env);
-        env.work.send();
+        env.work.send(self.adapter);
         if proto.state() == QpState::Err {
             // Withdraw before flushing: after a flush completion the program owns its buffers again.
             listing.withdraw(self.qpn);

@@ -281,7 +281,7 @@ impl EngineFd {
     }
 
     /// As [`checked`](Self::checked), for calls that come often: the last look is good for half a millisecond, and is repeated
-    /// after that. `now` is the time of the caller's turn, which spares a look at the clock.
+    /// after that. `now` is the present, at most half a millisecond ago, which spares a look at the clock.
     #[must_use]
     #[inline]
     pub fn checked_lately(&self, now: Present) -> RawFd {

@@ -36,6 +36,9 @@ const CANCELS: SignalSet = set_of(&[32]);
 const NEVER_HELD: SignalSet =
     set_of(&[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, 33]);
 
+/// Signals that the kernel leaves out of the set of a signalfd.
+const NEVER_IN_A_SIGNALFD: SignalSet = set_of(&[libc::SIGKILL, libc::SIGSTOP]);
+
 /// The first realtime signal of the kernel. Of these each one is kept in its queue.
 const FIRST_QUEUED: c_int = 32;
 
@@ -111,9 +114,14 @@ pub struct ThreadInCall {
 }
 
 impl ThreadInCall {
-    /// Holds the signals of the calling thread back. A thread that `waits` ends here if it is cancelled, with its signals held back: the signal by
-    /// which it was cancelled may have been handled before. From here on that signal stays pending, and ends the wait.
+    /// Holds the signals of the calling thread back. A thread that `waits` ends here if it is cancelled, before they are held back: its cleanup handlers
+    /// run with the program's mask. It ends with its signals held back if it is cancelled just then, since the signal by which it is cancelled is handled
+    /// before. From here on that signal stays pending, and ends the wait.
     pub fn enter(waits: bool) -> Self {
+        if waits {
+            // SAFETY: POSIX. There is nothing to drop.
+            unsafe { pthread_testcancel() };
+        }
         let blocked = block(libc::SIG_BLOCK, !NEVER_HELD);
         if waits {
             // SAFETY: POSIX. There is nothing to drop.
@@ -171,16 +179,29 @@ struct SignalDescriptor {
 }
 
 impl SignalDescriptor {
-    /// One for no signal.
-    fn new() -> io::Result<Self> {
-        Ok(Self { fd: signal_fd(-1, 0)?, signals: 0 })
+    fn new(signals: SignalSet) -> io::Result<Self> {
+        Ok(Self { fd: signal_fd(-1, signals)?, signals })
     }
 
     /// Makes it one for `signals`. Fails if it isn't the thread's any more.
     fn expect(&mut self, signals: SignalSet) -> io::Result<()> {
+        if !self.has_its_signals() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         signal_fd(self.fd, signals)?;
         self.signals = signals;
         Ok(())
+    }
+
+    /// Whether a signalfd for the same signals has the number: one of the program is for others as a rule. Where that can't be read (no `/proc`, or no
+    /// descriptor is left), any counts as the thread's.
+    fn has_its_signals(&self) -> bool {
+        let Ok(about) = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", self.fd)) else {
+            return true;
+        };
+        let set = about.lines().find_map(|line| line.strip_prefix("sigmask:"));
+        let set = set.and_then(|set| SignalSet::from_str_radix(set.trim(), 16).ok());
+        set == Some(self.signals & !NEVER_IN_A_SIGNALFD)
     }
 }
 
@@ -215,8 +236,7 @@ pub fn arrivals(is_certain: bool) -> io::Result<RawFd> {
         {
             return Ok(own.fd);
         }
-        let mut new = SignalDescriptor::new()?;
-        new.expect(awaited)?;
+        let new = SignalDescriptor::new(awaited)?;
         let fd = new.fd;
         *place = Some(ThisProcess::new(new));
         Ok(fd)
@@ -320,7 +340,7 @@ mod tests {
     use std::ffi::c_void;
     use std::os::fd::AsRawFd;
     use std::sync::Mutex;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
 
     use super::*;
     use crate::waiting::{Looking, Waker, own_waker, readable, sleep};
@@ -487,11 +507,26 @@ mod tests {
         }
         /// Between the cancellation point at the beginning of a call and the call.
         extern "C-unwind" fn call(waits: *mut c_void) -> *mut c_void {
-            // SAFETY: this thread, which has nothing to drop.
-            unsafe { pthread_cancel(libc::pthread_self()) };
+            // SAFETY: this thread, which has nothing to drop, and a value that isn't used.
+            unsafe {
+                libc::pthread_setspecific(*KEY.get().unwrap(), (&raw const KEY).cast());
+                pthread_cancel(libc::pthread_self());
+            }
             ThreadInCall::enter(!waits.is_null()).leave();
             ptr::null_mut()
         }
+        /// Runs when a thread ends, and keeps its mask.
+        extern "C" fn at_end(_: *mut c_void) {
+            HELD_AT_END.store(block(libc::SIG_BLOCK, 0), Ordering::Relaxed);
+        }
+        static HELD_AT_END: AtomicU64 = AtomicU64::new(0);
+        static KEY: std::sync::OnceLock<libc::pthread_key_t> = std::sync::OnceLock::new();
+        KEY.get_or_init(|| {
+            let mut key = 0;
+            // SAFETY: a place for the key, and a function that doesn't use its argument.
+            assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) }, 0);
+            key
+        });
         let ended = |waits: usize| {
             let (mut thread, mut result) = (0, ptr::null_mut());
             // SAFETY: places for the answers, and a function that uses its argument as a number.
@@ -502,7 +537,10 @@ mod tests {
             result as isize
         };
         const PTHREAD_CANCELED: isize = -1;
-        assert_eq!([ended(1), ended(0)], [PTHREAD_CANCELED, 0], "calls that wait are cancellation points");
+        let own = block(libc::SIG_BLOCK, 0);
+        assert_eq!(ended(1), PTHREAD_CANCELED, "a call that waits is a cancellation point");
+        assert_eq!(HELD_AT_END.load(Ordering::Relaxed), own, "no signal is held back at the end");
+        assert_eq!(ended(0), 0, "a call that doesn't wait isn't one");
     }
 
     /// The program has closed what the thread has made to wait, and a file of the program has the number: readable, so a sleep ends that looks at it.
@@ -538,6 +576,34 @@ mod tests {
         });
         let (number, file) = slept.join().unwrap();
         assert!(is_open(number, &file), "also when the thread has ended");
+    }
+
+    #[test]
+    fn a_signalfd_of_the_program_with_the_number_keeps_its_signals() {
+        let own = signal_fd(-1, set_of(&[libc::SIGHUP])).unwrap();
+        let set_at = |fd: RawFd| {
+            let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("it's open");
+            about.lines().find(|line| line.starts_with("sigmask:")).map(str::to_owned)
+        };
+        let expected = set_at(own);
+        let take = move |number: RawFd| {
+            // SAFETY: no memory is passed.
+            assert_eq!(unsafe { libc::dup2(own, number) }, number);
+            number
+        };
+        let thread = std::thread::spawn(move || {
+            assert!(sleeps_until_the_deadline());
+            let first = take(arrivals(true).unwrap());
+            // The thread waits for others than before.
+            let before = block(libc::SIG_BLOCK, set_of(&[libc::SIGWINCH]));
+            assert!(sleeps_until_the_deadline());
+            block(libc::SIG_SETMASK, before);
+            assert!(sleeps_until_the_deadline());
+            [first, take(arrivals(true).unwrap())]
+        });
+        for number in thread.join().unwrap() {
+            assert_eq!(set_at(number), expected);
+        }
     }
 
     #[test]
