@@ -135,6 +135,7 @@ impl Qp {
                 changing: Turn::free(),
                 ended: AtomicBool::new(false),
                 left_to_peer: AtomicBool::new(false),
+                not_waiting: AtomicU32::new(0),
                 unmappable: AtomicU32::new(0),
                 peer_uses_shm: AtomicBool::new(false),
                 peer_connection: AtomicU64::new(0),

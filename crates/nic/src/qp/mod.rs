@@ -130,6 +130,8 @@ pub struct Qp {
     last_request: AtomicU64,
     /// The last one-sided request was left to the peer, though it could have been executed here.
     left_to_peer: AtomicBool,
+    /// How many more one-sided requests leave without waiting until they could be executed here: the last copy was refused.
+    not_waiting: AtomicU32,
     /// The key of a region of the peer's that can't be mapped, if one was asked for.
     unmappable: AtomicU32,
     /// Something has come from the peer by way of shared memory since there is a path.

@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 
 /// Requests of more bytes take the general way: the copy is what they cost.
 pub(super) const MOST: u64 = 4096;
+/// Requests that leave as packets after a refused copy before one waits for those before it, so that a copy is tried again.
+const REFUSED: u32 = 64;
 
 /// The memory of the peer of a queue pair, as one request reaches it.
 #[derive(Clone, Copy)]
@@ -59,7 +61,31 @@ impl Qp {
     #[inline]
     pub(super) fn prefers_to_execute(&self, link: &Link, rkey: u32, len: u64) -> bool {
         let is_abandoned = || self.left_to_peer.load(Ordering::Relaxed) && !link.peer_watches(u64::MAX);
-        link.may_access() && (len >= LARGE || is_abandoned() || self.is_mappable(link, rkey))
+        self.may_reach(link)
+            && (len >= LARGE || is_abandoned() || self.is_mappable(link, rkey))
+            && !self.counts_down_refusals()
+    }
+
+    /// Whether requests may be carried out without packets, as far as that depends on neither memory nor keys.
+    #[inline]
+    pub(super) fn may_reach(&self, link: &Link) -> bool {
+        // Which protection domain a key of XRC must be of depends on the SRQ, which the peer's process knows.
+        self.service != Service::Xrc && link.may_access() && !self.adapter.has_capture()
+    }
+
+    /// The peer's memory was reached, or a copy was refused. Many causes of a refusal last: the region or the QP isn't in the peer's
+    /// directory, or the kernel doesn't copy. The requests that follow then don't wait in vain.
+    #[inline]
+    pub(super) fn note_copy(&self, reached: bool) {
+        self.not_waiting.store(if reached { 0 } else { REFUSED }, Ordering::Relaxed);
+    }
+
+    /// A copy was refused a few requests ago. Caller holds the QP lock.
+    #[inline]
+    fn counts_down_refusals(&self) -> bool {
+        let left = self.not_waiting.load(Ordering::Relaxed);
+        self.not_waiting.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
     }
 
     /// Whether the peer's region can be mapped. The QP remembers the last region that can't.

@@ -7,6 +7,8 @@ use super::side::{Side, open, register};
 use ferroce_mem::{Mr, MrAccess, MrInit};
 use ferroce_nic::Poll as _;
 use ferroce_proto::{Data, SendOp, SendWr};
+use ferroce_tests::helper::Helper;
+use ferroce_tests::wait::eventually;
 use ferroce_types::{Completion, RecvWqe, Sge, WcOpcode, WcStatus};
 use ferroce_wire::Service;
 use std::sync::Arc;
@@ -356,6 +358,39 @@ fn large_writes_and_reads_are_carried_out_while_the_peer_is_stopped() {
         "messages::large_writes_and_reads_are_carried_out_while_the_peer_is_stopped",
         large_one_sided,
     );
+}
+
+/// Posts a large WRITE twice to a peer that is stopped. Both leave: the second doesn't wait until the first has ended.
+pub fn write_twice(member: &Helper, side: &Side, write: impl Fn(u64)) {
+    member.stop();
+    let sent = || side.qp.counters().requests_sent;
+    let before = sent();
+    for wr_id in 1..=2 {
+        write(wr_id);
+    }
+    eventually("both WRITEs are outstanding, of a packet each", || sent() - before == 2);
+    member.go_on();
+    for wr_id in 1..=2 {
+        let wc = side.wait();
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+    }
+}
+
+/// A window is in no directory, so a WRITE to it is packets, whatever its length.
+fn large_to_a_window() {
+    const LEN: usize = 64 * 1024;
+    let (mut remote, side) = connected();
+    let rkey = remote.member.ask("window").parse().unwrap();
+    let va = remote.addr;
+    write_twice(&remote.member, &side, |wr_id| {
+        post(&side, request(wr_id, SendOp::Write { va, rkey }, of_memory(side.sge(0, LEN))));
+    });
+    side.close();
+}
+
+#[test]
+fn large_writes_to_a_window_do_not_wait_for_one_another() {
+    in_namespace("messages::large_writes_to_a_window_do_not_wait_for_one_another", large_to_a_window);
 }
 
 /// What isn't allowed changes nothing, and fails as it does over a network.

@@ -5,10 +5,11 @@ use super::member::answer_commands;
 use super::messages::{self, INCOMING};
 use super::scribble;
 use super::side::{Side, open};
+use ferroce_mem::{Mw, MwKind};
 use ferroce_nic::Poll as _;
 use ferroce_proto::SendOp;
 use ferroce_tests::helper::Helper;
-use ferroce_types::{Completion, Sge, WcOpcode, WcStatus};
+use ferroce_types::{Access, Completion, Sge, WcOpcode, WcStatus};
 use ferroce_wire::Service;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -103,6 +104,17 @@ pub fn peer() {
             side.reset();
             side.connect_to_rtr(peer.parse().unwrap(), side.av());
             "ok".into()
+        }
+        // Binds a window to all of the memory. Its key.
+        ["window"] => {
+            let side = side.unwrap();
+            let window = Mw::alloc(&side.pd, MwKind::Two).unwrap();
+            let access = Access { remote_read: true, remote_write: true, ..Access::default() };
+            let range = (side.addr(), side.memory.len() as u64);
+            let bind = window.bind_request(window.rkey() ^ 1, Some(&side.mr), range, access, false).unwrap();
+            side.send(0, SendOp::BindMw(bind), side.sge(0, 0), None);
+            assert_eq!(side.wait().status, WcStatus::Success);
+            window.rkey().to_string()
         }
         // Posts messages of one byte.
         ["burst", count, byte] => {

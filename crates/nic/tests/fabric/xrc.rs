@@ -2,6 +2,7 @@
 
 use super::host::fill;
 use super::member::answer_commands;
+use super::messages::write_twice;
 use super::namespace::in_namespace;
 use super::receiver::{Receiver, accept, connect, send};
 use super::side::{Side, open};
@@ -244,6 +245,20 @@ fn another_domain() {
     a.close();
 }
 
+/// The initiator can't carry them out: it doesn't know the protection domain.
+fn large_writes() {
+    const LEN: usize = 64 * 1024;
+    let there = There::start();
+    let (va, rkey) = (there.va, there.rkey);
+    let (a, target, _xrcd) = here();
+    // Before the first answer no request waits to be carried out.
+    send(&a, there.srqn, 0, SendOp::Write { va, rkey }, 64);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    write_twice(&there.member, &a, |wr_id| send(&a, there.srqn, wr_id, SendOp::Write { va, rkey }, LEN));
+    target.close().unwrap();
+    a.close();
+}
+
 /// Many requests are under way: the messages arrive in order, whatever is refused or lost meanwhile.
 fn many_at_a_time() {
     const MESSAGES: usize = 20;
@@ -307,6 +322,7 @@ cases! {
     the_end_of_an_srqs_process_ends_what_was_given_to_it: the_end_of_the_other_process;
     an_srq_of_another_domain_of_another_process_is_refused: another_domain;
     many_requests_reach_another_processs_srq_in_order: many_at_a_time;
+    large_writes_do_not_wait_for_one_another: large_writes;
     a_process_that_is_stopped_gets_what_was_sent_to_it_when_it_goes_on: a_process_that_answers_late;
     an_srq_whose_process_has_too_many_waiting_is_asked_for_again: a_process_that_cant_be_asked;
 }

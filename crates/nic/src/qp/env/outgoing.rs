@@ -150,11 +150,7 @@ impl QpEnv<'_> {
     ) -> Option<u32> {
         let Some(Path::Shm { link, .. }) = self.path else { return None };
         let qp = self.qp;
-        if self.qp.service == Service::Xrc {
-            // Which protection domain the key must be of depends on the SRQ, which the peer's process knows.
-            return None;
-        }
-        if !link.may_access() || self.qp.adapter.has_capture() {
+        if !qp.may_reach(link) {
             return None;
         }
         let (&SendOp::Write { rkey, .. } | &SendOp::Read { rkey, .. }) = &wr.op else { return None };
@@ -169,6 +165,7 @@ impl QpEnv<'_> {
             }
         }
         let done = copy_through(&Reach { qp, link, peer, reads }, wr, pd, (offset, max));
+        qp.note_copy(done.is_some());
         if done.is_some() {
             self.mark_peer_uses_shm(peer);
         }
