@@ -272,6 +272,28 @@ static void nonblocking_connect(void)
 	EXPECT(ready(server, POLLIN, 0) == 0);
 }
 
+/* The first call after the end of an attempt returns that, whatever address it has. */
+static void connects_again(void)
+{
+	struct sockaddr_in name, other;
+	int listening[] = {listener(&name, 5), listener(&other, 5)}, fd;
+
+	for (int waits = 0; waits < 2; waits++) {
+		fd = make_socket(SOCK_STREAM);
+		set_nonblocking(fd);
+		EXPECT_ERRNO(EINPROGRESS, connect(fd, (struct sockaddr *)&name, sizeof name));
+		if (waits)
+			EXPECT(fcntl(fd, F_SETFL, 0) == 0);
+		else
+			EXPECT(ready(fd, POLLIN | POLLOUT, 10000) == POLLOUT);
+		EXPECT(connect(fd, (struct sockaddr *)&other, sizeof other) == 0);
+		EXPECT_ERRNO(EISCONN, connect(fd, (struct sockaddr *)&name, sizeof name));
+		EXPECT(ready(listening[0], POLLIN, 10000) == POLLIN && ready(listening[1], POLLIN, 0) == 0);
+		EXPECT(close(accept(listening[0], NULL, NULL)) == 0 && close(fd) == 0);
+	}
+	EXPECT(close(listening[0]) == 0 && close(listening[1]) == 0);
+}
+
 static void half_close(void)
 {
 	int fds[2];
@@ -1132,6 +1154,7 @@ static const struct test_case {
 	{"refused", refused},
 	{"connects_after_a_refusal", connects_after_a_refusal},
 	{"nonblocking_connect", nonblocking_connect},
+	{"connects_again", connects_again},
 	{"half_close", half_close},
 	{"end_behind_bytes", end_behind_bytes},
 	{"closed_peer", closed_peer},

@@ -104,17 +104,23 @@ impl StreamSocket {
     pub(crate) fn connect(self: &Arc<Self>, destination: libc::sockaddr_storage) -> Outcome<()> {
         let shown = {
             let mut state = self.lock()?;
-            // A call that a signal has interrupted begins anew.
-            let goes_on = std::mem::take(&mut state.connect_interrupted);
+            // As connect(2), whatever the address is: the end of an attempt is the result of one call.
+            let unreported = state.connect_unreported;
             match state.phase {
                 StreamPhase::Fresh => self.begin_to_connect(&mut state, destination)?,
-                StreamPhase::Connecting(_) if goes_on => {}
-                StreamPhase::Open(_) if goes_on => return Ok(()),
-                StreamPhase::Failed(errno) if goes_on => {
+                StreamPhase::Connecting(_) if self.core.is_nonblocking() => {
+                    return Err(SocketRefusal::plain(libc::EALREADY));
+                }
+                StreamPhase::Connecting(_) => {}
+                StreamPhase::Open(_) if unreported => {
+                    state.connect_unreported = false;
+                    return Ok(());
+                }
+                StreamPhase::Failed(errno) if unreported && state.error != 0 => {
+                    state.connect_unreported = false;
                     state.error = 0;
                     return Err(SocketRefusal::plain(errno));
                 }
-                StreamPhase::Connecting(_) => return Err(SocketRefusal::plain(libc::EALREADY)),
                 StreamPhase::Open(_) | StreamPhase::Accepting(..) => {
                     return Err(SocketRefusal::plain(libc::EISCONN));
                 }
@@ -145,8 +151,12 @@ impl StreamSocket {
         let until = self.lock()?.options.send_deadline();
         let connected = self.core.wait(false, until, |state| match state.phase {
             StreamPhase::Connecting(_) => None,
-            StreamPhase::Open(_) => Some(Ok(())),
+            StreamPhase::Open(_) => {
+                state.connect_unreported = false;
+                Some(Ok(()))
+            }
             StreamPhase::Failed(errno) => {
+                state.connect_unreported = false;
                 state.error = 0;
                 Some(Err(SocketRefusal::plain(errno)))
             }
@@ -158,7 +168,6 @@ impl StreamSocket {
         {
             // It goes on without the caller.
             self.watch();
-            self.lock()?.connect_interrupted = refusal.errno == libc::ERESTART;
         }
         connected.map_err(|refusal| match refusal.errno {
             libc::EAGAIN => SocketRefusal::plain(libc::EINPROGRESS),
@@ -171,6 +180,7 @@ impl StreamSocket {
         let mut connecting = Box::new(Connecting { destination, attempt: 0, prepared: None });
         connecting.resolve(state.id()?)?;
         state.phase = StreamPhase::Connecting(connecting);
+        state.connect_unreported = true;
         Ok(())
     }
 }

@@ -27,8 +27,8 @@ pub(crate) struct StreamState {
     waiters: Waiters,
     /// The next value of SO_ERROR.
     pub(super) error: c_int,
-    /// A signal has interrupted rconnect, which begins anew.
-    pub(super) connect_interrupted: bool,
+    /// No rconnect has returned yet how the last attempt has ended: one that didn't wait, or was interrupted, hasn't.
+    pub(super) connect_unreported: bool,
     /// The program has closed the socket with bytes unread.
     pub(super) leaves_unread: bool,
     /// The program has closed the socket, which goes on in the background until then at the latest.
@@ -157,7 +157,7 @@ impl StreamState {
             id: Some(id),
             waiters: Waiters::default(),
             error: 0,
-            connect_interrupted: false,
+            connect_unreported: false,
             leaves_unread: false,
             farewell_until: None,
         }
