@@ -4,6 +4,9 @@
 //! program keeps the number; one that has ended leaves it to others. So each call begins at the other process's cookie
 //! (`cookie`): the kernel ends a copy where it finds nothing, and no byte of another program is touched.
 
+/// Bytes of a word.
+const WORD: u64 = 8;
+
 /// The memory of another process.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerMemory {
@@ -32,15 +35,20 @@ impl PeerMemory {
         self.read(self.at, 0, 0)
     }
 
-    /// Copies `len` bytes at `from` in this process to `to` in the other. False unless all were; nothing is written if the
-    /// process has ended or has become another program.
+    /// Copies `len` bytes at `from` in this process to `to` in the other, the last byte last. False unless all were; nothing is written if
+    /// the process has ended or has become another program.
     ///
     /// The kernel checks both ranges. The caller makes sure that the range of this process is the program's registered
     /// memory, or bytes that no other thread writes.
     #[must_use]
     pub fn write(&self, to: u64, from: u64, len: usize) -> bool {
+        // The end of the bytes, from the last aligned word on, is a range of its own: a program may poll it. The kernel copies range after
+        // range. It gives the pages of each back before the next one, by atomics that order all stores.
+        let end = to.wrapping_add(len as u64);
+        let last = len.min((end.wrapping_sub(1) % WORD) as usize + 1);
+        let there = [(to, len - last), (end.wrapping_sub(last as u64), last)];
         // The cookie is overwritten with itself.
-        self.copy(libc::SYS_process_vm_writev, &raw const self.cookie as u64, (from, to, len))
+        self.copy(libc::SYS_process_vm_writev, &raw const self.cookie as u64, (from, len), there)
     }
 
     /// Copies `len` bytes at `from` in the other process to `to` in this one. False unless all were, and of this very
@@ -48,19 +56,21 @@ impl PeerMemory {
     #[must_use]
     pub fn read(&self, from: u64, to: u64, len: usize) -> bool {
         let mut seen = 0u64;
-        self.copy(libc::SYS_process_vm_readv, &raw mut seen as u64, (to, from, len)) && seen == self.cookie
+        self.copy(libc::SYS_process_vm_readv, &raw mut seen as u64, (to, len), [(from, len), (0, 0)])
+            && seen == self.cookie
     }
 
-    /// Copies the cookie between `word` and its place, then `len` bytes.
-    fn copy(&self, call: libc::c_long, word: u64, (here, there, len): (u64, u64, usize)) -> bool {
-        let range = |at: u64, len: usize| libc::iovec { iov_base: at as *mut _, iov_len: len };
-        let local = [range(word, size_of::<u64>()), range(here, len)];
-        let remote = [range(self.at, size_of::<u64>()), range(there, len)];
+    /// Copies the cookie between `word` and its place, then the bytes of `here`, which are as many as those of `there`.
+    fn copy(&self, call: libc::c_long, word: u64, here: (u64, usize), there: [(u64, usize); 2]) -> bool {
+        let range = |(at, len): (u64, usize)| libc::iovec { iov_base: at as *mut _, iov_len: len };
+        let local = [(word, size_of::<u64>()), here].map(range);
+        let remote = [(self.at, size_of::<u64>()), there[0], there[1]].map(range);
         // SAFETY: the vectors are valid for the call, and the kernel checks their ranges. It writes to a word of the functions
         // above and, by the promise of their callers, to the program's own memory or the caller's.
-        let done =
-            unsafe { libc::syscall(call, self.pid, local.as_ptr(), 2usize, remote.as_ptr(), 2usize, 0usize) };
-        done == (size_of::<u64>() + len) as libc::c_long
+        let done = unsafe {
+            libc::syscall(call, self.pid, local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0usize)
+        };
+        done == (size_of::<u64>() + here.1) as libc::c_long
     }
 }
 
@@ -68,6 +78,7 @@ impl PeerMemory {
 mod tests {
     use super::*;
     use crate::Cookie;
+    use std::sync::atomic::{AtomicU8, Ordering};
 
     #[test]
     fn only_the_process_with_the_cookie_is_taken_for_the_peer() {
@@ -92,6 +103,51 @@ mod tests {
         assert_eq!(to, from);
         assert!(!own.read(0x10, to.as_mut_ptr() as u64, 16));
         assert!(!own.write(0x10, from.as_ptr() as u64, 16));
+    }
+
+    #[test]
+    fn all_bytes_are_written_wherever_they_begin_and_end() {
+        let cookie = Cookie::new().unwrap();
+        let own = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
+        let from: Vec<u8> = (1..=40).collect();
+        for (begin, len) in (0..16).flat_map(|begin| (0..=40).map(move |len| (begin, len))) {
+            let mut to = [0u64; 8];
+            assert!(own.write(to.as_mut_ptr() as u64 + begin as u64, from.as_ptr() as u64, len));
+            let mut expected = [0; 64];
+            expected[begin..begin + len].copy_from_slice(&from[..len]);
+            assert_eq!(to.map(u64::to_ne_bytes).as_flattened(), expected, "{len} bytes at {begin}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_sees_the_last_byte_sees_all_others() {
+        const LEN: usize = 64 * 1024;
+        let cookie = Cookie::new().unwrap();
+        let own = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
+        let to: Vec<AtomicU8> = (0..LEN).map(|_| AtomicU8::new(0)).collect();
+        let seen = AtomicU8::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut rounds_with_old_bytes = Vec::new();
+                for round in 1..=200 {
+                    while to[LEN - 1].load(Ordering::Acquire) != round {
+                        std::hint::spin_loop();
+                    }
+                    if to.iter().any(|byte| byte.load(Ordering::Relaxed) != round) {
+                        rounds_with_old_bytes.push(round);
+                    }
+                    seen.store(round, Ordering::Release);
+                }
+                assert_eq!(rounds_with_old_bytes, []);
+            });
+            for round in 1..=200 {
+                let from = vec![round; LEN];
+                assert!(own.write(to.as_ptr() as u64, from.as_ptr() as u64, LEN));
+                while seen.load(Ordering::Acquire) != round {
+                    std::thread::yield_now();
+                }
+            }
+        });
     }
 
     #[test]
