@@ -325,9 +325,11 @@ fn writes_reads_and_atomics_reach_the_peers_memory() {
 
 /// Large WRITEs and READs need nothing of the peer's process, whatever state its queue pair is in.
 fn large_one_sided() {
-    const LEN: usize = 100_000;
-    let mut remote = Remote::start();
-    let side = Side::new(&open(), Service::Rc, MEMORY);
+    // Each takes three turns of 1 MiB.
+    const LEN: usize = 2_500_000;
+    let mut remote = Remote::with_memory(INCOMING + LEN + 1);
+    let side = Side::new(&open(), Service::Rc, 2 * LEN);
+    let null = Mr::null(&side.pd).unwrap();
     let (va, rkey) = (remote.addr + INCOMING as u64, remote.rkey);
     for command in ["reconnect", "listen"] {
         side.reset();
@@ -340,15 +342,28 @@ fn large_one_sided() {
         remote.member.stop();
         fill(&side, 0, (0..LEN).map(|at| pattern(7, 1, at)));
         post(&side, request(1, SendOp::Write { va, rkey }, of_memory(side.sge(0, LEN))));
-        post(&side, request(2, SendOp::Read { va, rkey }, of_memory(side.sge(INCOMING, LEN))));
+        post(&side, request(2, SendOp::Read { va, rkey }, of_memory(side.sge(LEN, LEN))));
         for wr_id in [1, 2] {
             let wc = side.wait();
             assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success), "{command}");
         }
         remote.member.go_on();
-        assert!(bytes(&side, INCOMING, LEN).into_iter().eq((0..LEN).map(|at| pattern(7, 1, at))));
+        assert!(bytes(&side, LEN, LEN).into_iter().eq((0..LEN).map(|at| pattern(7, 1, at))));
         assert_eq!(remote.member.ask(&format!("written 7 {LEN}")), "ok");
+        // A turn that has bytes of a null region only is refused: packets begin again with the first byte.
+        let before = side.qp.counters().requests_sent;
+        fill(&side, LEN, std::iter::repeat_n(0xee, LEN));
+        let half = LEN / 2;
+        let nowhere = Sge { addr: 0, length: (LEN - half) as u32, lkey: null.key() };
+        let sges = Data::Sges([side.sge(LEN, half), nowhere].into_iter().collect());
+        post(&side, request(3, SendOp::Read { va, rkey }, sges));
+        let wc = side.wait();
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (3, WcStatus::Success, LEN));
+        assert!(side.qp.counters().requests_sent > before, "no turn was refused");
+        let expected = (0..half).map(|at| pattern(7, 1, at)).chain(std::iter::repeat(0xee));
+        assert!(bytes(&side, LEN, LEN).into_iter().eq(expected.take(LEN)));
     }
+    null.deregister().unwrap();
     side.close();
 }
 

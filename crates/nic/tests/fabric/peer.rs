@@ -27,8 +27,13 @@ pub struct Remote {
 
 impl Remote {
     pub fn start() -> Self {
+        Self::with_memory(MEMORY)
+    }
+
+    /// As `start`, with so many bytes of memory.
+    pub fn with_memory(bytes: usize) -> Self {
         let mut member = Helper::start("peer");
-        let made = member.ask("make");
+        let made = member.ask(&format!("make {bytes}"));
         let numbers: Vec<u64> = made.split(' ').map(|number| number.parse().unwrap()).collect();
         Self { member, qpn: numbers[0] as u32, addr: numbers[1], rkey: numbers[2] as u32 }
     }
@@ -81,8 +86,8 @@ pub fn peer() {
     let mut side: Option<&'static Side> = None;
     let mut held: Vec<OwnedFd> = Vec::new();
     answer_commands(|words| match *words {
-        ["make"] => {
-            let made = &*Box::leak(Box::new(Side::new(&open(), Service::Rc, MEMORY)));
+        ["make", bytes] => {
+            let made = &*Box::leak(Box::new(Side::new(&open(), Service::Rc, bytes.parse().unwrap())));
             side = Some(made);
             format!("{} {} {}", made.qp.qpn(), made.addr(), made.mr.key())
         }
@@ -150,22 +155,25 @@ pub fn peer() {
             taken.iter().map(|wc| format!("{:?}", wc.status)).collect::<Vec<_>>().join(" ")
         }
         ["clear"] => {
-            messages::fill(side.unwrap(), 0, std::iter::repeat_n(0xee, MEMORY));
+            let side = side.unwrap();
+            messages::fill(side, 0, std::iter::repeat_n(0xee, side.memory.len()));
             "ok".into()
         }
         ["cleared"] => {
-            let untouched = messages::bytes(side.unwrap(), 0, MEMORY).iter().all(|&byte| byte == 0xee);
+            let side = side.unwrap();
+            let untouched = messages::bytes(side, 0, side.memory.len()).iter().all(|&byte| byte == 0xee);
             if untouched { "ok" } else { "changed" }.into()
         }
         // Checks what was written by RDMA, and that nothing was beside.
         ["written", seed, len] => {
+            let side = side.unwrap();
             let [seed, len] = [seed, len].map(|number| number.parse().unwrap());
             let expected = (0..len).map(|at| messages::pattern(seed, 1, at));
             let all = std::iter::repeat_n(0xee, INCOMING)
                 .chain(expected)
                 .chain(std::iter::repeat(0xee))
-                .take(MEMORY);
-            let right = messages::bytes(side.unwrap(), 0, MEMORY).into_iter().eq(all);
+                .take(side.memory.len());
+            let right = messages::bytes(side, 0, side.memory.len()).into_iter().eq(all);
             if right { "ok" } else { "wrong bytes" }.into()
         }
         // Waits until as many messages have come.
