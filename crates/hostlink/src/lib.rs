@@ -43,6 +43,7 @@ pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair};
 pub use hello::LAYOUT;
 pub use link::{
     ArrivalMark, LARGE, Link, LinkPeer, PeerAccess, Receive, RecordRun, SendOutcome, SentPacket, Unserved,
+    is_large,
 };
 pub use links::{LinkRefusal, LinkWithWork, Links};
 pub use own::own_directory;

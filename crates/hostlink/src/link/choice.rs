@@ -13,8 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// From this many bytes on, one copy by the kernel costs less than two copies through the ring.
 pub const LARGE: u64 = 16 * 1024;
-/// What an operation costs that the initiator carries out, in ns: at least, and for each 8 bytes.
-const OPERATION: u64 = 2_000;
+
+/// Whether an operation of so many bytes is large, which takes so many copies: one for each element.
+#[inline]
+#[must_use]
+pub const fn is_large(bytes: u64, copies: usize) -> bool {
+    bytes >= LARGE * copies as u64
+}
+
+/// What an operation costs that the initiator carries out, in ns: for each copy, and for each 8 bytes.
+const COPY: u64 = 2_000;
 const WORD: u64 = 1;
 /// Operations of less wait for nothing.
 const SMALL: u64 = 4096;
@@ -45,8 +53,9 @@ impl Costs {
     }
 
     /// Counts an operation. True when it is time to wake the peer instead. Threads that count at once may count wrong, to no harm.
-    fn add(&self, bytes: u64) -> bool {
-        let spent = self.spent.load(Ordering::Relaxed).saturating_add(OPERATION + bytes / 8 * WORD);
+    fn add(&self, bytes: u64, copies: usize) -> bool {
+        let cost = copies as u64 * COPY + bytes / 8 * WORD;
+        let spent = self.spent.load(Ordering::Relaxed).saturating_add(cost);
         let patience = self.patience.load(Ordering::Relaxed);
         let ends = spent > patience;
         self.spent.store(if ends { 0 } else { spent }, Ordering::Relaxed);
@@ -68,11 +77,11 @@ impl Link {
         remote.directory.attention().is_given(now, look, if bytes < SMALL { look } else { half })
     }
 
-    /// Whether the peer had better carry out a one-sided operation of so many bytes, by a packet. Wakes a peer that sleeps when it
-    /// is time to: not for large operations.
+    /// Whether the peer had better carry out a one-sided operation, by a packet, which has so many bytes and would take the initiator so
+    /// many copies. Wakes a peer that sleeps when it is time to: not for large operations.
     #[inline]
-    pub fn is_better_left_to_peer(&self, bytes: u64) -> bool {
-        if bytes >= LARGE {
+    pub fn is_better_left_to_peer(&self, bytes: u64, copies: usize) -> bool {
+        if is_large(bytes, copies) {
             return false;
         }
         if self.peer_watches(bytes) {
@@ -80,7 +89,7 @@ impl Link {
             return true;
         }
         let sleeps = self.remote.get().is_some_and(|remote| remote.directory.bell().wakes_background());
-        if sleeps && self.costs.add(bytes) {
+        if sleeps && self.costs.add(bytes, copies) {
             sys::send_byte(self.connection.checked());
         }
         false
@@ -92,15 +101,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_operation_of_many_short_elements_is_not_large() {
+        assert!(is_large(LARGE, 1) && !is_large(LARGE - 1, 1));
+        assert!(!is_large(LARGE, 32) && is_large(32 * LARGE, 32));
+    }
+
+    #[test]
     fn a_peer_is_woken_for_what_it_costs_not_to_and_less_often_when_it_falls_asleep() {
         let costs = Costs::default();
-        let operations = |bytes| (1..).find(|_| costs.add(bytes)).unwrap();
+        let operations = |bytes| (1..).find(|_| costs.add(bytes, 1)).unwrap();
         assert_eq!(operations(8), 50);
         assert_eq!(operations(8), 100);
         // Of 8 KiB each costs 3 µs.
         assert_eq!(operations(8192), 133);
         costs.forget();
         assert_eq!(operations(8192), 34);
+        costs.forget();
+        // 32 elements of 256 bytes cost 65 µs.
+        assert_eq!((1..).find(|_| costs.add(8192, 32)).unwrap(), 2);
         for _ in 0..40 {
             operations(u64::MAX / 16);
         }

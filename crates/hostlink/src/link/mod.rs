@@ -8,7 +8,7 @@ mod send;
 mod unserved;
 mod views;
 
-pub use choice::LARGE;
+pub use choice::{LARGE, is_large};
 pub use receive::{ArrivalMark, Receive, RecordRun};
 pub use results::SentPacket;
 pub use send::SendOutcome;

@@ -40,7 +40,8 @@ impl Qp {
         let (operation, reth, operands) = match fetch.op {
             // It could be carried out without the peer when those before it have ended.
             SendOp::Read { rkey, .. }
-                if proto.is_behind_one_sided() && self.prefers_to_execute(link, rkey, fetch.data.len()) =>
+                if proto.is_behind_one_sided()
+                    && self.prefers_to_execute(link, rkey, fetch.data.len(), 1) =>
             {
                 return false;
             }

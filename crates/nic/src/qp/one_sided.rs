@@ -4,7 +4,7 @@
 use super::{LockedQp, Path, Qp};
 use crate::ah::Ah;
 use ferroce_access::{Fault, copy};
-use ferroce_hostlink::{LARGE, Link, Purpose};
+use ferroce_hostlink::{Link, Purpose, is_large};
 use ferroce_mem::KeyTable;
 use ferroce_proto::{DataRef, SendRequest};
 use ferroce_types::Completion;
@@ -56,13 +56,13 @@ impl Qp {
         self.service == Service::Rc && self.peer_uses_shm()
     }
 
-    /// Whether a one-sided request of `len` bytes of a region of the peer's had better wait until the requests before it have ended, and
-    /// then be carried out without packets.
+    /// Whether a one-sided request of a region of the peer's, of so many bytes that are so many elements, had better wait until the requests
+    /// before it have ended, and then be carried out without packets.
     #[inline]
-    pub(super) fn prefers_to_execute(&self, link: &Link, rkey: u32, len: u64) -> bool {
+    pub(super) fn prefers_to_execute(&self, link: &Link, rkey: u32, len: u64, elements: usize) -> bool {
         let is_abandoned = || self.left_to_peer.load(Ordering::Relaxed) && !link.peer_watches(u64::MAX);
         self.may_reach(link)
-            && (len >= LARGE || is_abandoned() || self.is_mappable(link, rkey))
+            && (is_large(len, elements) || is_abandoned() || self.is_mappable(link, rkey))
             && !self.counts_down_refusals()
     }
 
@@ -124,7 +124,7 @@ impl Qp {
         }
         let len = data.len() as usize;
         let reach = Reach { qp: self, link, peer: proto.params().dest_qpn, reads };
-        let by_peer = !self.is_mappable(link, rkey) && link.is_better_left_to_peer(len as u64);
+        let by_peer = !self.is_mappable(link, rkey) && link.is_better_left_to_peer(len as u64, 1);
         self.left_to_peer.store(by_peer, Ordering::Relaxed);
         if by_peer {
             return false;

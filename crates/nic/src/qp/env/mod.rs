@@ -175,7 +175,7 @@ impl Env for QpEnv<'_> {
     fn prefers_to_execute(&self, wr: &SendWr<Arc<Ah>>) -> bool {
         let Some(Path::Shm { link, .. }) = self.path else { return false };
         let (SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. }) = wr.op else { return false };
-        self.qp.prefers_to_execute(link, rkey, wr.data.len())
+        self.qp.prefers_to_execute(link, rkey, wr.data.len(), outgoing::elements(&wr.data))
     }
 
     fn answer_may_come(&mut self, peer: u32, oldest: Unanswered) -> bool {

@@ -158,7 +158,7 @@ impl QpEnv<'_> {
         if offset == 0 {
             let by_peer = !copy::by_kernel()
                 && !qp.is_mappable(link, rkey)
-                && link.is_better_left_to_peer(wr.data.len());
+                && link.is_better_left_to_peer(wr.data.len(), elements(&wr.data));
             qp.left_to_peer.store(by_peer, Ordering::Relaxed);
             if by_peer {
                 return None;
@@ -170,6 +170,14 @@ impl QpEnv<'_> {
             self.mark_peer_uses_shm(peer);
         }
         done
+    }
+}
+
+/// The elements of a request: each is copied by itself.
+pub(super) fn elements(data: &Data) -> usize {
+    match data {
+        Data::Inline(_) => 1,
+        Data::Sges(sges) => sges.len().max(1),
     }
 }
 
