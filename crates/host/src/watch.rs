@@ -140,7 +140,10 @@ fn add_crowded<T>(all: &mut Vec<QueriedProcess<T>>, crowded: &[CrowdedSlot]) {
     let openers = if inodes.is_empty() { BTreeMap::new() } else { openers_of(&inodes) };
     for &CrowdedSlot { slot, uid, inode } in crowded {
         let mut pids = inode.and_then(|inode| openers.get(&inode)).into_iter().flatten().copied();
-        let pid = pids.find(|&pid| is_process_of(pid, uid));
+        // One that has answered is the holder, whichever others have the listener open between a fork and an exec. The owner of its files in /proc may be
+        // another: root, where it isn't dumpable.
+        let answered = pids.clone().find(|&pid| find_process(all, uid, number_of(pid)).is_some());
+        let pid = answered.or_else(|| pids.find(|&pid| is_process_of(pid, uid)));
         let number = pid.and_then(number_of);
         match find_process(all, uid, number) {
             Some(known) => known.slots.push(slot),
@@ -366,6 +369,20 @@ fn state_at(path: String) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_answered_holds_the_listener_that_it_has_open() {
+        let [listener, _other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let (_, inode) = sys::device_and_inode(listener.raw()).unwrap();
+        let own = std::process::id();
+        // As of a process that isn't dumpable, whose files in /proc have another owner.
+        let uid = User::current().uid() + 1;
+        let answered = QueriedProcess { uid, pid: Some(own), slots: vec![1], told: QueryResult::Account(()) };
+        let mut all = vec![answered];
+        add_crowded(&mut all, &[CrowdedSlot { slot: 2, uid, inode: u32::try_from(inode).ok() }]);
+        let rows: Vec<_> = all.iter().map(|process| (process.pid, &process.slots[..])).collect();
+        assert_eq!(rows, [(Some(own), &[1, 2][..])]);
+    }
 
     /// What is made of an answer with this status, these bytes behind it, and these descriptors.
     fn told(status: u8, more: &[u8], fds: &[i32]) -> QueryResult {

@@ -279,6 +279,8 @@ mod tests {
             "capi/entry",
             "capi/check",
             "capi/ibverbs",
+            "capi/objects",
+            "capi/work",
         ] {
             sources(&crates.join(name).join("src"), &mut found);
         }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use ferroce_rsocket_calls::signals::without_signals;
+use ferroce_rsocket_calls::this_process::ProcessIdentity;
 use ferroce_rsocket_calls::waiting::{Set, Waker};
 
 /// What the thread attends.
@@ -53,7 +54,7 @@ struct WatchEntry {
 
 struct BackgroundService {
     /// The process whose thread it is: a child of a fork has none.
-    process: u32,
+    process: ProcessIdentity,
     set: Arc<Set>,
     waker: Arc<Waker>,
     entries: BTreeMap<RawFd, WatchEntry>,
@@ -79,7 +80,7 @@ pub(crate) fn watch<T: Attendee + 'static>(attended: &Arc<T>, fd: RawFd) {
 
 fn try_watch(attended: Weak<dyn Attendee>, fd: RawFd) -> io::Result<()> {
     let mut service = lock();
-    if service.as_ref().is_none_or(|service| service.process != std::process::id()) {
+    if service.as_ref().is_none_or(|service| service.process != ProcessIdentity::own()) {
         *service = Some(BackgroundService::start()?);
     }
     let Some(service) = service.as_mut() else { return Ok(()) };
@@ -96,7 +97,7 @@ fn try_watch(attended: Weak<dyn Attendee>, fd: RawFd) -> io::Result<()> {
 
 /// Doesn't have it attended any more.
 pub(crate) fn forget(fd: RawFd) {
-    if let Some(service) = lock().as_mut().filter(|service| service.process == std::process::id()) {
+    if let Some(service) = lock().as_mut().filter(|service| service.process == ProcessIdentity::own()) {
         service.set.remove(fd);
         service.entries.remove(&fd);
     }
@@ -111,7 +112,7 @@ impl BackgroundService {
         without_signals(|| {
             thread::Builder::new().name("rsocket".into()).spawn(move || run(&its_set, &its_waker))
         })?;
-        Ok(Self { process: std::process::id(), set, waker, entries: BTreeMap::new(), watches: 0 })
+        Ok(Self { process: ProcessIdentity::own(), set, waker, entries: BTreeMap::new(), watches: 0 })
     }
 }
 

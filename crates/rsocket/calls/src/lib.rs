@@ -5,5 +5,5 @@ pub mod call;
 pub mod log;
 pub mod settings;
 pub mod signals;
-mod this_process;
+pub mod this_process;
 pub mod waiting;

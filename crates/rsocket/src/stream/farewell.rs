@@ -14,6 +14,7 @@ use super::StreamSocket;
 use super::state::{StreamPhase, StreamState};
 use crate::core::SocketState as _;
 use crate::service;
+use ferroce_rsocket_calls::this_process::ProcessIdentity;
 
 /// How long a close waits for the peer where SO_LINGER isn't set.
 const BLOCKING: Duration = Duration::from_secs(1);
@@ -26,11 +27,12 @@ const AT_EXIT: Duration = Duration::from_secs(5);
 
 /// The streams that go on in the background, by the descriptor that the service thread waits for, and the process that they belong to.
 struct Leaving {
-    process: u32,
+    process: ProcessIdentity,
     streams: BTreeMap<RawFd, Arc<StreamSocket>>,
 }
 
-static LEAVING: Mutex<Leaving> = Mutex::new(Leaving { process: 0, streams: BTreeMap::new() });
+static LEAVING: Mutex<Leaving> =
+    Mutex::new(Leaving { process: ProcessIdentity::NONE, streams: BTreeMap::new() });
 /// Notified when a stream has left.
 static LEFT: Condvar = Condvar::new();
 
@@ -83,7 +85,7 @@ impl StreamSocket {
         self.core.release_number();
         {
             let mut leaving = leaving();
-            let process = std::process::id();
+            let process = ProcessIdentity::own();
             if std::mem::replace(&mut leaving.process, process) != process {
                 // Streams of the parent, which a child of fork(2) can't use.
                 std::mem::take(&mut leaving.streams).into_values().for_each(std::mem::forget);
@@ -140,7 +142,7 @@ fn wait_at_exit() {
 
 extern "C" fn ended(_: *mut c_void) {
     let leaving = leaving();
-    if leaving.process == std::process::id() {
+    if leaving.process == ProcessIdentity::own() {
         let waits = |leaving: &mut Leaving| !leaving.streams.is_empty();
         drop(LEFT.wait_timeout_while(leaving, AT_EXIT, waits));
     }
