@@ -89,13 +89,13 @@ impl Link {
     }
 
     /// Notifies `to` of the packets that the peer has executed by now. The caller has the ring from the peer locked. Returns whether there was
-    /// any.
+    /// any. That frees room: the caller looks for queue pairs that wait for it ([`Link::has_room_for_blocked`]).
     ///
     /// # Errors
     /// The peer has written a result that can't be, or has taken one back.
     #[inline]
     pub(super) fn receive_results(&self, to: &mut impl Receive) -> Result<bool, Broken> {
-        let (mut any, mut until) = (false, NO_CELL);
+        let (mut any, mut read, mut until) = (false, false, NO_CELL);
         while self.has_results() && self.awaited.first() < until {
             let notifying = Notifying(self);
             let (last, taken) = self.take_results(&mut until);
@@ -107,6 +107,10 @@ impl Link {
             // An answer's room may be used again from now on.
             drop(notifying);
             taken?;
+            read = true;
+        }
+        if read {
+            self.awaited.have_freed_room();
         }
         Ok(any)
     }
@@ -133,7 +137,12 @@ impl Link {
             };
             match protocol::result(self.to_peer.place.result(position), position) {
                 Ok(Some(CellResult::Done)) if last.is_some_and(|last| !follows(last)) => break,
-                Ok(Some(CellResult::Done)) => last = Some((packet, answer)),
+                Ok(Some(CellResult::Done)) => {
+                    if answer.len > 0 {
+                        self.awaited.begin_reading(position);
+                    }
+                    last = Some((packet, answer));
+                }
                 Ok(Some(CellResult::Left)) => {}
                 Ok(None) if position != begin => break,
                 Ok(None) | Err(Broken) => {

@@ -5,8 +5,9 @@ use super::{Link, PATIENCE};
 use crate::compact::CompactHeaders;
 use crate::directory::QpnPair;
 use crate::payload::RingBytes;
-use crate::protocol::{Broken, CellSpace};
+use crate::protocol::{Broken, CellSpace, Producer};
 use crate::record::{self, Draft};
+use ferroce_os::sync::MutexGuard;
 use ferroce_types::{Instant, PacketMeta};
 use ferroce_wire::Headers;
 use std::sync::atomic::Ordering;
@@ -197,11 +198,13 @@ impl Link {
         self.has_blocked.load(Ordering::Relaxed)
     }
 
-    /// A QP waits for room, and there is some.
+    /// A QP waits for room, and there is some. So it is supposed while another thread has the writer, which can be held up in filling a cell
+    /// for any time: the QP that goes on finds out.
     #[inline]
     pub fn has_room_for_blocked(&self) -> bool {
-        self.has_blocked.load(Ordering::SeqCst)
-            && self.tx.lock().has_room(self.tx_lines(), &self.awaited) != Ok(false)
+        let has_room =
+            |mut tx: MutexGuard<'_, _, Producer>| tx.has_room(self.tx_lines(), &self.awaited) != Ok(false);
+        self.has_blocked.load(Ordering::SeqCst) && self.tx.try_lock().is_none_or(has_room)
     }
 
     /// The numbers of the QPs that wait for room; they have to be looked after now.

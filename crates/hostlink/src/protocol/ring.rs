@@ -136,7 +136,8 @@ impl RingWords {
     pub(crate) fn wait(&self) {
         self.producer.waits.store(1, Ordering::Release);
         // SYNC: pairs with `Consumer::release` (store buffering): either `has_room` sees the new head, or `release` sees the new `waits`.
-        // Model: `a_producer_that_fills_the_ring_more_than_once_is_told_of_room`.
+        // Model: `a_producer_that_fills_the_ring_more_than_once_is_told_of_room`. Pairs with `AwaitedCells::have_freed_room`, too: the caller
+        // has noted that a QP waits.
         fence(Ordering::SeqCst);
     }
 

@@ -6,7 +6,7 @@ use crate::protocol::{Broken, CELL, CellResult, NO_CELL, Producer, result, set_r
 use crate::ring::Ring;
 use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -104,6 +104,7 @@ impl Asked {
             return;
         }
         self.ring.awaited.begin_notifying();
+        self.ring.awaited.begin_reading(position);
         unacked.pop_front();
         self.ring.awaited.set_first(unacked.front().copied().unwrap_or(NO_CELL));
         drop(unacked);
@@ -164,4 +165,44 @@ fn an_answer_is_read_before_its_room_is_used_again() {
         peer.join().unwrap();
         sender.join().unwrap();
     });
+}
+
+/// Cells of which one takes the last room that a producer that waits needs.
+const SENT: usize = 5;
+
+/// The producer finds the room that the thread which reads results frees, or that thread finds that the producer waits.
+fn is_found(has_answers: bool) {
+    explore(3, move || {
+        let shared = Arc::new((Ring::new(), Mutex::new(Ring::producer()), AtomicU64::new(0)));
+        let (ring, producer, waits) = &*shared;
+        ring.awaited.set_first(0);
+        for id in 0..SENT {
+            ring.try_send(&mut producer.lock().unwrap(), id, 0).unwrap();
+        }
+        ring.receive(&mut Ring::consumer(), SENT).unwrap();
+        let other = shared.clone();
+        let sender = thread::spawn(move || {
+            let (ring, producer, waits) = &*other;
+            let mut producer = producer.lock().unwrap();
+            waits.store(1, Ordering::SeqCst);
+            ring.lines.wait();
+            producer.has_room(&ring.lines, &ring.awaited).unwrap()
+        });
+        ring.awaited.begin_notifying();
+        if has_answers {
+            ring.awaited.begin_reading(0);
+        }
+        ring.awaited.set_first(NO_CELL);
+        ring.awaited.end_notifying();
+        ring.awaited.have_freed_room();
+        let finds = waits.load(Ordering::SeqCst) == 1;
+        assert!(sender.join().unwrap() || finds);
+        assert!(producer.lock().unwrap().has_room(&ring.lines, &ring.awaited).unwrap());
+    });
+}
+
+#[test]
+fn a_queue_pair_that_waits_is_found_by_the_thread_that_reads_results() {
+    is_found(false);
+    is_found(true);
 }

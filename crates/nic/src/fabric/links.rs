@@ -205,10 +205,17 @@ impl Adapter {
     #[inline(always)]
     fn read_ring(&'static self, link: &Link, poller: Option<&mut Poller<'_>>) -> Option<bool> {
         let done = link.receive(TURN, &mut Dispatch { adapter: self, poller });
+        self.use_room(link);
+        done
+    }
+
+    /// Lets queue pairs go on that wait for room in the ring of `link`, if there is some. Called after each look at the ring: to read results
+    /// frees room, and so does to read the ring of a link that leads to this process.
+    #[inline]
+    fn use_room(&self, link: &Link) {
         if link.has_room_for_blocked() {
             self.enqueue_all(&link.take_blocked());
         }
-        done
     }
 
     /// Takes what threads of this process have left for it, this one among them, which has no QP locked. If another thread is at it,
@@ -220,7 +227,7 @@ impl Adapter {
         let Some(link) = self.links.to_itself() else { return false };
         let mut done = false;
         for _ in 0..TURNS {
-            if !link.has_unclaimed() {
+            if !link.has_unclaimed() && !link.has_room_for_blocked() {
                 return done;
             }
             // A thread that has had the ring looks once more: others have left their cells to it, also where it has found none.
@@ -251,6 +258,7 @@ impl Adapter {
         for link in links {
             let arrived = link.arrived();
             while !link.receive_arrived(arrived, &mut Dispatch { adapter: self, poller: None }) && waits() {}
+            self.use_room(link);
         }
         self.take_what_was_left();
     }
@@ -349,7 +357,63 @@ mod tests {
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
     use ferroce_host::Host;
-    use ferroce_wire::Service;
+    use ferroce_hostlink::{CompactHeaders, SendOutcome};
+    use ferroce_proto::SendOp;
+    use ferroce_types::WcStatus;
+    use ferroce_wire::{Opcode, Operation, Service};
+
+    /// Leaves a packet for no queue pair in the ring, or finds no room.
+    fn leave(link: &Link) -> SendOutcome<()> {
+        let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
+        let headers = CompactHeaders::of_send(opcode, (0xffff, 0), 0, (false, 0));
+        link.send_on_connection(&headers, (0, 0), 0, |_| Ok(()))
+    }
+
+    /// Calls `meanwhile` once in another thread while it holds the ring, and drops all that comes.
+    struct Meanwhile<F>(Option<F>);
+
+    impl<F: FnOnce() + Send> Receive for Meanwhile<F> {
+        fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
+            if let Some(meanwhile) = self.0.take() {
+                std::thread::scope(|scope| scope.spawn(meanwhile).join().unwrap());
+            }
+            while run.next().is_some() {
+                run.settle(false);
+            }
+            true
+        }
+
+        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {}
+    }
+
+    #[test]
+    fn a_queue_pair_that_waits_goes_on_though_the_thread_that_has_made_room_does_not_look() {
+        const NAME: &str = "fabric::links::tests::\
+            a_queue_pair_that_waits_goes_on_though_the_thread_that_has_made_room_does_not_look";
+        in_namespace(NAME, || {
+            let context = open();
+            let [sends, receives] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
+            sends.connect(receives.qp.qpn());
+            receives.connect(sends.qp.qpn());
+            receives.recv(1, receives.sge(0, 8));
+            let adapter = context.adapter().unwrap();
+            let link = adapter.links.to_itself().unwrap();
+            let mut meanwhile = Meanwhile(Some(|| {
+                while leave(link) != SendOutcome::Full {}
+                sends.send(2, SendOp::Send, sends.sge(0, 8), None);
+            }));
+            // Another thread may take the first packet.
+            while meanwhile.0.is_some() {
+                leave(link);
+                link.receive_last(&mut meanwhile);
+            }
+            adapter.take_what_was_left();
+            let ended = [sends.wait(), receives.wait()].map(|completion| completion.status);
+            assert_eq!(ended, [WcStatus::Success; 2]);
+            sends.close();
+            receives.close();
+        });
+    }
 
     #[test]
     fn a_full_queue_of_connections_is_not_a_refusal() {

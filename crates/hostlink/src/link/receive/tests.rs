@@ -467,6 +467,29 @@ fn the_room_of_an_answer_is_not_used_again_while_the_qp_is_told_of_it() {
     assert!(!told.1[0] && told.1[1..].iter().all(|sent| *sent), "{:?}", told.1);
 }
 
+/// Sends a packet more when the peer has executed some.
+struct GoesOn<'a>(&'a Link, Vec<bool>);
+
+impl Receive for GoesOn<'_> {
+    fn run(&mut self, _: &mut RecordRun<'_>) -> bool {
+        true
+    }
+
+    fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {
+        self.1.push(try_send(self.0, 3, 4, true).is_some());
+    }
+}
+
+#[test]
+fn a_qp_that_goes_on_because_of_results_uses_their_room() {
+    let [link, peer] = link();
+    while try_send(&link, 3, 2, true).is_some() {}
+    peer.receive_last(&mut RingEvents::default());
+    let mut told = GoesOn(&link, Vec::new());
+    link.receive_last(&mut told);
+    assert_eq!(told.1, [true]);
+}
+
 #[test]
 fn what_a_peer_has_answered_before_its_end_is_told_and_nothing_else() {
     /// Executes the packets, and dies before the result of the second is there.
