@@ -99,7 +99,8 @@ print('ready',flush=True); time.sleep(50)"
             BufReader::new(holder.stdout.take()?).read_line(&mut line).ok()?;
             (line == "ready\n").then_some(holder)
         };
-        let Some(mut other) = begin(65534, holder(SLOT, 8)) else {
+        // Room for many looks: each of them waits there.
+        let Some(mut other) = begin(65534, holder(SLOT, 255)) else {
             return record_skip("no second user can be had here, or no python3");
         };
         let lifelines = &adapter.gsi.lifelines;
