@@ -21,9 +21,9 @@ pub(super) type Cell = [AtomicU64; CELL / size_of::<u64>()];
 /// The cells, each a line, and their results.
 #[repr(C, align(128))]
 struct CellLines {
-    /// Written by the ring's producer.
+    /// Written by the ring's producer; the bytes of an answer, by the consumer, until its result has been read.
     cells: [Cell; CELLS],
-    /// Written by the ring's consumer. They aren't in the cells: eight share a line, and the producer reads no cell again.
+    /// Written by the ring's consumer. They aren't in the cells: eight share a line, and the producer reads only cells with answers again.
     results: [AtomicU64; CELLS],
 }
 

@@ -65,8 +65,8 @@ impl FetchOp {
 }
 
 impl<A: Clone> QpProtocol<A> {
-    /// The PSN of a fetch if it may leave at once, after all that was posted before. Its answer comes when the peer has executed it, so
-    /// none may be outstanding that comes as a packet.
+    /// The PSN of a fetch if it may leave at once, after all that was posted before. While an answer that was sent as a packet is under way,
+    /// the peer leaves the fetch to the general rules, so that its answer doesn't overtake that one.
     #[must_use]
     #[inline]
     pub fn fetch_psn(&self, fetch: &SendRequest<'_, A>) -> Option<u32> {
@@ -80,7 +80,6 @@ impl<A: Clone> QpProtocol<A> {
         let ready = fits
             && self.params.lossless
             && self.may_send_at_once()
-            && req.answered_by_packets <= req.una
             && req.reads_out() < usize::from(self.params.max_rd_atomic)
             && !(fetch.fence && req.unfinished_reads > 0);
         ready.then(|| psn::wire(req.next))
@@ -161,6 +160,7 @@ impl<A: Clone> QpProtocol<A> {
             && self.params.lossless
             && fits
             && req.error.is_none()
+            && req.recovery.is_none()
             && wqe.first == req.una
             && req.una < req.max
             && psn::wire(req.una) == psn

@@ -167,6 +167,12 @@ impl Link {
         !self.tx_lines().is_consumed(position) || self.has_results_before(position)
     }
 
+    /// The peer has dealt with all cells before `position`.
+    #[inline]
+    pub fn is_consumed(&self, position: u64) -> bool {
+        self.tx_lines().is_consumed(position)
+    }
+
     /// The peer's QP of `ends` owes this process's QP of `ends` an answer.
     pub fn peer_owes(&self, ends: QpnPair) -> bool {
         self.remote.get().is_some_and(|remote| remote.directory.owes(ends))

@@ -2,8 +2,8 @@
 //! which objects may be accessed.
 //!
 //! In here: the words and the orders in which they are written and read, on nothing but `crate::sync`, so that
-//! `tests/shared` can run them in every order that threads and memory allow. Each word has one writing process, and the bytes of an answer
-//! one at a time. The words of results that are awaited (`awaited`) are in one process alone.
+//! `tests/shared` can run them in every order that threads and memory allow. Each word has one writing process, but those of a cell
+//! that an answer may take have one at a time. The words of results that are awaited (`awaited`) are in one process alone.
 //! Out of here: mappings, descriptors, packets.
 
 mod attention;

@@ -304,7 +304,7 @@ impl Adapter {
                     RingRecord::Whole(packet) => env.handle_whole(proto, link, packet),
                 }
                 run.settle(false);
-                if run.next_compact().is_some_and(|packet| env.may_be_plain(proto, link, packet)) {
+                if run.next_compact().is_some_and(|packet| env.may_be_short(proto, link, packet)) {
                     break;
                 }
             }
@@ -352,7 +352,7 @@ pub(crate) fn is_of_this_host(address: HostAddr) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
@@ -362,23 +362,21 @@ mod tests {
     use ferroce_types::WcStatus;
     use ferroce_wire::{Opcode, Operation, Service};
 
-    /// Leaves a packet for no queue pair in the ring, or finds no room.
-    fn leave(link: &Link) -> SendOutcome<()> {
+    /// Leaves a packet for no queue pair in the ring, or finds no room. Returns the position after its cell.
+    pub(crate) fn leave(link: &Link) -> SendOutcome<()> {
         let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
         let headers = CompactHeaders::of_send(opcode, (0xffff, 0), 0, (false, 0));
         link.send_on_connection(&headers, (0, 0), 0, |_| Ok(()))
     }
 
-    /// Calls `meanwhile` once in another thread while it holds the ring, and drops all that comes.
-    struct Meanwhile<F>(Option<F>);
+    /// Takes what comes by holding the ring until another thread has run this.
+    pub(crate) struct Meanwhile<F>(pub(crate) Option<F>);
 
     impl<F: FnOnce() + Send> Receive for Meanwhile<F> {
-        fn run(&mut self, run: &mut RecordRun<'_>) -> bool {
+        fn run(&mut self, _: &mut RecordRun<'_>) -> bool {
             if let Some(meanwhile) = self.0.take() {
+                // Another thread, which takes locks of its own.
                 std::thread::scope(|scope| scope.spawn(meanwhile).join().unwrap());
-            }
-            while run.next().is_some() {
-                run.settle(false);
             }
             true
         }

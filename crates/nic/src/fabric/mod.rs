@@ -5,7 +5,7 @@
 
 mod addresses;
 mod dispatch;
-mod links;
+pub(crate) mod links;
 mod multicast;
 mod sockets;
 mod taps;

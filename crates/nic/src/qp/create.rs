@@ -132,6 +132,7 @@ impl Qp {
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_request: AtomicU64::new(0),
+                last_answer: AtomicU64::new(0),
                 changing: Turn::free(),
                 ended: AtomicBool::new(false),
                 left_to_peer: AtomicBool::new(false),

@@ -75,6 +75,26 @@ impl Qp {
         true
     }
 
+    /// What a packet asks for, if it is a fetch that its result may answer, as far as is known without a look at keys.
+    pub(super) fn expected_fetch(
+        &self,
+        proto: &ferroce_proto::QpProtocol<Arc<Ah>>,
+        link: &Link,
+        packet: &CompactRecord,
+    ) -> Option<FetchOp> {
+        let headers = &packet.headers;
+        // Counters count READs of the peer's.
+        if !headers.is_by_result() || self.observers.any() || self.adapter.has_capture() {
+            return None;
+        }
+        let op = fetch_of(link, packet)?;
+        let is_expected = link.payload(packet).len() == 0
+            && proto.expects_fetch(headers.psn(), headers.pkey, &op)
+            // The requester reads results before packets: a result would overtake an earlier answer.
+            && link.is_consumed(self.last_answer.load(Ordering::Relaxed));
+        is_expected.then_some(op)
+    }
+
     /// Executes the next packet of a run if it is a fetch that its result answers, and that is possible the short way: the answer is in the
     /// fetch's room then. Returns its length.
     #[inline(never)]
@@ -84,14 +104,7 @@ impl Qp {
         run: &RecordRun<'_>,
     ) -> Option<usize> {
         let (room, packet) = (run.answer()?, run.next_compact()?);
-        // Counters count READs of the peer's.
-        if self.observers.any() || self.adapter.has_capture() {
-            return None;
-        }
-        let (op, headers) = (fetch_of(run.link(), packet)?, &packet.headers);
-        if run.link().payload(packet).len() > 0 || !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
-            return None;
-        }
+        let op = self.expected_fetch(proto, run.link(), packet)?;
         let by = KeyUser { pd: self.pd.id(), qp: self.serial };
         let original = match op {
             FetchOp::Read { va, rkey, len } => {
@@ -130,6 +143,7 @@ fn fetch_of(link: &Link, packet: &CompactRecord) -> Option<FetchOp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::links::tests::{Meanwhile, leave};
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
     use ferroce_proto::{Data, SendWr};
@@ -137,12 +151,83 @@ mod tests {
 
     /// Leaves a packet for no queue pair in the ring, and returns the position after its cell.
     fn leaves(link: &Link) -> u64 {
-        let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
-        let headers = CompactHeaders::of_send(opcode, (0xffff, 0), 0, (false, 0));
-        match link.send_on_connection::<()>(&headers, (0, 0), 0, |_| Ok(())) {
+        match leave(link) {
             SendOutcome::Published(end) => end,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Adds 1 to the peer's first word. The original value goes to word number `wr_id` of `asks`, whole or in halves.
+    fn add(asks: &Side, answers: &Side, wr_id: u64, in_halves: bool) {
+        let op = SendOp::FetchAdd { va: answers.addr(), rkey: answers.mr.key(), add: 1 };
+        let (at, parts) = (wr_id as usize * 8, if in_halves { 2 } else { 1 });
+        let data = Data::Sges((0..parts).map(|part| asks.sge(at + part * 4, 8 / parts)).collect());
+        let (signaled, solicited, fence) = (true, false, false);
+        let wr = SendWr { wr_id, op, data, signaled, solicited, fence, ud: None, remote_srqn: 0 };
+        asks.qp.post_send(wr.request()).unwrap();
+    }
+
+    /// Posts SENDs and atomics in a row, before any of them is taken. Returns how many cells they and their answers have taken.
+    fn cells_of(posts: impl FnOnce(&Side, &Side) + Send, sends: u64, atomics: u64) -> u64 {
+        let context = open();
+        let [asks, answers] = [(); 2].map(|()| Side::new(&context, Service::Rc, 128));
+        asks.connect(answers.qp.qpn());
+        answers.connect(asks.qp.qpn());
+        // The first takes the general way: the peer's process isn't known to share memory.
+        add(&asks, &answers, 0, false);
+        assert_eq!(asks.wait().status, WcStatus::Success);
+        (0..sends).for_each(|wr_id| answers.recv(wr_id, answers.sge(64, 8)));
+        let adapter = context.adapter().unwrap();
+        let (link, mut begin) = (adapter.links.to_itself().unwrap(), 0);
+        let mut meanwhile = Meanwhile(Some(|| {
+            begin = leaves(link);
+            posts(&asks, &answers);
+        }));
+        // Another thread may take the first packet.
+        while meanwhile.0.is_some() {
+            leaves(link);
+            link.receive(1, &mut meanwhile);
+        }
+        adapter.take_what_was_left();
+        (0..sends + atomics).for_each(|_| assert_eq!(asks.wait().status, WcStatus::Success));
+        (0..sends).for_each(|_| assert_eq!(answers.wait().status, WcStatus::Success));
+        for wr_id in 0..=atomics {
+            let at = wr_id as usize * 8;
+            assert_eq!(asks.memory[at..at + 8], wr_id.to_ne_bytes());
+        }
+        assert_eq!(asks.qp.inner.lock().proto.counters().implied_naks, 0);
+        let cells = leaves(link) - begin - 1;
+        asks.close();
+        answers.close();
+        cells
+    }
+
+    #[test]
+    fn fetches_between_sends_are_answered_by_results() {
+        const NAME: &str = "qp::fetch::tests::fetches_between_sends_are_answered_by_results";
+        in_namespace(NAME, || {
+            let posts = |asks: &Side, answers: &Side| {
+                for wr_id in 1..=3 {
+                    add(asks, answers, wr_id, false);
+                    asks.send(wr_id, SendOp::Send, asks.sge(64, 8), None);
+                }
+            };
+            // Each SEND behind a fetch is acknowledged by a packet.
+            assert!(cells_of(posts, 3, 3) <= 6 + 3);
+        });
+    }
+
+    #[test]
+    fn no_result_overtakes_the_answer_to_an_earlier_fetch() {
+        const NAME: &str = "qp::fetch::tests::no_result_overtakes_the_answer_to_an_earlier_fetch";
+        in_namespace(NAME, || {
+            let posts = |asks: &Side, answers: &Side| {
+                // In halves, it takes the general way.
+                add(asks, answers, 1, true);
+                add(asks, answers, 2, false);
+            };
+            assert_eq!(cells_of(posts, 0, 2), 4);
+        });
     }
 
     #[test]
@@ -155,7 +240,7 @@ mod tests {
             asks.connect(answers.qp.qpn());
             answers.connect(asks.qp.qpn());
             let original = || u64::from_ne_bytes(*asks.memory.first_chunk().unwrap());
-            let add = |rkey| {
+            let add_by = |rkey| {
                 let op = SendOp::FetchAdd { va: answers.addr(), rkey, add: 3 };
                 let data = Data::Sges(std::iter::once(asks.sge(0, 8)).collect());
                 let (signaled, solicited, fence) = (true, false, false);
@@ -164,18 +249,18 @@ mod tests {
                 asks.wait().status
             };
             // The first takes the general way: the peer's process isn't known to share memory.
-            assert_eq!(add(answers.mr.key()), WcStatus::Success);
+            assert_eq!(add_by(answers.mr.key()), WcStatus::Success);
             let Some(Path::Shm { link, .. }) = asks.qp.inner.lock().path.clone() else {
                 panic!("another path")
             };
             let begin = leaves(&link);
             for n in 1..=ATOMICS {
-                assert_eq!(add(answers.mr.key()), WcStatus::Success);
+                assert_eq!(add_by(answers.mr.key()), WcStatus::Success);
                 assert_eq!(original(), 3 * n);
             }
             assert_eq!(leaves(&link), begin + ATOMICS + 1);
             // It is left to the general rules, which refuse it.
-            assert_eq!(add(answers.mr.key() ^ 0xff), WcStatus::RemAccessErr);
+            assert_eq!(add_by(answers.mr.key() ^ 0xff), WcStatus::RemAccessErr);
             assert_eq!(original(), 3 * ATOMICS, "nothing has come");
         });
     }

@@ -128,6 +128,8 @@ pub struct Qp {
     last_cnp: AtomicU64,
     /// Where in its link's ring the last packet of a request ends.
     last_request: AtomicU64,
+    /// … and the last packet that has answered a READ or an atomic.
+    last_answer: AtomicU64,
     /// The last one-sided request was left to the peer, though it could have been executed here.
     left_to_peer: AtomicBool,
     /// How many more one-sided requests leave without waiting until they could be executed here: the last copy was refused.

@@ -168,6 +168,7 @@ impl Qp {
                 inner.path = Some(path);
                 self.peer_uses_shm.store(false, Ordering::Relaxed);
                 self.peer_connection.store(0, Ordering::Relaxed);
+                self.last_answer.store(0, Ordering::Relaxed);
                 self.not_waiting.store(0, Ordering::Relaxed);
             } else if self.service == Service::Ud {
                 inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;

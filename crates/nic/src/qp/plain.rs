@@ -314,7 +314,7 @@ impl Qp {
 
 /// `link` is that by which a queue pair with this path sends.
 #[inline]
-pub(super) fn goes_by(path: Option<&Path>, link: &Link) -> bool {
+fn goes_by(path: Option<&Path>, link: &Link) -> bool {
     matches!(path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
 }
 
@@ -353,14 +353,17 @@ fn plain_send(headers: &CompactHeaders) -> Option<PlainSend> {
 }
 
 impl QpEnv<'_> {
-    /// Whether a packet is a SEND that may take the short way, as far as is known without a look at the receives.
-    pub(crate) fn may_be_plain(
+    /// Whether a packet is a SEND or a fetch that may take the short way, as far as is known without a look at receives and keys.
+    pub(crate) fn may_be_short(
         &self,
         proto: &ferroce_proto::QpProtocol<Arc<Ah>>,
         link: &Link,
         packet: &CompactRecord,
     ) -> bool {
         let expects = |send| proto.expects_plain(&send, link.payload(packet).len());
-        self.held.is_empty() && goes_by(self.path, link) && plain_send(&packet.headers).is_some_and(expects)
+        self.held.is_empty()
+            && goes_by(self.path, link)
+            && (plain_send(&packet.headers).is_some_and(expects)
+                || self.qp.expected_fetch(proto, link, packet).is_some())
     }
 }

@@ -65,11 +65,12 @@ impl ReceiveCompletions {
 mod tests {
     use super::{Arc, Completion, OfSrq, ReceiveCompletions, WcTags};
     use crate::adapter::ThreadBuffers;
+    use crate::fabric::links::tests::{Meanwhile, leave};
     use crate::namespace::in_namespace;
     use crate::qp::{Path, QpAttr, QpEnv, RxPayload, mask};
     use crate::side::{Side, open};
     use crate::{Ah, Poll as _};
-    use ferroce_hostlink::{CompactHeaders, Link, Receive, RecordRun, SendOutcome, SentPacket, ShmPayload};
+    use ferroce_hostlink::{Link, SendOutcome};
     use ferroce_os::clock;
     use ferroce_proto::QpProtocol;
     use ferroce_types::{PacketMeta, QpState, WcOpcode, WcStatus};
@@ -122,31 +123,12 @@ mod tests {
 
     type Transport = QpProtocol<Arc<Ah>>;
 
-    /// The first PSN of a [`Side`].
-    const PSN: u32 = 0xff_fff0;
     /// More bytes than a ring has room for.
     const LONG: usize = 16 << 20;
 
-    /// Takes what comes by holding the ring until another thread has run this.
-    struct Meanwhile<F>(Option<F>);
-
-    impl<F: FnOnce() + Send> Receive for Meanwhile<F> {
-        fn run(&mut self, _: &mut RecordRun<'_>) -> bool {
-            if let Some(f) = self.0.take() {
-                // Another thread, which takes locks of its own.
-                std::thread::scope(|scope| scope.spawn(f).join().unwrap());
-            }
-            true
-        }
-
-        fn executed(&mut self, _: SentPacket, _: Option<ShmPayload<'_>>) {}
-    }
-
     /// Leaves a packet for no queue pair in the ring; false when there is no room.
     fn leaves(link: &Link) -> bool {
-        let opcode = Opcode { service: Service::Rc, operation: Operation::SendOnly };
-        let headers = CompactHeaders::of_send(opcode, (0xffff, 0), PSN, (false, 0));
-        matches!(link.send_on_connection::<()>(&headers, (0, 0), 0, |_| Ok(())), SendOutcome::Published(_))
+        matches!(leave(link), SendOutcome::Published(_))
     }
 
     /// A queue pair with three receives, and its peer. `execute` runs while nothing in the ring between them is read.

@@ -249,11 +249,8 @@ impl<A: Clone> QpProtocol<A> {
         if !one_sided {
             req.two_sided = req.two_sided.max(req.next);
         }
-        if reads {
-            req.answered_by_packets = req.answered_by_packets.max(req.next);
-            if req.reads.back().is_none_or(|end| *end < req.next) {
-                req.reads.push_back(req.next);
-            }
+        if reads && req.reads.back().is_none_or(|end| *end < req.next) {
+            req.reads.push_back(req.next);
         }
         req.in_flight += cost;
         req.packet += psns;

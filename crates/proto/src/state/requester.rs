@@ -50,8 +50,6 @@ pub(crate) struct Requester {
     pub(crate) started: u64,
     /// PSNs after the last of each READ request and atomic that was ever sent and is unanswered, in order.
     pub(crate) reads: VecDeque<u64>,
-    /// The PSN after the last READ or atomic whose answer comes as packets.
-    pub(crate) answered_by_packets: u64,
     /// READ and atomic work requests started and not ended: a fence waits for them.
     pub(crate) unfinished_reads: u32,
     /// Bytes sent and neither acknowledged nor given up.
@@ -124,7 +122,6 @@ impl Requester {
             packet: 0,
             started: head,
             reads: VecDeque::new(),
-            answered_by_packets: first,
             unfinished_reads: 0,
             in_flight: 0,
             since_ack_request: 0,

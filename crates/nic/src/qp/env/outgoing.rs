@@ -12,7 +12,7 @@ use ferroce_hostlink::{Link, SendOutcome};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};
-use ferroce_wire::{Headers, Service};
+use ferroce_wire::{Headers, Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -123,8 +123,11 @@ impl QpEnv<'_> {
         };
         match sent {
             SendOutcome::Published(end) => {
-                if headers.bth.opcode.is_request() {
+                let opcode = headers.bth.opcode;
+                if opcode.is_request() {
                     self.qp.last_request.store(end, Ordering::Relaxed);
+                } else if opcode.is_read_response() || opcode.operation == Operation::AtomicAcknowledge {
+                    self.qp.last_answer.store(end, Ordering::Relaxed);
                 }
                 self.work.rings(link);
                 Ok(())
