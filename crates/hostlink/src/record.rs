@@ -54,6 +54,8 @@ pub(super) struct ReadRecord {
     whole: Option<Record>,
     /// Where its bulk ends, if it has any.
     pub(super) bulk_end: Option<u64>,
+    /// … and how many bytes it has.
+    pub(super) bulk_len: usize,
 }
 
 /// A packet of a connection in a ring.
@@ -279,7 +281,8 @@ impl ReadRecord {
         if len > RingPlace::bulk_left(position) || !position.is_multiple_of(CELL as u64) {
             return Err(Broken);
         }
-        self.bulk_end = Some(position.wrapping_add(len.next_multiple_of(CELL) as u64));
+        self.bulk_len = len.next_multiple_of(CELL);
+        self.bulk_end = Some(position.wrapping_add(self.bulk_len as u64));
         Ok(ring.bulk_at(position))
     }
 }

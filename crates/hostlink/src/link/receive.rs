@@ -20,8 +20,8 @@ pub(super) struct RingReceiver {
     limit: TurnLimit,
     /// Cells that have been dealt with in this turn.
     taken: usize,
-    /// Where the bulk of this turn begins.
-    bulk_begin: u64,
+    /// … and the bytes of their bulk. The positions of bulk are what the peer has written: it could name the same bytes in each cell.
+    bulk_taken: usize,
     /// The peer may sleep until it learns of a result, or gets an answer.
     rings: bool,
     /// The peer has written what can't be.
@@ -38,8 +38,11 @@ struct TurnLimit {
     /// The cell at this position is left, and those after it.
     position: u64,
     /// So many bytes of bulk end the turn.
-    bulk: u64,
+    bulk: usize,
 }
+
+/// More bytes of bulk than a ring has room for: a peer that names more has written some of them twice.
+const ALL_BULK: usize = BULK + 1;
 
 /// What has come by a link up to a moment ([`Link::arrived`]).
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +127,9 @@ impl<'a> RecordRun<'a> {
         }
         rx.consumer.advance(rx.next.bulk_end);
         rx.taken += 1;
+        if rx.next.bulk_end.is_some() {
+            rx.bulk_taken += rx.next.bulk_len;
+        }
         rx.next.clear();
         if self.rx.goes_on() && self.dest_qp == self.dest_of_next() {
             self.read();
@@ -169,7 +175,7 @@ impl RingReceiver {
             next: ReadRecord::default(),
             limit: TurnLimit::default(),
             taken: 0,
-            bulk_begin: 0,
+            bulk_taken: 0,
             rings: false,
             is_broken: false,
         }
@@ -179,9 +185,7 @@ impl RingReceiver {
     #[inline]
     fn goes_on(&self) -> bool {
         let TurnLimit { cells, position, bulk } = self.limit;
-        self.consumer.head() < self.known.min(position)
-            && self.taken < cells
-            && self.consumer.bulk_head().wrapping_sub(self.bulk_begin) < bulk
+        self.consumer.head() < self.known.min(position) && self.taken < cells && self.bulk_taken < bulk
     }
 }
 
@@ -194,7 +198,7 @@ impl Link {
         if !self.answered.load(Ordering::Acquire) {
             return None;
         }
-        let limit = TurnLimit { cells: limit, position: u64::MAX, bulk: BULK as u64 };
+        let limit = TurnLimit { cells: limit, position: u64::MAX, bulk: BULK };
         self.rx.try_lock().map(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
@@ -219,7 +223,7 @@ impl Link {
         }
         match self.rx.try_lock() {
             Some(mut rx) => {
-                let limit = TurnLimit { cells: usize::MAX, position: arrived.published, bulk: u64::MAX };
+                let limit = TurnLimit { cells: usize::MAX, position: arrived.published, bulk: ALL_BULK };
                 self.receive_with(&mut rx, limit, to);
                 true
             }
@@ -229,13 +233,13 @@ impl Link {
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
     pub fn receive_last(&self, to: &mut impl Receive) {
-        let limit = TurnLimit { cells: CELLS, position: u64::MAX, bulk: u64::MAX };
+        let limit = TurnLimit { cells: CELLS, position: u64::MAX, bulk: ALL_BULK };
         self.receive_with(&mut self.rx.lock(), limit, to);
     }
 
     fn receive_with(&self, rx: &mut RingReceiver, limit: TurnLimit, to: &mut impl Receive) -> bool {
         rx.limit = limit;
-        (rx.taken, rx.bulk_begin) = (0, rx.consumer.bulk_head());
+        (rx.taken, rx.bulk_taken) = (0, 0);
         let mut any = false;
         if self.receive_all(rx, to, &mut any) == Err(Broken) {
             self.broken();

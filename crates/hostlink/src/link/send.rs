@@ -121,7 +121,11 @@ impl Link {
     /// Publishes a cell with `bulk` bytes of bulk. `write` writes both, and returns the cell's first word. The caller has found that the link
     /// isn't dead, or has just read a cell of it: the child of a fork has no memory of the link.
     #[inline(always)]
-    fn publish<E>(&self, bulk: usize, write: impl FnOnce(&CellSpace) -> Result<u64, E>) -> SendOutcome<E> {
+    pub(super) fn publish<E>(
+        &self,
+        bulk: usize,
+        write: impl FnOnce(&CellSpace) -> Result<u64, E>,
+    ) -> SendOutcome<E> {
         let mut tx = self.tx.lock();
         let space = match tx.reserve(self.tx_lines(), &self.awaited, bulk) {
             Ok(Some(space)) => space,

@@ -273,12 +273,6 @@ impl Consumer {
         self.head
     }
 
-    /// Bytes of bulk that have been dealt with, by what the producer has written.
-    #[inline]
-    pub(crate) const fn bulk_head(&self) -> u64 {
-        self.bulk_head
-    }
-
     /// The next cell has been dealt with. `bulk_end`: where its bulk ends, if it has any.
     #[inline]
     pub(crate) fn advance(&mut self, bulk_end: Option<u64>) {

@@ -188,6 +188,29 @@ fn a_process_takes_what_it_leaves_for_itself_and_learns_of_its_end() {
 }
 
 #[test]
+fn a_peer_that_names_the_same_bulk_again_and_again_gives_no_more_work_than_a_full_ring() {
+    let takes: [fn(&Link, &mut RingEvents<'_>); 3] = [
+        |peer, told| assert_eq!(peer.receive(64, told), Some(true)),
+        |peer, told| assert!(peer.receive_arrived(peer.arrived(), told)),
+        |peer, told| peer.receive_last(told),
+    ];
+    for take in takes {
+        let [link, peer] = link();
+        let headers = CompactHeaders::of_send(Opcode::from_u8(4).unwrap(), (0xffff, 9), 1, (false, 0));
+        for _ in 0..64 {
+            let sent = link.publish::<()>(0, |space| {
+                let cell = link.to_peer.place.cell(space.position);
+                Ok(crate::record::write_compact(cell, &headers, MAX_PAYLOAD, Some(0)))
+            });
+            assert!(matches!(sent, SendOutcome::Published(_)));
+        }
+        let mut told = RingEvents::default();
+        take(&peer, &mut told);
+        assert!(told.events.len() <= BULK / MAX_PAYLOAD + 1, "{}", told.events.len());
+    }
+}
+
+#[test]
 fn what_had_arrived_is_taken_and_nothing_that_comes_later() {
     let [link, peer] = link();
     send(&link, 3, 2, false);
