@@ -6,7 +6,7 @@ use ferroce_types::{Instant, QpState, WcStatus};
 
 /// Bytes that may be carried out without packets at once, however little of the budget is left: where the kernel copies, each copy
 /// begins with the same work.
-const DIRECTLY: u32 = 1024 * 1024;
+const DIRECTLY: u32 = 256 * 1024;
 
 /// Packets of one READ request's answer, at least: the loss of one shows by the others.
 const SHORTEST_READ: u32 = 4;
