@@ -155,7 +155,7 @@ impl Qp {
         let (mut taken, mut bytes, mut overrun) = (0, 0, false);
         if goes_by(inner.path.as_ref(), run.link()) && !self.is_broken() && inner.held.is_empty() {
             let proto = &mut inner.proto;
-            while !overrun && taken < TOGETHER && bytes < BYTES_TOGETHER {
+            while !overrun && taken < TOGETHER && bytes < BYTES_TOGETHER && run.next_compact().is_some() {
                 if let Some((send, len, wr_id)) = self.place_next(proto, run) {
                     proto.plain_taken(&send, len);
                     // Acknowledged first, then the receive completes.

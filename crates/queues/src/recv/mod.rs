@@ -84,7 +84,7 @@ impl RecvQueue {
     }
 
     /// Drops the next work request where it lies: a move costs more.
-    #[inline]
+    #[inline(always)]
     pub fn drop_front(&mut self) {
         if let Some(wqe) = self.wqes.get_mut(0) {
             wqe.sges = SgeList::new();
