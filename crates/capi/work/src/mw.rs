@@ -81,11 +81,11 @@ unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outc
     Ok(window.nic().bind_request(rkey, region.map(AsRef::as_ref), range, access, zero_based)?)
 }
 
-/// As [`operation`], for a program that posts the request itself: the window's structure gets the new key, of whose bits the program
-/// chooses 8.
+/// What a send request for a bind asks for that the program posts itself: the window's structure gets the new key, of whose bits the
+/// program chooses 8.
 ///
 /// # Safety
-/// As [`operation`].
+/// `mw` is null or a window, `info.mr` null or a region.
 pub unsafe fn posted(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outcome<ferroce_proto::SendOp> {
     // SAFETY: the caller's promise; the field is the window's own, which the program doesn't change meanwhile.
     unsafe {
