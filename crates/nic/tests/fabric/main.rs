@@ -17,6 +17,7 @@ mod receiver;
 mod reset;
 mod scribble;
 mod short_ways;
+mod shown;
 #[path = "../verbs/side.rs"]
 mod side;
 mod targets;
