@@ -11,8 +11,8 @@ use std::process::Command;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use ferroce_explain::{Check, ReportFormat};
-use ferroce_nic::settings;
 use ferroce_os::own_file;
+use ferroce_parts::settings;
 use ferroce_queues::LimitsOf;
 
 /// Options of `ferroce run` that bring mistakes to light.

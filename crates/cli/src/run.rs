@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use ferroce_netdev::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, NetError, discover};
-use ferroce_nic::settings;
+use ferroce_parts::settings;
 use ferroce_udp::tap::{capture, fault};
 
 use crate::arguments::Surroundings;

@@ -2,10 +2,11 @@
 
 use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
 use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status};
-use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi, slot_of_id};
+use ferroce_nic::gsi::{COMM_ID_BITS, Gsi, slot_of_id};
 use ferroce_nic::start;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys;
+use ferroce_parts::mads::CommunicationManager;
 use ferroce_types::{Error, HostAddr, Result};
 use ferroce_watch::{ConnectionAccount, ConnectionManager, ListenerAccount, TOLD};
 use ferroce_wire::cm::PortSpace;

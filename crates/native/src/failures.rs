@@ -2,7 +2,7 @@
 
 use ferroce_buffers::{Fault, Status};
 use ferroce_explain::{Report, RequestOutcome, Subject, sentence, title};
-use ferroce_nic::voice;
+use ferroce_parts::voice;
 use ferroce_types::{WcStatus, vendor_err};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,8 +5,9 @@ use crate::device::NativeDomain;
 use crate::srq::NativeSrq;
 use crate::{failures, library};
 use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
-use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
-use ferroce_nic::{Ah, Qp};
+use ferroce_nic::qp::{QpCap, QpInit};
+use ferroce_nic::{Qp, create_ah};
+use ferroce_parts::{AddressVector, Ah, QpAttr, mask};
 use ferroce_proto::{SendRequest, UdTarget};
 use ferroce_types::{Access, QpState, RecvWqe, Sge, sge_list};
 use ferroce_wire::Service;
@@ -128,7 +129,7 @@ impl NativeDomain {
     pub fn address(&self, gid: [u8; 16], qpn: u32, qkey: u32) -> Result<NativeAddress, Error> {
         let _inside = library::enter("address")?;
         let (gid_index, _) = self.gid()?;
-        let address = Ah::create(self.pd(), vector(gid_index, gid));
+        let address = create_ah(self.pd(), vector(gid_index, gid));
         let address = address.map_err(|error| library::error("address", &error))?;
         Ok(NativeAddress { target: UdTarget { address, qpn, qkey }, domain: self.clone() })
     }

@@ -1,48 +1,46 @@
 //! Address handles are made, and find their paths.
 
 use crate::adapter::Adapter;
-use crate::ah::Ah;
-use crate::attr::{AddressVector, check_av};
 use crate::device::OfContext as _;
 use ferroce_mem::Pd;
+use ferroce_parts::{AddressVector, Ah, check_av};
 use ferroce_types::{Result, slot_of};
 use std::sync::Arc;
 
-impl Ah {
-    /// Resolves an address vector.
-    ///
-    /// # Errors
-    /// EINVAL without a GRH unless ports are InfiniBand, for a LID of no host, for a source GID that doesn't exist, or for addresses of
-    /// different families; ENOMEM when there are `MAX_AH` handles.
-    pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
-        check_av(&av)?;
-        let adapter = pd.context().adapter()?;
-        let route = adapter.route(&pd.context(), &av)?;
-        // An address without a path fails here, not at the first send.
-        adapter.udp_path(&route, 0)?;
-        Self::new(pd, av, route)
-    }
+/// An address handle, whose address vector it resolves (ibv_create_ah(3)).
+///
+/// # Errors
+/// EINVAL without a GRH unless ports are InfiniBand, for a LID of no host, for a source GID that doesn't exist, or for addresses of
+/// different families; ENOMEM when there are `MAX_AH` handles.
+pub fn create_ah(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Ah>> {
+    check_av(&av)?;
+    let adapter = pd.context().adapter()?;
+    let route = adapter.route(&pd.context(), &av)?;
+    // An address without a path fails here, not at the first send.
+    adapter.udp_path(&route, 0)?;
+    Ah::new(pd, av, route)
+}
 
+impl Adapter {
     /// Finds the path to a QP at this address for [`Ah::path_to`]. It may open sockets and wait a tenth of a second for another process, so
     /// the caller has no QP locked.
-    pub(crate) fn find_path(&self, adapter: &'static Adapter, qpn: u32) {
-        let shared = if self.route().to.is_group() { None } else { adapter.shm_path(self.route(), qpn) };
+    pub(crate) fn find_path(&'static self, ah: &Ah, qpn: u32) {
+        let shared = if ah.route().to.is_group() { None } else { self.shm_path(ah.route(), qpn) };
         let path = shared.or_else(|| {
-            adapter
-                .udp_path(self.route(), qpn)
+            self.udp_path(ah.route(), qpn)
                 .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
                 .ok()
         });
-        self.keep_path(adapter.generation(), slot_of(qpn), path);
+        ah.keep_path(self.generation(), slot_of(qpn), path);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ah::PathLookup;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
+    use ferroce_parts::PathLookup;
     use ferroce_wire::Service;
 
     #[test]
@@ -50,7 +48,7 @@ mod tests {
         const NAME: &str = "addressing::tests::datagrams_to_several_processes_take_turns_without_a_search";
         in_namespace(NAME, || {
             let side = Side::new(&open(), Service::Ud, 64);
-            let ah = Ah::create(&side.pd, side.av()).unwrap();
+            let ah = create_ah(&side.pd, side.av()).unwrap();
             let adapter = side.context.adapter().unwrap();
             // In slots that no process of this host has.
             let qpn = |process: u32| side.qp.qpn() ^ (process + 1) << 17;
@@ -58,11 +56,11 @@ mod tests {
                 |process| matches!(ah.path_to(adapter.generation(), qpn(process)), PathLookup::Known(_));
             let many = Ah::PATHS as u32;
             for process in 0..many {
-                ah.find_path(adapter, qpn(process));
+                adapter.find_path(&ah, qpn(process));
             }
             assert!((0..many).all(is_known));
             // One more takes the place of the oldest.
-            ah.find_path(adapter, qpn(many));
+            adapter.find_path(&ah, qpn(many));
             assert!((1..=many).all(is_known) && !is_known(0));
             ah.destroy();
             drop(ah);

@@ -2,8 +2,8 @@
 
 use crate::Context;
 use crate::adapter;
-use crate::frames::frame_qps;
 use ferroce_mem::{KeyTable, QueueKind};
+use ferroce_parts::frame_qps;
 use std::fmt;
 
 /// What a program has left in a context that it closes.

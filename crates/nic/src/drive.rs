@@ -3,12 +3,12 @@
 use crate::adapter::{Adapter, NetworkSource, contexts, qps_of};
 use crate::device::fail_devices;
 use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
-use crate::frames::{FrameSource, frame_qps};
 use crate::gsi::GsiSource;
 use crate::qp::{HELD_UP, Qp};
 use crate::tracer::TraceSource;
 use crate::xrc::XrcSource;
 use ferroce_engine::{Handler, Loop, Source};
+use ferroce_parts::{FrameSource, frame_qps};
 use ferroce_queues::Cq;
 use ferroce_types::Instant;
 use std::os::fd::RawFd;

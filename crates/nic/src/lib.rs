@@ -15,37 +15,25 @@ extern crate self as ferroce_nic;
 
 mod adapter;
 mod addressing;
-mod ah;
-mod attr;
 mod checker;
 mod closing;
-mod counted;
 mod device;
 mod drive;
 mod ending;
 mod fabric;
-mod frames;
 mod gids;
 pub mod gsi;
 mod importing;
 mod listed_regions;
-mod mads;
-mod network;
-mod numbers;
 mod opening;
-mod path;
 pub mod path_mtu;
 mod poll;
-mod poller;
 pub mod qp;
-pub mod settings;
 /// Public, as only a part of it is needed here.
 #[cfg(test)]
 #[path = "../tests/verbs/side.rs"]
 pub mod side;
-mod traced;
 mod tracer;
-pub mod voice;
 mod watched;
 mod xrc;
 
@@ -53,11 +41,10 @@ mod xrc;
 use ferroce_tests::inside as namespace;
 
 pub use adapter::{Adapter, prepare_wait, progress_of_waiter};
-pub use ah::Ah;
+pub use addressing::create_ah;
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, OfContext, fail_devices, limits};
 pub use ending::{come_back_to_network, has_network, leave_network};
-pub use frames::{FrameQps, drive_frames};
 pub use gids::gid_table;
 pub use opening::{devices, start};
 pub use poll::{Poll, read_comp_cntr};

@@ -4,7 +4,7 @@ use crate::adapter::{self, Adapter, current};
 use crate::device::{Context, Device, ImportOrigin};
 use crate::gids::{self, gid_table};
 use crate::listed_regions::ListedRegions;
-use crate::{gsi, path_mtu, settings, tracer, watched, xrc};
+use crate::{gsi, path_mtu, tracer, watched, xrc};
 use ferroce_access::copy;
 use ferroce_engine::Thread;
 use ferroce_import::Handles;
@@ -12,6 +12,7 @@ use ferroce_mem::KeyTable;
 use ferroce_os::fork::{self, ChildStep};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::{clock, sys};
+use ferroce_parts::settings;
 use ferroce_types::{Error, Result};
 use std::sync::Arc;
 

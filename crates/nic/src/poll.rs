@@ -1,7 +1,7 @@
 //! Polling as programs do it: a thread that polls for completions makes progress.
 
 use crate::adapter;
-use crate::poller::Poller;
+use ferroce_parts::Poller;
 use ferroce_queues::{CntrValue, CompCntr, Cq, Stamp};
 use ferroce_types::{Completion, Error, Result};
 

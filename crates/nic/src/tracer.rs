@@ -7,11 +7,11 @@
 
 use crate::adapter::{self, Adapter};
 use crate::qp::Qp;
-use crate::traced::{Noted, TraceLevel, Tracer, wanted};
 use ferroce_access::SharedMemory;
 use ferroce_engine::Source;
 use ferroce_host::{KIND_TRACE, RequestHandler, Services, frame};
 use ferroce_os::sys::{self, EngineFd};
+use ferroce_parts::traced::{Noted, TraceLevel, Tracer, wanted};
 use ferroce_watch::Filter;
 use std::io;
 use std::sync::Arc;

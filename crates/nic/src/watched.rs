@@ -6,7 +6,6 @@
 
 use crate::Context;
 use crate::adapter::{self, Adapter};
-use crate::counted::PAST;
 use crate::device::OfContext;
 use ferroce_access::SharedMemory;
 use ferroce_host::{KIND_WATCH, RequestHandler, Services, frame};
@@ -14,6 +13,7 @@ use ferroce_mem::KeyTable;
 use ferroce_mem::MrInit;
 use ferroce_netdev::PortState;
 use ferroce_os::sys::{self, EngineFd};
+use ferroce_parts::counted::PAST;
 use ferroce_queues::{Cq, Srq};
 use ferroce_watch::{
     CompletionQueue, ConnectionManager, Counters, DeviceSnapshot, Process, QueuePair, Region,

@@ -50,7 +50,7 @@ const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
 /// The crates that are useful by themselves, and those that they are made of.
-const PUBLISHED: [&str; 23] = [
+const PUBLISHED: [&str; 24] = [
     "ferroce-wire",
     "ferroce-ring",
     "ferroce-proto",
@@ -71,6 +71,7 @@ const PUBLISHED: [&str; 23] = [
     "ferroce-import",
     "ferroce-hostlink",
     "ferroce-udp",
+    "ferroce-parts",
     "ferroce-nic",
     "ferroce-native",
     "ferroce",

@@ -111,16 +111,20 @@ pub const HOUSE: &[Storey] = &[
         room("udp", "Packets between hosts: sockets, trains, steering, capture and faults."),
     ],
     &[
-        Crate {
-            name: "nic",
-            what: "The adapter: the objects of verbs, and which fabric carries what.",
-            together: &[Together {
-                rooms: &["adapter", "device", "qp", "xrc"],
-                why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
-            }],
-        },
+        room(
+            "parts",
+            "What the adapter's objects are made of: attributes, address handles, paths, QPNs, MADs, settings; data and its rules.",
+        ),
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
+    &[Crate {
+        name: "nic",
+        what: "The adapter: the objects of verbs, and which fabric carries what.",
+        together: &[Together {
+            rooms: &["adapter", "device", "qp", "xrc"],
+            why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
+        }],
+    }],
     &[
         room(
             "connect",

@@ -303,7 +303,7 @@ fn the_book_lists_its_pages() {
 fn the_book_names_each_variable() {
     let page = Page::read(workspace().join("book/src/reference.md"));
     let mut named = 0;
-    for file in ["crates/nic/src", "crates/udp/src", "crates/access/src", "crates/netdev/src"]
+    for file in ["crates/parts/src", "crates/udp/src", "crates/access/src", "crates/netdev/src"]
         .iter()
         .flat_map(|folder| files(&workspace().join(folder), "rs"))
     {

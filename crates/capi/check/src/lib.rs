@@ -24,8 +24,8 @@ pub use watch::{CheckedSend, CqWatch, QpWatch, SrqWatch};
 
 use ferroce_entry::{call, log};
 use ferroce_explain::{Check, Finding};
-use ferroce_nic::settings;
 use ferroce_os::sys;
+use ferroce_parts::settings;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -2,7 +2,7 @@
 
 use super::found;
 use ferroce_explain::Finding;
-use ferroce_nic::settings;
+use ferroce_parts::settings;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory that a request names; empty where memory isn't checked.

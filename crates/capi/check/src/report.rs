@@ -2,8 +2,8 @@
 
 use ferroce_entry::log;
 use ferroce_explain::{Finding, ReportFormat};
-use ferroce_nic::settings;
 use ferroce_os::{own_file, sys};
+use ferroce_parts::settings;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;

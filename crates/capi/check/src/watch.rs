@@ -8,8 +8,9 @@ use ferroce_abi::verbs::{
     IBV_WC_TM_NO_TAG, IBV_WC_TM_RECV, ibv_comp_channel, ibv_wc,
 };
 use ferroce_explain::Finding;
-use ferroce_nic::{self as nic, settings};
+use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
+use ferroce_parts::settings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};

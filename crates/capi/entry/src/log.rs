@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use ferroce_nic::settings;
 use ferroce_os::{
     standard_error,
     sync::{Mutex, class},
 };
+use ferroce_parts::settings;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -51,7 +51,7 @@ pub fn start() {
             let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
             let _ = PROGRAM.set(name.trim_end().to_owned());
         }
-        ferroce_nic::voice::listen(explained, is_terminal());
+        ferroce_parts::voice::listen(explained, is_terminal());
         for mistake in settings::mistakes() {
             print(mistake);
         }

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 
 use ferroce_netdev::ip_of;
 use ferroce_nic as nic;
+use ferroce_parts::AddressVector;
 use ferroce_types::HostAddr;
 use nic::OfContext as _;
-use nic::qp::AddressVector;
 
 use ferroce_abi::verbs::*;
 use ferroce_entry::call::{Outcome, Refusal, at, entry, put};
@@ -48,7 +48,7 @@ pub(crate) fn attr_of(vector: &AddressVector) -> ibv_ah_attr {
 }
 
 fn create(pd: *mut ibv_pd, domain: &PdBlock, attr: &ibv_ah_attr) -> Outcome<*mut ibv_ah> {
-    let nic = nic::Ah::create(domain.nic(), vector_of(attr))?;
+    let nic = nic::create_ah(domain.nic(), vector_of(attr))?;
     AhBlock::allocate(|_| {
         Ok(AhBlock { c: ibv_ah { context: domain.context(), pd, handle: next_handle() }, nic })
     })

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use libc::c_int;
 
 use ferroce_entry::call::entry;
-use ferroce_nic::qp::STATIC_RATES;
+use ferroce_parts::STATIC_RATES;
 
 fn word(words: &[&'static CStr], number: c_int) -> *const c_char {
     usize::try_from(number).ok().and_then(|n| words.get(n)).unwrap_or(&c"unknown").as_ptr()

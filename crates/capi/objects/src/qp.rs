@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
+use ferroce_parts::{QpAttr, mask};
 use ferroce_raw::RawQp;
-use nic::qp::{QpAttr, mask};
 
 use super::block;
 use ferroce_abi::verbs::*;

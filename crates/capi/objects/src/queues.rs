@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use ferroce_nic::settings;
+use ferroce_parts::settings;
 
 use super::{Headed as _, PdBlock, block, next_handle};
 use ferroce_abi::verbs::*;

@@ -8,7 +8,7 @@ use ferroce_abi::verbs::*;
 
 block! {
     AhBlock: ibv_ah, "ah", |c| (c.context, c.handle);
-    => nic::Ah;
+    => ferroce_parts::Ah;
 }
 
 block! {

@@ -4,7 +4,8 @@
 use std::ffi::c_int;
 use std::{mem, ptr};
 
-use ferroce_nic::{self as nic, settings};
+use ferroce_nic as nic;
+use ferroce_parts::settings;
 
 use crate::{poll, post};
 use ferroce_abi::verbs::*;

@@ -16,7 +16,7 @@ use ferroce_entry::call::{self, Outcome, Refusal};
 use ferroce_objects::{AhBlock, Headed, QpBlock, QpWork, SrqBlock, WqBlock};
 
 /// The adapter's send request.
-pub type SendWr = ferroce_proto::SendWr<Arc<nic::Ah>>;
+pub type SendWr = ferroce_proto::SendWr<Arc<ferroce_parts::Ah>>;
 
 /// The elements of a list, at most `max`.
 ///
@@ -198,7 +198,7 @@ impl Copied {
 /// # Safety
 /// `wr` is as ibv_post_send(3) asks for a UD queue pair.
 #[inline(never)]
-unsafe fn target(wr: &ibv_send_wr) -> Outcome<ferroce_proto::UdTarget<Arc<nic::Ah>>> {
+unsafe fn target(wr: &ibv_send_wr) -> Outcome<ferroce_proto::UdTarget<Arc<ferroce_parts::Ah>>> {
     // The union holds no address otherwise.
     if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
         return Err(Refusal::invalid("UD can send, with immediate data or without"));

@@ -11,18 +11,16 @@ mod work;
 pub(crate) use registry::{contexts, domain, qps_of, register_context, register_qp, unregister_qp};
 pub(crate) use work::ThreadBuffers;
 
-use crate::frames;
-use crate::mads::GsiState;
-use crate::network::{Addresses, Forwarding, Multicast, Taps};
-use crate::numbers::QpTable;
 use crate::qp::Qp;
-use crate::settings;
-use crate::traced::Tracing;
 use crate::xrc::{Connections, SrqTable};
 use ferroce_engine::{Loop, Pool, WaitPlan};
 use ferroce_host::Host;
 use ferroce_hostlink::{LinkWithWork, Links};
 use ferroce_os::{fork::InChild, sync::Global};
+use ferroce_parts::mads::GsiState;
+use ferroce_parts::network::{Addresses, Forwarding, Multicast, Taps};
+use ferroce_parts::traced::Tracing;
+use ferroce_parts::{QpTable, frame_qps, settings};
 use ferroce_queues::Cq;
 use ferroce_types::{Instant, Result};
 use network::NetworkMonitor;
@@ -73,7 +71,7 @@ pub(crate) fn current() -> Option<&'static Adapter> {
 pub(crate) fn forget_after_fork(child: &InChild) {
     CURRENT.clear();
     registry::free_critical_regions(child);
-    if let Some(qps) = frames::frame_qps() {
+    if let Some(qps) = frame_qps() {
         qps.after_fork(child);
     }
     ferroce_mem::forget_requests_after_fork(child);
@@ -229,7 +227,7 @@ impl Adapter {
             self.find_ways(unwinding.work);
         }
         if !unwinding.work.said.is_empty() {
-            crate::voice::say(&mut unwinding.work.said);
+            ferroce_parts::voice::say(&mut unwinding.work.said);
         }
         std::mem::forget(unwinding);
         self.works.put(work);
@@ -246,7 +244,7 @@ impl Adapter {
                 qp.connect_srq_process(work, srqn);
                 work.unconnected.remove(0);
             } else if let Some((qp, ah, qpn)) = work.unresolved.first().cloned() {
-                ah.find_path(self, qpn);
+                self.find_path(&ah, qpn);
                 qp.work(work, ferroce_os::clock::now(), |_, _| ());
                 work.unresolved.remove(0);
             } else if let Some(qp) = work.falling_back.first().cloned() {

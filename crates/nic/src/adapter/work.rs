@@ -1,12 +1,12 @@
 //! The buffers that a thread needs while it lets QPs work.
 
 use super::Adapter;
-use crate::ah::Ah;
-use crate::network::{LastFlow, Taps};
 use crate::qp::{Qp, ReceiveCompletions};
-use crate::voice::Untold;
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
+use ferroce_parts::Ah;
+use ferroce_parts::network::{LastFlow, Taps};
+use ferroce_parts::voice::Untold;
 use ferroce_udp::{OutgoingTap, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! GIDs everywhere, LIDs too where ports are InfiniBand.
 
 use super::{Context, OfContext as _};
-use crate::attr::AddressVector;
 use ferroce_mem::Pd;
 use ferroce_netdev::{LinkLayer, MULTICAST_LIDS, ip_of, why_no_lid};
+use ferroce_parts::AddressVector;
 use ferroce_types::{HostAddr, PacketMeta, Result, invalid};
 
 /// The hop limit of packets that are addressed by a LID: they don't leave the subnet. Packets that are addressed by a GRH

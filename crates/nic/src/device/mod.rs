@@ -7,13 +7,12 @@ pub(crate) use ends::{AddressPair, seen_of};
 pub use owner::OfContext;
 
 use crate::adapter::{self, Adapter};
-use crate::ah::MAX_AH;
-use crate::network::{MAX_ATTACHED, MAX_GROUPS};
-use crate::numbers::MAX_QP;
 use ferroce_import::{Exporter, Handles};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use ferroce_os::sync::{RwLock, class};
+use ferroce_parts::network::{MAX_ATTACHED, MAX_GROUPS};
+use ferroce_parts::{MAX_AH, MAX_QP};
 use ferroce_proto::Violation;
 use ferroce_queues::{EventQueue, Limits, MAX_CQ, MAX_SRQ};
 use ferroce_types::{AsyncEvent, HostAddr, Result, invalid};
@@ -281,7 +280,10 @@ impl Context {
             && !TOLD.swap(true, Ordering::Relaxed)
             && let Some(why) = ferroce_netdev::why_no_lid(&self.device.info.netdev)
         {
-            crate::voice::tell(&format!("{why}; address vectors of {} need a GRH", self.device.info.name));
+            ferroce_parts::voice::tell(&format!(
+                "{why}; address vectors of {} need a GRH",
+                self.device.info.name
+            ));
         }
     }
 

@@ -3,12 +3,10 @@
 use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
-use crate::attr::AddressVector;
 use crate::device::AddressPair;
-use crate::network::{Arrivals, LeftOut, Local};
-use crate::path::{Path, PeerSocket, ResolvedAv};
-use crate::settings;
 use ferroce_os::{clock, fork, sys};
+use ferroce_parts::network::{Arrivals, LeftOut, Local};
+use ferroce_parts::{AddressVector, Path, PeerSocket, ResolvedAv, settings};
 use ferroce_types::{Error, HostAddr, MAX_FLOW_LABEL, Result, first_qpn, invalid, steering_of};
 use ferroce_udp::{self, Endpoint};
 use ferroce_wire::cm::GSI_QPN;
@@ -101,7 +99,9 @@ impl Adapter {
             }
             left_out.push(LeftOut { address, for_good });
             drop(left_out);
-            crate::voice::tell(&format!("{error}; the address is left out, the device's others work"));
+            ferroce_parts::voice::tell(&format!(
+                "{error}; the address is left out, the device's others work"
+            ));
         }
         Ok(())
     }

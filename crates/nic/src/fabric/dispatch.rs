@@ -1,9 +1,9 @@
 //! Packets from the network, to the QPs that they are for.
 
 use crate::adapter::{Adapter, ThreadBuffers};
-use crate::network::{flow_of, verify};
 use crate::qp::{PacketOrigin, Qp, QpEnv, RxPayload, is_middle};
 use ferroce_os::{Patience, clock, fork, sys};
+use ferroce_parts::network::{flow_of, verify};
 use ferroce_types::{Datagram, HostAddr, Instant};
 use ferroce_wire::cm::GSI_QPN;
 use ferroce_wire::icrc::Flow;

@@ -1,8 +1,6 @@
 //! The `shm` fabric as the adapter sees it: which process holds a slot, whose ring has something, who waits for room.
 
 use crate::adapter::Adapter;
-use crate::path::{Path, ResolvedAv};
-use crate::poller::Poller;
 use crate::qp::{Qp, QpEnv};
 use ferroce_engine::Source;
 use ferroce_hostlink::{
@@ -12,6 +10,7 @@ use ferroce_os::{
     clock,
     sys::{self, EngineFd, InetAddress},
 };
+use ferroce_parts::{Path, Poller, ResolvedAv};
 use ferroce_types::{Error, HostAddr, Instant, Result, slot_of};
 use ferroce_udp::tap::Direction;
 use std::io::{self, ErrorKind};

@@ -3,7 +3,6 @@
 //! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
 
 use crate::adapter::{Adapter, ThreadBuffers};
-use crate::network::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast, verify};
 use crate::qp::{Qp, RxPayload};
 use ferroce_engine::Source;
 use ferroce_os::{
@@ -11,6 +10,7 @@ use ferroce_os::{
     sync::RwLock,
     sys::{self, EngineFd},
 };
+use ferroce_parts::network::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast, verify};
 use ferroce_types::{Datagram, Error, HostAddr, Instant, PacketMeta, Result, invalid};
 use ferroce_udp::{GroupSocket, RecvOutcome};
 use ferroce_wire::{Packet, Service};

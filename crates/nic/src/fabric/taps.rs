@@ -4,9 +4,9 @@
 //! leaves alone, so that its ICRC (of identification 0) is right unless `corrupt` made it wrong.
 
 use crate::adapter::Adapter;
-use crate::network::{Faults, Taps};
 use ferroce_engine::Source;
 use ferroce_os::clock;
+use ferroce_parts::network::{Faults, Taps};
 use ferroce_types::{Datagram, Instant, PacketMeta};
 use ferroce_udp::tap::{Direction, capture::IpUdpHeader};
 use ferroce_wire::{Headers, ROCE_V2_PORT};

@@ -7,9 +7,9 @@
 
 use super::GsiSource;
 use crate::adapter::Adapter;
-use crate::mads::PendingInput;
 use ferroce_host::AtPort;
 use ferroce_os::sys;
+use ferroce_parts::mads::PendingInput;
 use std::collections::VecDeque;
 use std::time::Duration;
 

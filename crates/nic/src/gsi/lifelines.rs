@@ -9,10 +9,10 @@
 
 use super::GsiSource;
 use crate::adapter::{self, Adapter};
-use crate::mads::Lifeline;
 use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_os::clock;
 use ferroce_os::sys::{self, EngineFd};
+use ferroce_parts::mads::Lifeline;
 use ferroce_types::first_qpn;
 use std::io;
 use std::sync::Arc;

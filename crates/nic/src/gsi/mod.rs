@@ -13,19 +13,18 @@ mod lifelines;
 #[cfg(test)]
 mod tests;
 
-pub use crate::mads::CommunicationManager;
 pub(crate) use lifelines::register;
 
 use crate::adapter::{self, Adapter};
 use crate::fabric::is_of_this_host;
-use crate::mads::{Attempt, Kept, PACKET_LEN, PendingInput, UnreadMad};
-use crate::network::identification;
-use crate::path::{Path, ResolvedAv};
 use ferroce_cm::{AddressedMad, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
+use ferroce_parts::mads::{Attempt, CommunicationManager, Kept, PACKET_LEN, PendingInput, UnreadMad};
+use ferroce_parts::network::identification;
+use ferroce_parts::{Path, ResolvedAv};
 use ferroce_types::{Datagram, HostAddr, Instant, Result, Unreachable, slot_of};
 use ferroce_udp::{OutgoingTap as _, send_alone};
 use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, RejectReason, ServiceId};

@@ -3,7 +3,7 @@
 
 use super::fabric::Listing;
 use super::{Qp, QpEnv};
-use crate::ah::Ah;
+use ferroce_parts::Ah;
 use ferroce_proto::{Env, QpEvent};
 use ferroce_types::{Error, Instant, QpState, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,10 +81,10 @@ mod tests {
     use super::*;
     use crate::adapter::ThreadBuffers;
     use crate::namespace::in_namespace;
-    use crate::qp::{QpAttr, mask};
     use crate::side::{QKEY, Side, cap, open};
-    use crate::{Context, Poll as _};
+    use crate::{Context, Poll as _, create_ah};
     use ferroce_os::clock;
+    use ferroce_parts::{QpAttr, mask};
     use ferroce_proto::{Data, SendOp, SendWr, UdTarget};
     use ferroce_queues::Cq;
     use ferroce_types::{AsyncEvent, WcStatus};
@@ -201,7 +201,7 @@ mod tests {
             let datagrams = Side::new(&context, Service::Ud, 64);
             datagrams.connect(0);
             b.recv(1, b.sge(0, 64));
-            let address = Ah::create(&datagrams.pd, datagrams.av()).unwrap();
+            let address = create_ah(&datagrams.pd, datagrams.av()).unwrap();
             // In no slot of this process: the way there is unknown.
             let qpn = a.qp.qpn() ^ 1 << 23;
             let ud = UdTarget { address: address.clone(), qpn, qkey: QKEY };

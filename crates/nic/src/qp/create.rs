@@ -1,18 +1,13 @@
 //! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
 
 use super::fabric::Listing;
-use super::kept::KeptOfQp;
 use super::modify::HELD_UP;
 use super::observers::Observers;
-use super::unacked_pace::UnackedPace;
-use super::unread::UnreadRecords;
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTargetSlot;
 use super::{LockedQp, Qp, ReceiveCompletions, next_connection};
 use crate::Context;
 use crate::adapter;
-use crate::attr::QpAttr;
-use crate::counted;
 use crate::device::OfContext as _;
 use crate::xrc::Domain;
 use ferroce_engine::{Deadline, Queued};
@@ -20,6 +15,7 @@ use ferroce_mem::{Pd, QueueKind, ring_for};
 use ferroce_os::fork::{self, Turn};
 use ferroce_os::sync::Mutex;
 use ferroce_os::sys;
+use ferroce_parts::{KeptOfQp, QpAttr, UnackedPace, UnreadRecords, counted};
 use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Limits, RecvQueue, Srq, Unacked};
 use ferroce_types::{Error, QpState, Result, invalid};

@@ -1,11 +1,10 @@
 //! Which fabric a QP uses: how it is chosen, how it is given up for UDP, and what other processes may find of the QP.
 
-use super::unread::UnreadRecords;
-use super::{LockedQp, Path, Qp, QpAttr, mask};
+use super::{LockedQp, Path, Qp, QpAttr};
 use crate::adapter::ThreadBuffers;
-use crate::attr;
 use crate::device::OfContext as _;
 use ferroce_hostlink::{self, Link, ListedQp, PeerAccess};
+use ferroce_parts::{UnreadRecords, check, mask};
 use ferroce_queues::QpCntrs;
 use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
@@ -47,7 +46,7 @@ impl Qp {
             (inner.proto.state(), inner.attr)
         };
         // Wrong attributes are refused before another process is asked for the path.
-        let to = attr::check(self.rules(), from, attr, bits)?;
+        let to = check(self.rules(), from, attr, bits)?;
         if to == QpState::Reset || self.is_inherited() {
             return Ok(None);
         }

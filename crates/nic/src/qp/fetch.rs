@@ -4,10 +4,10 @@
 
 use super::payload::fill_ring;
 use super::{LockedQp, Path, Qp};
-use crate::ah::Ah;
 use ferroce_access::{atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, RecordRun, SendOutcome};
 use ferroce_mem::{KeyTable, KeyUser};
+use ferroce_parts::Ah;
 use ferroce_proto::{FetchOp, PayloadSource, SendOp, SendRequest};
 use ferroce_types::{AtomicOp, RemoteAccess};
 use ferroce_wire::{Opcode, Operation, Reth, Service};

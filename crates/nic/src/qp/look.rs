@@ -1,8 +1,8 @@
 //! What a queue pair shows to those who watch the process.
 
 use super::{LockedQp, Path, Qp, operation_of_request, state_of};
-use crate::counted::named;
 use ferroce_os::clock;
+use ferroce_parts::counted::named;
 use ferroce_queues::Cq;
 use ferroce_types::QpState;
 use ferroce_watch::{Peer, PostedRequest, QueuePair, Text, WorkQueue};

@@ -9,7 +9,6 @@ pub mod ece;
 mod env;
 mod fabric;
 mod fetch;
-mod kept;
 mod look;
 mod modify;
 mod multicast;
@@ -19,17 +18,11 @@ mod payload;
 mod plain;
 mod post;
 mod received;
-mod unacked_pace;
-mod unread;
 mod work;
 mod wr_session;
 mod xrc_backlog;
 mod xrc_target;
 
-pub use crate::attr::{
-    AddressVector, AttrRules, MAX_RATE, QpAttr, STATIC_RATES, check, check_rate, mask, names,
-};
-pub(crate) use crate::path::Path;
 pub use create::{QpCap, QpInit};
 pub(crate) use env::{PacketOrigin, QpEnv, is_middle};
 use env::{operation_of_request, state_of};
@@ -42,24 +35,20 @@ pub use wr_session::{GatheredWrs, WrSession};
 pub(crate) use xrc_backlog::Lost;
 
 use crate::adapter::Adapter;
-use crate::ah::Ah;
-use crate::numbers::HasQpn;
 use crate::xrc::Domain;
 use fabric::Listing;
 use ferroce_engine::{Deadline, Job, Queued, Runnable};
 use ferroce_mem::Pd;
 use ferroce_os::fork::Turn;
 use ferroce_os::sync::{Mutex, class};
+use ferroce_parts::{Ah, HasQpn, KeptOfQp, Path, QpAttr, UnackedPace, UnreadRecords};
 use ferroce_proto::{Counters, SendWr};
 use ferroce_queues::{CompCntr, Cq, RecvQueue, Srq, Unacked};
 use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
-use kept::KeptOfQp;
 use observers::Observers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use unacked_pace::UnackedPace;
-use unread::UnreadRecords;
 
 struct LockedQp {
     /// Unlike that of any other connection of the process's life; another after RESET.

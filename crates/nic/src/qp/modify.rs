@@ -1,13 +1,12 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
-use super::unread::UnreadRecords;
-use super::{LockedQp, Path, Qp, QpAttr, mask, next_connection};
+use super::{LockedQp, Path, Qp, QpAttr, next_connection};
 use crate::adapter;
-use crate::attr::{self, limit_of, stricter};
 use crate::device::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
 use ferroce_os::sync::{MutexGuard, class};
 use ferroce_os::{clock, sys};
+use ferroce_parts::{UnreadRecords, check, check_rate, limit_of, mask, stricter};
 use ferroce_proto::{LEAST_ACK_TIMEOUT, RateLimit};
 use ferroce_types::{Error, QpState, Result, invalid};
 use ferroce_wire::Service;
@@ -145,7 +144,7 @@ impl Qp {
         self.adapter.with_work(|work| {
             let mut inner = self.lock_in_time()?;
             let from = inner.proto.state();
-            let to = attr::check(self.rules(), from, attr, bits)?;
+            let to = check(self.rules(), from, attr, bits)?;
             if self.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
                 return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
             }
@@ -236,7 +235,7 @@ impl Qp {
     /// # Errors
     /// [`Error::Invalid`] for a rate above [`MAX_RATE`](super::MAX_RATE), a burst without a rate, and in a state where nothing is sent.
     pub fn limit_rate(self: &Arc<Self>, rate_limit: u32, max_burst: u32) -> Result<()> {
-        attr::check_rate(rate_limit, max_burst)?;
+        check_rate(rate_limit, max_burst)?;
         self.adapter.with_work(|work| {
             let mut inner = self.lock_in_time()?;
             let state = inner.proto.state();

@@ -1,8 +1,8 @@
 //! The observers of a QP, which note the end of each message: completion counters, and the tracer of the process.
 
 use super::{Qp, operation_of_request};
-use crate::ah::Ah;
-use crate::traced::{Noted, TraceLevel};
+use ferroce_parts::Ah;
+use ferroce_parts::traced::{Noted, TraceLevel};
 use ferroce_proto::SendWr;
 use ferroce_queues::{CompCntr, CountedOp, QpCntrs};
 use ferroce_types::{Completion, Result, WcOpcode, WcStatus};
@@ -16,13 +16,11 @@ const TRACED: u8 = 2;
 /// … and only those that end with an error.
 const ERRORS: u8 = 4;
 
-impl TraceLevel {
-    fn bits(self) -> u8 {
-        match self {
-            Self::None => 0,
-            Self::Errors => TRACED | ERRORS,
-            Self::All => TRACED,
-        }
+const fn bits(traced: TraceLevel) -> u8 {
+    match traced {
+        TraceLevel::None => 0,
+        TraceLevel::Errors => TRACED | ERRORS,
+        TraceLevel::All => TRACED,
     }
 }
 
@@ -35,7 +33,7 @@ pub(crate) struct Observers {
 impl Observers {
     /// Without counters.
     pub(super) fn new(traced: TraceLevel) -> Self {
-        Self { who: AtomicU8::new(traced.bits()), counters: OnceLock::new() }
+        Self { who: AtomicU8::new(bits(traced)), counters: OnceLock::new() }
     }
 
     /// Attaches a counter ([`Qp::attach_comp_cntr`]).
@@ -47,7 +45,7 @@ impl Observers {
 
     /// Has these messages noted from now on.
     pub(crate) fn trace(&self, traced: TraceLevel) {
-        let with = |who: u8| Some(who & COUNTED | traced.bits());
+        let with = |who: u8| Some(who & COUNTED | bits(traced));
         // `with` always returns a value, so the update can't fail.
         let _ = self.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
     }

@@ -2,10 +2,10 @@
 //! completion, without the peer and without a place in the send queue. [`SendRequest::one_sided`] returns whether a request may take it.
 
 use super::{LockedQp, Path, Qp};
-use crate::ah::Ah;
 use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{Link, Purpose, is_large};
 use ferroce_mem::KeyTable;
+use ferroce_parts::Ah;
 use ferroce_proto::{DataRef, SendRequest};
 use ferroce_types::Completion;
 use ferroce_wire::Service;

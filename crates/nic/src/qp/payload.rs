@@ -1,9 +1,9 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
-use crate::settings;
 use ferroce_access::{Fault, copy, summed};
 use ferroce_hostlink::{RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
+use ferroce_parts::settings;
 use ferroce_proto::{Payload, PayloadSource, PlaceError, TransmitError};
 use ferroce_types::{RemoteAccess, Sge};
 use ferroce_wire::crc::extend;

@@ -6,14 +6,13 @@ use super::broken::EndsOnPanic;
 use super::payload::{RxPayload, fill_summed, scatter};
 use super::{LockedQp, Path, Qp, QpEnv};
 use crate::adapter::ThreadBuffers;
-use crate::ah::Ah;
-use crate::poller::Poller;
 use ferroce_access::Fault;
 use ferroce_hostlink::{
     CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket, ShmPayload,
 };
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::clock;
+use ferroce_parts::{Ah, Poller};
 use ferroce_proto::{DataRef, Payload as _, PayloadSource, PlainSend, ReceivedWhole, SendOp, SendRequest};
 use ferroce_queues::{Cq, RecvQueue};
 use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};

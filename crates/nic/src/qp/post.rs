@@ -5,9 +5,9 @@ use super::one_sided::MOST;
 use super::plain::ring_bell;
 use super::{LockedQp, Path, Qp, look};
 use crate::adapter::ThreadBuffers;
-use crate::ah::Ah;
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
+use ferroce_parts::Ah;
 use ferroce_proto::{DataRef, PostError, SendOp, SendRequest, SendWr};
 use ferroce_types::{Error, QpState, RecvWqe, Result, invalid};
 use ferroce_wire::Service;
@@ -344,9 +344,10 @@ impl Qp {
 
 #[cfg(test)]
 mod tests {
+    use crate::Poll as _;
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
-    use crate::{Ah, Poll as _};
+    use ferroce_parts::Ah;
     use ferroce_proto::{Data, SendOp, SendWr};
     use ferroce_types::WcStatus;
     use ferroce_wire::Service;

@@ -64,14 +64,15 @@ impl ReceiveCompletions {
 #[cfg(test)]
 mod tests {
     use super::{Arc, Completion, OfSrq, ReceiveCompletions, WcTags};
+    use crate::Poll as _;
     use crate::adapter::ThreadBuffers;
     use crate::fabric::links::tests::{Meanwhile, leave};
     use crate::namespace::in_namespace;
-    use crate::qp::{Path, QpAttr, QpEnv, RxPayload, mask};
+    use crate::qp::{Path, QpEnv, RxPayload};
     use crate::side::{Side, open};
-    use crate::{Ah, Poll as _};
     use ferroce_hostlink::{Link, SendOutcome};
     use ferroce_os::clock;
+    use ferroce_parts::{Ah, QpAttr, mask};
     use ferroce_proto::QpProtocol;
     use ferroce_types::{PacketMeta, QpState, WcOpcode, WcStatus};
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Reth, Service};

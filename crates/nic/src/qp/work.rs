@@ -4,7 +4,7 @@ use super::broken::{self, EndsOnPanic};
 use super::fabric::Listing;
 use super::{LockedQp, Path, Qp, QpEnv};
 use crate::adapter::ThreadBuffers;
-use crate::ah::Ah;
+use ferroce_parts::Ah;
 use ferroce_proto::{Env, QpEvent};
 use ferroce_types::{Instant, QpState};
 use std::sync::Arc;

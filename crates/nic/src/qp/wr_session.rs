@@ -1,9 +1,9 @@
 //! Send requests that are gathered first and posted together: ibv_wr_post(3).
 
 use super::Qp;
-use crate::ah::Ah;
 use ferroce_os::fork::InChild;
 use ferroce_os::sync::{CriticalRegion, class};
+use ferroce_parts::Ah;
 use ferroce_proto::SendWr;
 use ferroce_types::{Error, Result, invalid};
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 use super::xrc_target::{DeferredPacket, PendingDelegations, XrcTargetPart};
 use super::{Qp, QpEnv, RxPayload};
 use crate::adapter::ThreadBuffers;
-use crate::ah::Ah;
 use crate::xrc::{ConnectError, DomainFile, Hello, ReadRange, SrqProcess};
 use ferroce_mem::KeyUser;
+use ferroce_parts::Ah;
 use ferroce_proto::{DelegateError, Payload, SrqPlace, TransmitError};
 use ferroce_types::{Access, Instant, PacketMeta, QpState, RemoteError, slot_of};
 use ferroce_wire::Headers;

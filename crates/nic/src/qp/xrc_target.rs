@@ -2,10 +2,10 @@
 
 use super::{Qp, QpInit};
 use crate::Context;
-use crate::attr::AttrRules;
 use crate::xrc::{Domain, DomainFile, Opener, ReadRange, SrqProcess, grant_handle, send_event};
 use ferroce_mem::Pd;
 use ferroce_os::sys::EngineFd;
+use ferroce_parts::AttrRules;
 use ferroce_queues::Srq;
 use ferroce_types::{AsyncEvent, PacketMeta, RemoteError, invalid};
 use ferroce_wire::{Headers, Service};

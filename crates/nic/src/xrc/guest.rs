@@ -3,12 +3,13 @@
 use super::connections::{ConnectionEnd, destroy, send};
 use super::handle_message::{self, Call, Open};
 use crate::adapter::{self, Adapter};
-use crate::qp::{Qp, QpAttr};
+use crate::qp::Qp;
 use ferroce_host::frame;
 use ferroce_os::{
     sync::{Mutex, class},
     sys::EngineFd,
 };
+use ferroce_parts::QpAttr;
 use ferroce_types::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::DomainFile;
 use super::message::NAME;
-use crate::qp::{AddressVector, QpAttr};
 use ferroce_host::frame;
+use ferroce_parts::{AddressVector, QpAttr};
 use ferroce_types::{Access, AsyncEvent, Error, Placement, QpState};
 
 /// The kind of a request for a handle of a target.

@@ -16,9 +16,10 @@ pub(crate) use serve::register;
 
 use crate::Context;
 use crate::adapter;
-use crate::qp::{Qp, QpAttr, QpCap, QpInit};
+use crate::qp::{Qp, QpCap, QpInit};
 use ferroce_mem::Pd;
 use ferroce_os::sys;
+use ferroce_parts::QpAttr;
 use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Unacked};
 use ferroce_types::{Error, Result, Users, invalid};

@@ -4,13 +4,13 @@ use super::connections::{ConnectionEnd, send};
 use super::handle_message::{self, Call, News, Open};
 use super::{Domain, Opener};
 use crate::adapter::Adapter;
-use crate::attr::QpAttr;
 use ferroce_host::frame;
 use ferroce_os::{
     fork,
     sync::{Changed, Mutex, MutexGuard, class},
     sys::{self, EngineFd},
 };
+use ferroce_parts::QpAttr;
 use ferroce_types::{AsyncEvent, Error, QpState, Result, invalid, slot_of};
 use std::io;
 use std::sync::Arc;

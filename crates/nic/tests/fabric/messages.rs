@@ -21,7 +21,7 @@ pub const STRIDE: usize = 2048;
 const LENGTHS: [usize; 12] = [0, 1, 8, 31, 32, 33, 64, 65, 128, 200, 1024, 2048];
 
 /// Posts a request as the C interface does. Whether it was taken by the way between processes of a host.
-pub fn post(side: &Side, wr: SendWr<Arc<ferroce_nic::Ah>>) -> bool {
+pub fn post(side: &Side, wr: SendWr<Arc<ferroce_parts::Ah>>) -> bool {
     let taken = takes_at_once(side, &wr);
     if !taken {
         side.qp.post_send(wr.request()).unwrap();
@@ -30,7 +30,7 @@ pub fn post(side: &Side, wr: SendWr<Arc<ferroce_nic::Ah>>) -> bool {
 }
 
 /// Posts a request if it takes the way between processes of a host, and returns whether it does.
-pub fn takes_at_once(side: &Side, wr: &SendWr<Arc<ferroce_nic::Ah>>) -> bool {
+pub fn takes_at_once(side: &Side, wr: &SendWr<Arc<ferroce_parts::Ah>>) -> bool {
     let mut taken = false;
     let post = |poster: &mut ferroce_nic::Poster<'_>| {
         taken = poster.send_at_once(&mut wr.request());
@@ -40,7 +40,7 @@ pub fn takes_at_once(side: &Side, wr: &SendWr<Arc<ferroce_nic::Ah>>) -> bool {
     taken
 }
 
-pub fn request(wr_id: u64, op: SendOp, data: Data) -> SendWr<Arc<ferroce_nic::Ah>> {
+pub fn request(wr_id: u64, op: SendOp, data: Data) -> SendWr<Arc<ferroce_parts::Ah>> {
     SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud: None, remote_srqn: 0 }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::namespace::in_namespace;
 use crate::side::{QKEY, Side, open};
-use ferroce_nic::qp::AddressVector;
-use ferroce_nic::{Ah, Poll as _};
+use ferroce_nic::{Poll as _, create_ah};
+use ferroce_parts::{AddressVector, Ah};
 use ferroce_proto::{SendOp, UdTarget};
 use ferroce_types::WcStatus;
 use ferroce_wire::Service;
@@ -28,7 +28,7 @@ fn ready_side() -> Side {
 }
 
 fn handle(side: &Side, dgid: [u8; 16], hop_limit: u8) -> Arc<Ah> {
-    Ah::create(&side.pd, AddressVector { dgid, hop_limit, ..side.av() }).unwrap()
+    create_ah(&side.pd, AddressVector { dgid, hop_limit, ..side.av() }).unwrap()
 }
 
 fn send(side: &mut Side, ah: &Arc<Ah>, qkey: u32, text: &[u8]) {

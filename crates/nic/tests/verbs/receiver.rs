@@ -2,8 +2,8 @@
 
 use crate::side::{Side, register};
 use ferroce_mem::{Mr, MrAccess, MrInit, Pd};
-use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{Poll as _, XrcTarget, Xrcd};
+use ferroce_parts::{QpAttr, mask};
 use ferroce_proto::{Data, SendOp, SendWr};
 use ferroce_queues::{Cq, Srq, SrqAttr};
 use ferroce_types::{Access, Completion, QpState, RecvWqe};

@@ -5,7 +5,8 @@ use crate::pair::over_sockets;
 use crate::side::{QKEY, Side, cap, open, register};
 use ferroce_mem::{MrAccess, MrInit, Pd};
 use ferroce_nic::qp::{QpCap, QpInit};
-use ferroce_nic::{Ah, Context, Qp};
+use ferroce_nic::{Context, Qp, create_ah};
+use ferroce_parts::Ah;
 use ferroce_proto::{SendOp, UdTarget};
 use ferroce_queues::{Cq, Srq, SrqAttr};
 use ferroce_types::{QpState, RecvWqe, Sge, WcStatus};
@@ -32,7 +33,7 @@ fn with_srq(context: &Arc<Context>, service: Service, srq: &Arc<Srq>) -> (Side, 
 }
 
 fn to(a: &Side, b: &Side) -> Option<UdTarget<Arc<Ah>>> {
-    let address = Ah::create(&a.pd, a.av()).unwrap();
+    let address = create_ah(&a.pd, a.av()).unwrap();
     (a.qp.service() == Service::Ud).then(|| UdTarget { address, qpn: b.qp.qpn(), qkey: QKEY })
 }
 

@@ -4,7 +4,7 @@ use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
 use crate::side::{Side, open};
 use ferroce_mem::Pd;
-use ferroce_nic::{Ah, Context, Poll as _};
+use ferroce_nic::{Context, Poll as _, create_ah};
 use ferroce_proto::SendOp;
 use ferroce_queues::{Cq, CqInit, NewSize, Srq, SrqAttr};
 use ferroce_types::{AsyncEvent, Completion, RecvWqe, Sge, WcOpcode, WcStatus};
@@ -141,7 +141,7 @@ impl Common {
             a.send(0, SendOp::Send, Sge { length: MESSAGE as u32, ..a.sge(0, MESSAGE) }, None);
         }
         self.poll();
-        let ah = Ah::create(&self.pd, a.av()).unwrap();
+        let ah = create_ah(&self.pd, a.av()).unwrap();
         let (first, second) = if round.is_multiple_of(3) { (a, b) } else { (b, a) };
         for side in [first, second] {
             side.qp.destroy().unwrap();

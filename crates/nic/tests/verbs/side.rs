@@ -1,8 +1,9 @@
 //! One side of a connection: a QP with its memory and completion queue.
 
 use ferroce_mem::{Mr, MrAccess, MrInit, Pd};
-use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
-use ferroce_nic::{Ah, Context, OfContext as _, Poll as _, Qp, devices};
+use ferroce_nic::qp::{QpCap, QpInit};
+use ferroce_nic::{Context, OfContext as _, Poll as _, Qp, devices};
+use ferroce_parts::{AddressVector, Ah, QpAttr, mask};
 use ferroce_proto::{Data, SendOp, SendWr, UdTarget};
 use ferroce_queues::{Cq, Srq};
 use ferroce_types::{Access, Completion, QpState, RecvWqe, Sge};

@@ -3,8 +3,8 @@
 use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets};
 use crate::side::{Side, open};
-use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{Context, Poll as _};
+use ferroce_parts::{QpAttr, mask};
 use ferroce_proto::SendOp;
 use ferroce_types::{Completion, QpState, WcStatus};
 use ferroce_wire::Service;

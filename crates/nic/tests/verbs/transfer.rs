@@ -4,8 +4,8 @@ use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{QKEY, Side, open, register};
 use ferroce_mem::{MrAccess, MrInit};
-use ferroce_nic::Ah;
-use ferroce_nic::qp::AddressVector;
+use ferroce_nic::create_ah;
+use ferroce_parts::AddressVector;
 use ferroce_proto::{SendOp, UdTarget};
 use ferroce_types::{WcOpcode, WcStatus};
 use ferroce_wire::Service;
@@ -69,7 +69,7 @@ fn reads_and_atomics() {
 
 fn datagrams() {
     let (mut a, b) = pair(Service::Ud, 8192);
-    let ah = Ah::create(&a.pd, a.av()).unwrap();
+    let ah = create_ah(&a.pd, a.av()).unwrap();
     for len in [0, 1, 1000, 1024] {
         fill(&mut a, len, 3);
         b.recv(1, b.sge(0, 8192));

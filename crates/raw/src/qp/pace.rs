@@ -1,7 +1,7 @@
 //! The rate that a program sets for what a raw QP sends (ibv_modify_qp_rate_limit(3)): of frames with their check sequences.
 
 use super::RawQp;
-use ferroce_nic::qp::check_rate;
+use ferroce_parts::check_rate;
 use ferroce_proto::{RateLimit, Throttle};
 use ferroce_types::{Instant, QpState, Result, invalid};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl RawQp {
     /// once, 0 for the adapter's choice.
     ///
     /// # Errors
-    /// [`Error::Invalid`](ferroce_types::Error::Invalid) for a rate above [`MAX_RATE`](ferroce_nic::qp::MAX_RATE), a burst without a rate,
+    /// [`Error::Invalid`](ferroce_types::Error::Invalid) for a rate above [`MAX_RATE`](ferroce_parts::MAX_RATE), a burst without a rate,
     /// and in a state where nothing is sent; [`Error::NotSupported`](ferroce_types::Error::NotSupported) with receive-side scaling.
     pub fn limit_rate(self: &Arc<Self>, rate_limit: u32, max_burst: u32) -> Result<()> {
         self.queue()?;

@@ -5,7 +5,8 @@ use std::mem::zeroed;
 use std::sync::atomic::Ordering;
 
 use ferroce_nic as nic;
-use nic::qp::{QpAttr, QpCap};
+use ferroce_parts::QpAttr;
+use nic::qp::QpCap;
 
 use crate::ah;
 use crate::memory;

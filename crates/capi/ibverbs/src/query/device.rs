@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             | IB_UVERBS_DEVICE_ATOMIC_WRITE;
         full.packet_pacing_caps = ibv_packet_pacing_caps {
             qp_rate_limit_min: 1,
-            qp_rate_limit_max: nic::qp::MAX_RATE,
+            qp_rate_limit_max: ferroce_parts::MAX_RATE,
             supported_qpts: 1 << IBV_QPT_RC
                 | 1 << IBV_QPT_UC
                 | 1 << IBV_QPT_UD

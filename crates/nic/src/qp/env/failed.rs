@@ -1,9 +1,7 @@
 //! Why a QP fails: the transport's cause, with details from keys, from queues and from what this host knows about the peer.
 
 use super::QpEnv;
-use crate::ah::Ah;
 use crate::qp::{Path, Qp};
-use crate::voice::Untold;
 use ferroce_explain::{
     InterfaceName, KeyFault, PeerLocation, PeerName, Reason, Report, RequestOutcome, Subject,
 };
@@ -11,6 +9,8 @@ use ferroce_host::is_stopped;
 use ferroce_hostlink::{Link, Unserved};
 use ferroce_mem::KeyTable;
 use ferroce_netdev::PortState;
+use ferroce_parts::Ah;
+use ferroce_parts::voice::Untold;
 use ferroce_proto::{
     Buffer, Cause, Data, Failure, QpParams, Refusing, RequestedAccess, SendOp, SendWr, ack_timeout, rnr_delay,
 };

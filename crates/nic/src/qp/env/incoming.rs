@@ -1,10 +1,10 @@
 //! Packets that come: whether they are this QP's, and what the transport gets of them.
 
 use super::QpEnv;
-use crate::ah::Ah;
 use crate::qp::Path;
 use crate::qp::payload::RxPayload;
 use ferroce_hostlink::{CompactRecord, Link, LinkPeer, Record};
+use ferroce_parts::Ah;
 use ferroce_proto::PlainSend;
 use ferroce_types::{Datagram, Instant, PacketMeta};
 use ferroce_wire::crc::extend;

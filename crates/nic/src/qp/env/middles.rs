@@ -4,10 +4,9 @@
 //! with its PSN is placed over it ([why that is right](../../../../../docs/decisions/083-placed-before-the-icrc.md)).
 
 use super::{PacketOrigin, QpEnv};
-use crate::ah::Ah;
-use crate::settings;
 use ferroce_access::{Fault, summed};
 use ferroce_mem::KeyTable;
+use ferroce_parts::{Ah, settings};
 use ferroce_proto::MiddlePlace;
 use ferroce_types::{Datagram, Instant, RemoteAccess, Sge};
 use ferroce_wire::icrc::Flow;

@@ -9,21 +9,17 @@ pub(in crate::qp) use failed::{operation_of_request, state_of};
 pub(crate) use incoming::PacketOrigin;
 pub(crate) use middles::is_middle;
 
-use super::kept::KeptOfQp;
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::received::{OfSrq, ReceiveCompletions};
-use super::unacked_pace::UnackedPace;
-use super::unread::UnreadRecords;
 use super::xrc_target::XrcTargetSlot;
 use super::{Path, Qp};
 use crate::adapter::ThreadBuffers;
-use crate::ah::Ah;
 use crate::device::{OfContext as _, seen_of};
-use crate::settings;
 use ferroce_access::atomic;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_netdev::LinkLayer;
 use ferroce_netdev::{Grh, grh_of};
+use ferroce_parts::{Ah, KeptOfQp, UnackedPace, UnreadRecords, settings};
 use ferroce_proto::{
     Buffer, DelegateError, Env, Failure, KeptPacket, NoReceive, Payload, PayloadSource, PlaceError, QpEvent,
     ReceivedWhole, SendOp, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,

@@ -2,13 +2,13 @@
 
 use super::QpEnv;
 use crate::adapter::ThreadBuffers;
-use crate::ah::{Ah, PathLookup};
 use crate::qp::Path;
 use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
 use crate::xrc::ReadRange;
 use ferroce_access::copy;
 use ferroce_hostlink::{Link, SendOutcome};
+use ferroce_parts::{Ah, PathLookup};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};

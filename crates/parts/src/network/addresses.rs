@@ -11,70 +11,79 @@ use std::sync::{Arc, Weak};
 
 /// A local address of an open device.
 #[derive(Debug)]
-pub(crate) struct Local {
-    pub(crate) endpoint: Arc<Endpoint>,
+pub struct Local {
+    /// Its sockets.
+    pub endpoint: Arc<Endpoint>,
     /// The sockets of its group that packets for this process come to.
-    pub(crate) steerings: SmallVec<[u8; 4]>,
+    pub steerings: SmallVec<[u8; 4]>,
     /// The background thread is woken for packets to QP 1.
-    pub(crate) is_gsi_watched: bool,
+    pub is_gsi_watched: bool,
     /// QPs that expect packets there.
-    pub(crate) users: Arc<AtomicUsize>,
+    pub users: Arc<AtomicUsize>,
 }
 
 /// An address of a device that was left out when the device was opened.
 #[derive(Debug)]
-pub(crate) struct LeftOut {
-    pub(crate) address: HostAddr,
+pub struct LeftOut {
+    /// The address.
+    pub address: HostAddr,
     /// Its port is taken by a process that doesn't share it. Otherwise its holder hasn't answered, or was waited for less because of other
     /// holders, and is asked again.
-    pub(crate) for_good: bool,
+    pub for_good: bool,
 }
 
 /// Addresses that a device has got since it was opened.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
-    pub(crate) waiting: BTreeSet<HostAddr>,
+pub struct Arrivals {
+    /// Those that no thread has made usable yet.
+    pub waiting: BTreeSet<HostAddr>,
     /// A thread makes them usable.
-    pub(crate) has_thread: bool,
+    pub has_thread: bool,
 }
 
 /// All of them, and what is known about peers.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses {
-    pub(crate) locals: RwLock<class::Locals, Arc<Vec<Local>>>,
+pub struct Addresses {
+    /// Those that are in use.
+    pub locals: RwLock<class::Locals, Arc<Vec<Local>>>,
     /// Addresses of devices whose port this process doesn't share.
-    pub(crate) left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
-    pub(crate) arrivals: Mutex<class::Arrivals, Arrivals>,
+    pub left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
+    /// Those that are made usable later.
+    pub arrivals: Mutex<class::Arrivals, Arrivals>,
     /// Where each QP has been counted as a user.
-    pub(crate) listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
+    pub listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
     /// How often QPs have been counted, at all addresses together.
-    pub(crate) users: AtomicUsize,
-    pub(crate) peer_sockets: Mutex<class::PeerSockets, BTreeMap<(HostAddr, u8), Weak<PeerSocket>>>,
+    pub users: AtomicUsize,
+    /// The socket of each peer, by address and steering.
+    pub peer_sockets: Mutex<class::PeerSockets, BTreeMap<(HostAddr, u8), Weak<PeerSocket>>>,
 }
 
 impl Addresses {
     /// Gives the sockets of all addresses to `f`.
-    pub(crate) fn for_each_endpoint(&self, f: impl Fn(&Endpoint)) {
+    pub fn for_each_endpoint(&self, f: impl Fn(&Endpoint)) {
         self.snapshot().iter().for_each(|address| f(&address.endpoint));
     }
 
-    pub(crate) fn snapshot(&self) -> Arc<Vec<Local>> {
+    /// The addresses in use as they are now.
+    pub fn snapshot(&self) -> Arc<Vec<Local>> {
         self.locals.read().clone()
     }
 
     /// A QP expects packets at some address.
     #[inline]
-    pub(crate) fn have_users(&self) -> bool {
+    pub fn have_users(&self) -> bool {
         self.users.load(Ordering::Relaxed) > 0
     }
 
-    pub(crate) fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
+    /// The sockets of an address that is in use.
+    pub fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
         self.locals.read().iter().find(|l| l.endpoint.address() == address).map(|l| l.endpoint.clone())
     }
 }
 
 impl Local {
-    pub(crate) fn share(&self) -> Self {
+    /// Another handle of the same address.
+    pub fn share(&self) -> Self {
         Self {
             endpoint: self.endpoint.clone(),
             steerings: self.steerings.clone(),

@@ -133,11 +133,12 @@ fn log_mistake(filter: &str) -> Option<String> {
 }
 
 /// Whether the processor copies or the kernel. An invalid value counts as none.
-pub(crate) fn way_of_copies() -> CopyMethod {
+pub fn way_of_copies() -> CopyMethod {
     value(copy::VARIABLE).and_then(|way| way.to_str()?.parse().ok()).unwrap_or(CopyMethod::Guarded)
 }
 
 /// The adapter is as strict as one may be that conforms.
+#[inline]
 #[must_use]
 pub fn is_strict() -> bool {
     static STRICT_IS_SET: OnceLock<bool> = OnceLock::new();
@@ -145,7 +146,7 @@ pub fn is_strict() -> bool {
 }
 
 /// The adapter whose limits are to be kept, if one is named.
-pub(crate) fn limits_of() -> Option<LimitsOf> {
+pub fn limits_of() -> Option<LimitsOf> {
     strictness(&value(STRICT)?).ok()?
 }
 
@@ -161,17 +162,18 @@ pub fn strictness(value: &OsStr) -> Result<Option<LimitsOf>, String> {
 }
 
 /// The users and groups whose processes may share memory with this one, besides its own user; none if the list is invalid.
-pub(crate) fn trust() -> Trust {
+pub fn trust() -> Trust {
     value(TRUST).and_then(|list| list.to_str()?.parse().ok()).unwrap_or_default()
 }
 
 /// Other processes of this user may copy from and to this one's memory, also where that takes PR_SET_PTRACER.
 #[must_use]
-pub(crate) fn allows_copies() -> bool {
+pub fn allows_copies() -> bool {
     value(PTRACER).is_none_or(|value| value != "off")
 }
 
 /// The checker compares memory.
+#[inline]
 #[must_use]
 pub fn checks_memory() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
@@ -180,6 +182,7 @@ pub fn checks_memory() -> bool {
 }
 
 /// FERROCE_STRICT is set, or the checker compares memory: both need packets and change how these are placed.
+#[inline]
 #[must_use]
 pub fn is_careful() -> bool {
     static CAREFUL: OnceLock<bool> = OnceLock::new();
@@ -193,7 +196,8 @@ pub fn value(name: &str) -> Option<OsString> {
 }
 
 /// FERROCE_FABRIC=udp is set, or a setting that places packets with more care: all packets go over sockets, as between hosts.
-pub(crate) fn udp_only() -> bool {
+#[inline]
+pub fn udp_only() -> bool {
     static ONLY: OnceLock<bool> = OnceLock::new();
     let is_udp = || value(FABRIC).is_some_and(|v| v == "udp");
     *ONLY.get_or_init(|| is_udp() || is_careful())

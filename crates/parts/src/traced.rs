@@ -9,22 +9,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which messages are noted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TraceLevel {
+pub enum TraceLevel {
+    /// No message.
     None,
+    /// Those that fail.
     Errors,
+    /// Every message.
     All,
 }
 
 /// The tracer of this process, if there is one.
 #[derive(Default)]
-pub(crate) struct Tracing {
-    pub(crate) tracer: Mutex<class::Tracer, Option<Tracer>>,
+pub struct Tracing {
+    /// The tracer.
+    pub tracer: Mutex<class::Tracer, Option<Tracer>>,
     /// There is a tracer: queue pairs that are made from now on are traced from the beginning.
-    pub(crate) attached: AtomicBool,
+    pub attached: AtomicBool,
 }
 
-pub(crate) struct Tracer {
-    pub(crate) connection: EngineFd,
+/// A process that asks for the messages that end.
+pub struct Tracer {
+    /// By which it asks.
+    pub connection: EngineFd,
     filter: Filter,
     noted: Vec<Noted>,
     /// When the tracer asked last, in ns.
@@ -34,19 +40,26 @@ pub(crate) struct Tracer {
 }
 
 /// A message that has ended.
-pub(crate) struct Noted {
-    pub(crate) number: u32,
-    pub(crate) received: bool,
-    pub(crate) operation: &'static str,
-    pub(crate) bytes: u64,
-    pub(crate) wr_id: u64,
-    pub(crate) status: WcStatus,
-    pub(crate) at: u64,
+pub struct Noted {
+    /// The queue pair's number.
+    pub number: u32,
+    /// It was received, not sent.
+    pub received: bool,
+    /// Its operation, in words.
+    pub operation: &'static str,
+    /// Bytes of its payload.
+    pub bytes: u64,
+    /// The work request's ID.
+    pub wr_id: u64,
+    /// How it has ended.
+    pub status: WcStatus,
+    /// When it has ended, in ns.
+    pub at: u64,
 }
 
 impl Noted {
     /// It has ended now.
-    pub(crate) fn now(number: u32, operation: &'static str, wr_id: u64, status: WcStatus) -> Self {
+    pub fn now(number: u32, operation: &'static str, wr_id: u64, status: WcStatus) -> Self {
         let at = clock::now().0;
         Self { number, received: false, operation, bytes: 0, wr_id, status, at }
     }
@@ -54,7 +67,7 @@ impl Noted {
 
 impl Tracing {
     /// Which messages are noted of a queue pair that is being made.
-    pub(crate) fn of_new(&self, number: u32) -> TraceLevel {
+    pub fn of_new(&self, number: u32) -> TraceLevel {
         if !self.attached.load(Ordering::Acquire) {
             return TraceLevel::None;
         }
@@ -63,7 +76,7 @@ impl Tracing {
 
     /// Notes a message. Calls `stop` if there is no tracer or no room: messages of its queue pair needn't be noted until the next question.
     /// The tracer is locked meanwhile, so that question comes after `stop`.
-    pub(crate) fn note(&self, noted: Noted, stop: impl FnOnce()) {
+    pub fn note(&self, noted: Noted, stop: impl FnOnce()) {
         match &mut *self.tracer.lock() {
             Some(tracer) if tracer.noted.len() < tracer.noted.capacity() => tracer.noted.push(noted),
             Some(tracer) => {
@@ -76,7 +89,7 @@ impl Tracing {
 }
 
 /// Which messages of a queue pair are wanted.
-pub(crate) fn wanted(filter: &Filter, number: u32) -> TraceLevel {
+pub fn wanted(filter: &Filter, number: u32) -> TraceLevel {
     match filter {
         Filter { numbers, .. } if !numbers.is_empty() && !numbers.contains(&number) => TraceLevel::None,
         Filter { errors: true, .. } => TraceLevel::Errors,
@@ -86,12 +99,12 @@ pub(crate) fn wanted(filter: &Filter, number: u32) -> TraceLevel {
 
 impl Tracer {
     /// One that asks now.
-    pub(crate) fn new(connection: EngineFd, filter: Filter) -> Self {
+    pub fn new(connection: EngineFd, filter: Filter) -> Self {
         Self { connection, filter, noted: Vec::new(), asked: clock::now().0, full: None }
     }
 
     /// Takes the messages that were noted. From now on those that match `filter` are noted.
-    pub(crate) fn take(&mut self, filter: Filter) -> (TraceBatch, Vec<Noted>) {
+    pub fn take(&mut self, filter: Filter) -> (TraceBatch, Vec<Noted>) {
         let now = clock::now().0;
         let passed = now.saturating_sub(self.asked);
         let unseen = self.full.map_or(0, |full| now.saturating_sub(full));
@@ -103,7 +116,8 @@ impl Tracer {
 }
 
 impl Noted {
-    pub(crate) fn to_message(&self) -> TracedMessage {
+    /// As the tracer gets it.
+    pub fn to_message(&self) -> TracedMessage {
         TracedMessage {
             at: self.at,
             number: self.number,

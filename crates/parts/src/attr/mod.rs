@@ -5,7 +5,7 @@ mod static_rate;
 
 pub use rules::{AttrRules, check, check_av, check_rate};
 pub use static_rate::STATIC_RATES;
-pub(crate) use static_rate::{limit_of, stricter};
+pub use static_rate::{limit_of, stricter};
 
 use ferroce_types::{Access, QpState};
 

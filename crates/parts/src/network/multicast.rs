@@ -14,25 +14,29 @@ pub const MAX_ATTACHED: u32 = 256;
 
 /// The groups of the process.
 #[derive(Debug)]
-pub(crate) struct Multicast<Q> {
-    pub(crate) groups: RwLock<class::MulticastGroups, Vec<Arc<Group<Q>>>>,
+pub struct Multicast<Q> {
+    /// Those that have a member.
+    pub groups: RwLock<class::MulticastGroups, Vec<Arc<Group<Q>>>>,
     /// How many there are: threads that make progress skip the sockets of groups without a lock while this is 0.
-    pub(crate) count: AtomicUsize,
+    pub count: AtomicUsize,
     /// Reports which of their sockets are readable; made for the first group.
-    pub(crate) epoll: OnceLock<EngineFd>,
+    pub epoll: OnceLock<EngineFd>,
     /// Held by a thread that attaches or detaches a QP.
-    pub(crate) changing: Mutex<class::MulticastChanging, ()>,
+    pub changing: Mutex<class::MulticastChanging, ()>,
 }
 
+/// A multicast group and its members of this process.
 #[derive(Debug)]
-pub(crate) struct Group<Q> {
-    pub(crate) socket: GroupSocket,
+pub struct Group<Q> {
+    /// By which its packets come.
+    pub socket: GroupSocket,
     /// Locked shared while packets are given to the members, exclusively to remove one: a QP that has been detached gets no more packets.
-    pub(crate) members: RwLock<class::MulticastMembers, Vec<Arc<Q>>>,
+    pub members: RwLock<class::MulticastMembers, Vec<Arc<Q>>>,
 }
 
 impl<Q> Group<Q> {
-    pub(crate) fn has(&self, qp: &Arc<Q>) -> bool {
+    /// The QP is a member.
+    pub fn has(&self, qp: &Arc<Q>) -> bool {
         self.members.read().iter().any(|member| Arc::ptr_eq(member, qp))
     }
 }
@@ -49,7 +53,8 @@ impl<Q> Default for Multicast<Q> {
 }
 
 impl<Q> Multicast<Q> {
-    pub(crate) fn find(&self, group: HostAddr) -> Option<Arc<Group<Q>>> {
+    /// The group with this address.
+    pub fn find(&self, group: HostAddr) -> Option<Arc<Group<Q>>> {
         self.groups.read().iter().find(|g| g.socket.group() == group).cloned()
     }
 }

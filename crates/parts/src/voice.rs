@@ -71,10 +71,11 @@ pub fn keep(keeper: fn(&Report)) {
 
 /// A failure whose line is about to be written. The peer, and through it the rest of this process, may know of the failure already.
 #[derive(Debug)]
-pub(crate) struct Untold(Report);
+pub struct Untold(Report);
 
 impl Untold {
-    pub(crate) fn new(report: Report) -> Self {
+    /// A failure with this report, which the keeper gets.
+    pub fn new(report: Report) -> Self {
         if let Some(keeper) = KEEPER.get() {
             keeper(&report);
         }
@@ -101,7 +102,7 @@ extern "C" fn exiting(_: *mut c_void) {
 
 /// Writes the lines of failures. The caller has no QP locked.
 #[cold]
-pub(crate) fn say(reports: &mut Vec<Untold>) {
+pub fn say(reports: &mut Vec<Untold>) {
     for untold in reports.drain(..) {
         let Some(Admitted { kept_back, is_last }) = LIMIT.admit(clock::now()) else { continue };
         let mut line = match TWO_LINES.load(Ordering::Relaxed) {
@@ -119,7 +120,7 @@ pub(crate) fn say(reports: &mut Vec<Untold>) {
 
 /// Writes a line to the listener, or to the log without one.
 #[cold]
-pub(crate) fn tell(line: &str) {
+pub fn tell(line: &str) {
     match LISTENER.get() {
         Some(listener) => listener(line),
         None => tracing::warn!("{line}"),

@@ -4,7 +4,7 @@
 
 mod pass_on;
 
-pub(crate) use pass_on::{Attempt, Kept, PassOn};
+pub use pass_on::{Attempt, Kept, PassOn};
 
 use ferroce_cm::AddressedMad;
 use ferroce_host::{AtPort, Destination};
@@ -19,40 +19,41 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of a MAD's packet.
-pub(crate) const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
+pub const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
 
 /// The manager of a process's connections.
 pub trait CommunicationManager: Send + Sync {
-    /// MADs have come, or the time of [`Gsi::set_alarm`](crate::gsi::Gsi::set_alarm) has come. One call at a time, by a thread
+    /// MADs have come, or the time of `Gsi::set_alarm` has come. One call at a time, by a thread
     /// that makes progress and holds no lock.
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
 
     /// What is shown of its listeners and connections; `None` while another thread is at work there.
     fn try_look(&self) -> Option<ConnectionManager>;
 
-    /// The process of this host is gone that had a slot, and that was [followed](crate::gsi::Gsi::follow). `None`: a process, or
+    /// The process of this host is gone that had a slot, and that was followed (`Gsi::follow`). `None`: a process, or
     /// a port of one, is gone that hasn't read a request.
     fn gone(&self, slot: Option<u16>);
 }
 
 /// A connection that ends with the process at its other end.
-pub(crate) struct Lifeline {
+pub struct Lifeline {
     /// `None`: the process keeps none for now.
-    pub(crate) connection: Option<EngineFd>,
+    pub connection: Option<EngineFd>,
     /// Of the process at the other end.
-    pub(crate) slot: u16,
+    pub slot: u16,
     /// How often the process has been asked; 0: it has the connection, so the end of that is its own.
-    pub(crate) asked: u8,
+    pub asked: u8,
 }
 
 /// The lifelines of this process.
-pub(crate) struct Lifelines {
-    pub(crate) all: Mutex<class::Lifelines, Vec<Lifeline>>,
+pub struct Lifelines {
+    /// One for each process that is followed.
+    pub all: Mutex<class::Lifelines, Vec<Lifeline>>,
     /// When those are asked for that couldn't be had; `u64::MAX`: there are none.
-    pub(crate) later: AtomicU64,
+    pub later: AtomicU64,
     /// Some of these can be had later. The others are of another user's processes, which keep none, and are asked for to see whether those
     /// processes are there.
-    pub(crate) are_missing: AtomicBool,
+    pub are_missing: AtomicBool,
 }
 
 impl Default for Lifelines {
@@ -63,36 +64,40 @@ impl Default for Lifelines {
 
 impl Lifelines {
     /// Some can't be had yet.
-    pub(crate) fn are_missing(&self) -> bool {
+    pub fn are_missing(&self) -> bool {
         self.are_missing.load(Ordering::Acquire)
     }
 
     /// When there is something to do, in ns.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.later.load(Ordering::Acquire)
     }
 }
 
 /// The last connection to each port.
 #[derive(Default)]
-pub(crate) struct AtPorts(pub(crate) Mutex<class::AtPorts, VecDeque<AtPort>>);
+pub struct AtPorts(pub Mutex<class::AtPorts, VecDeque<AtPort>>);
 
 /// The packet of a MAD that its receiver hasn't had room for.
-pub(crate) struct UnreadMad {
+pub struct UnreadMad {
     /// Without its bytes.
-    pub(crate) datagram: Datagram<'static>,
-    pub(crate) bytes: [u8; PACKET_LEN],
-    pub(crate) from_network: bool,
+    pub datagram: Datagram<'static>,
+    /// Its bytes.
+    pub bytes: [u8; PACKET_LEN],
+    /// It has come from a socket, not from another process.
+    pub from_network: bool,
 }
 
 impl UnreadMad {
-    pub(crate) fn datagram(&self) -> Datagram<'_> {
+    /// With its bytes.
+    pub fn datagram(&self) -> Datagram<'_> {
         Datagram { bytes: &self.bytes, ..self.datagram }
     }
 }
 
 /// What has come, in order.
-pub(crate) enum PendingInput {
+pub enum PendingInput {
+    /// A MAD for the communication manager of this process.
     ForManager(AddressedMad),
     /// The answer to one without a receiver.
     Answer(AddressedMad),
@@ -102,23 +107,31 @@ pub(crate) enum PendingInput {
 
 /// The adapter's part of QP 1.
 #[derive(Default)]
-pub(crate) struct GsiState {
-    pub(crate) manager: OnceLock<Arc<dyn CommunicationManager>>,
-    pub(crate) inbox: Mutex<class::GsiInbox, VecDeque<PendingInput>>,
-    pub(crate) has_mads: AtomicBool,
+pub struct GsiState {
+    /// The communication manager of this process, once there is one.
+    pub manager: OnceLock<Arc<dyn CommunicationManager>>,
+    /// What the manager has still to take.
+    pub inbox: Mutex<class::GsiInbox, VecDeque<PendingInput>>,
+    /// The inbox isn't empty.
+    pub has_mads: AtomicBool,
     /// A thread does what is to be done.
-    pub(crate) at_work: AtomicBool,
+    pub at_work: AtomicBool,
     /// When the manager has something to do.
-    pub(crate) due: AtomicU64,
-    pub(crate) psn: AtomicU32,
-    pub(crate) lifelines: Lifelines,
-    pub(crate) at_ports: AtPorts,
-    pub(crate) pass_on: PassOn<Destination, UnreadMad>,
+    pub due: AtomicU64,
+    /// The PSN of the next MAD that is sent.
+    pub psn: AtomicU32,
+    /// By which the end of other processes is noticed.
+    pub lifelines: Lifelines,
+    /// By which the end of a port is noticed.
+    pub at_ports: AtPorts,
+    /// MADs for processes that have no room for them.
+    pub pass_on: PassOn<Destination, UnreadMad>,
 }
 
 impl GsiState {
     /// Packets for QP 1 are read here.
-    pub(crate) fn is_read(&self) -> bool {
+    #[inline]
+    pub fn is_read(&self) -> bool {
         self.manager.get().is_some()
     }
 }

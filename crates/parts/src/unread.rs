@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 /// What was found unread when the ACK timer ran out. Records that come later aren't waited for, so traffic of other QPs can't keep a
 /// request alive.
 #[derive(Default)]
-pub(super) struct UnreadRecords {
+pub struct UnreadRecords {
     oldest: Unanswered,
     /// Ring positions that must be consumed before the timer counts.
     ends: Vec<(Weak<Link>, u64)>,
@@ -15,7 +15,7 @@ pub(super) struct UnreadRecords {
 
 impl UnreadRecords {
     /// An answer to `oldest`, or to a packet after it, may lie in the rings of `links`, which lead to the peer.
-    pub(super) fn may_be_in_rings(&mut self, links: &[Arc<Link>], oldest: Unanswered) -> bool {
+    pub fn may_be_in_rings(&mut self, links: &[Arc<Link>], oldest: Unanswered) -> bool {
         if self.ends.is_empty() || self.oldest != oldest {
             let unread = |link: &Arc<Link>| Some((Arc::downgrade(link), link.unread()?));
             *self = Self { oldest, ends: links.iter().filter_map(unread).collect() };

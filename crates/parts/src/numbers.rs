@@ -5,18 +5,19 @@ use ferroce_types::{Error, QPNS_PER_SLOT, Result, first_qpn, slot_of};
 use std::sync::Arc;
 
 /// Queue pairs a process may have.
-pub(crate) const MAX_QP: u32 = 65_536;
+pub const MAX_QP: u32 = 65_536;
 /// QPs that are found without a lock.
 const LATELY: usize = 1024;
 
 /// What the numbers are of.
-pub(crate) trait HasQpn {
+pub trait HasQpn {
+    /// Its number.
     fn qpn(&self) -> u32;
 }
 
 /// The QPs of the process, by number.
 #[derive(Debug)]
-pub(crate) struct QpTable<Q: 'static> {
+pub struct QpTable<Q: 'static> {
     slots: RwLock<class::QpNumbers, Vec<Slot<Q>>>,
     /// Some of those that packets have come for, by the end of their numbers. Written with the slots locked.
     lately: [Published<Q>; LATELY],
@@ -81,7 +82,7 @@ impl<Q: HasQpn> QpTable<Q> {
     ///
     /// # Errors
     /// ENOMEM when the device's QPs are used up; those of `more`.
-    pub(crate) fn add(
+    pub fn add(
         &self,
         more: impl FnOnce(&dyn Fn(u16) -> bool) -> Result<u16>,
         make: impl FnOnce(u32) -> Arc<Q>,
@@ -95,7 +96,7 @@ impl<Q: HasQpn> QpTable<Q> {
     ///
     /// # Errors
     /// As [`QpTable::add`].
-    pub(crate) fn reserve(&self, more: impl FnOnce(&dyn Fn(u16) -> bool) -> Result<u16>) -> Result<u32> {
+    pub fn reserve(&self, more: impl FnOnce(&dyn Fn(u16) -> bool) -> Result<u16>) -> Result<u32> {
         let mut reserved = 0;
         self.add_entry(more, |qpn| {
             reserved = qpn;
@@ -123,7 +124,7 @@ impl<Q: HasQpn> QpTable<Q> {
     }
 
     /// Frees the number of a QP, if the number is this QP's.
-    pub(crate) fn remove(&self, qp: &Arc<Q>) {
+    pub fn remove(&self, qp: &Arc<Q>) {
         let is_it = |entry: &QpnEntry<Q>| matches!(entry, QpnEntry::Qp(found) if Arc::ptr_eq(found, qp));
         let mut slots = self.slots.write();
         let is_found_lately = free(&mut slots, qp.qpn(), is_it).is_some() && self.lately(qp.qpn()).is(qp);
@@ -134,13 +135,13 @@ impl<Q: HasQpn> QpTable<Q> {
     }
 
     /// Frees a number that [`QpTable::reserve`] has given.
-    pub(crate) fn free(&self, qpn: u32) {
+    pub fn free(&self, qpn: u32) {
         free(&mut self.slots.write(), qpn, |entry| matches!(entry, QpnEntry::Reserved));
     }
 
     /// The QP with this number, if it is of this process.
     #[inline(always)]
-    pub(crate) fn get(&self, qpn: u32) -> Option<Arc<Q>> {
+    pub fn get(&self, qpn: u32) -> Option<Arc<Q>> {
         self.lately(qpn).keep(|qp| qp.qpn() == qpn).or_else(|| self.find(qpn))
     }
 

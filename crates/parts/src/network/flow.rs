@@ -6,20 +6,22 @@ use ferroce_wire::icrc::Flow;
 use std::net::{IpAddr, SocketAddr};
 
 /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
-pub(crate) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
+pub fn identification(datagram: &Datagram<'_>) -> Option<u16> {
     verify(&mut None, datagram)
 }
 
 /// The flow of a packet, with what it follows from: saves the work that packets of one source have in common.
-pub(crate) type LastFlow = Option<(SocketAddr, HostAddr, Flow)>;
+pub type LastFlow = Option<(SocketAddr, HostAddr, Flow)>;
 
 /// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow`: that of the packet before.
-pub(crate) fn verify(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<u16> {
+#[inline]
+pub fn verify(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<u16> {
     flow_of(flow, datagram)?.verify(datagram.bytes, datagram.segment)
 }
 
 /// What a packet's source and destination make of its ICRC; `None` for a source that sends no such packets. `flow`: that of the packet before.
-pub(crate) fn flow_of(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<Flow> {
+#[inline]
+pub fn flow_of(flow: &mut LastFlow, datagram: &Datagram<'_>) -> Option<Flow> {
     if let Some((source, destination, flow)) = flow
         && *source == datagram.source
         && *destination == datagram.destination

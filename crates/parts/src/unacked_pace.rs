@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 /// How much a QP may send to a destination, of packets that aren't acknowledged.
 #[derive(Debug, Default)]
-pub(super) struct UnackedPace {
+pub struct UnackedPace {
     portion: Portion,
     /// The socket of a peer whose pace the portion is taken from; empty: `own`.
     of: Weak<PeerSocket>,
@@ -20,12 +20,8 @@ impl UnackedPace {
     ///
     /// # Errors
     /// [`TransmitError::Later`].
-    pub(super) fn ask(
-        &mut self,
-        socket: &Arc<PeerSocket>,
-        now: Instant,
-        len: usize,
-    ) -> Result<(), TransmitError> {
+    #[inline]
+    pub fn ask(&mut self, socket: &Arc<PeerSocket>, now: Instant, len: usize) -> Result<(), TransmitError> {
         if self.of.as_ptr() != Arc::as_ptr(socket) {
             (self.of, self.portion) = (Arc::downgrade(socket), Portion::default());
         }
@@ -36,7 +32,8 @@ impl UnackedPace {
     ///
     /// # Errors
     /// [`TransmitError::Later`].
-    pub(super) fn ask_own(&mut self, now: Instant, len: usize) -> Result<(), TransmitError> {
+    #[inline]
+    pub fn ask_own(&mut self, now: Instant, len: usize) -> Result<(), TransmitError> {
         if self.of.as_ptr() != Weak::new().as_ptr() {
             (self.of, self.portion) = (Weak::new(), Portion::default());
         }

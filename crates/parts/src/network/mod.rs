@@ -7,10 +7,10 @@ mod flow;
 mod multicast;
 mod taps;
 
-pub(crate) use addresses::{Addresses, Arrivals, LeftOut, Local};
-pub(crate) use flow::{LastFlow, flow_of, identification, verify};
-pub(crate) use multicast::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast};
-pub(crate) use taps::{Faults, Taps};
+pub use addresses::{Addresses, Arrivals, LeftOut, Local};
+pub use flow::{LastFlow, flow_of, identification, verify};
+pub use multicast::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast};
+pub use taps::{Faults, Taps};
 
 use ferroce_types::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +21,19 @@ const FORWARD_MEMORY: Duration = Duration::from_millis(100);
 
 /// When other processes have passed packets on.
 #[derive(Debug, Default)]
-pub(crate) struct Forwarding {
+pub struct Forwarding {
     last: AtomicU64,
 }
 
 impl Forwarding {
-    pub(crate) fn happened(&self, now: Instant) {
+    /// A process has passed packets on at that time.
+    pub fn happened(&self, now: Instant) {
         self.last.store(now.0, Ordering::Relaxed);
     }
 
+    /// A process has passed packets on lately.
     #[inline]
-    pub(crate) fn happened_lately(&self, now: Instant) -> bool {
+    pub fn happened_lately(&self, now: Instant) -> bool {
         let last = self.last.load(Ordering::Relaxed);
         last != 0 && now.since(Instant(last)) < FORWARD_MEMORY
     }

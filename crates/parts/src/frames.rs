@@ -37,12 +37,12 @@ pub fn drive_frames(qps: &'static dyn FrameQps) {
 
 /// The raw packet queue pairs, once there has been one.
 #[inline]
-pub(crate) fn frame_qps() -> Option<&'static dyn FrameQps> {
+pub fn frame_qps() -> Option<&'static dyn FrameQps> {
     FRAME_QPS.get().copied()
 }
 
 /// Their sockets as a source.
-pub(crate) struct FrameSource;
+pub struct FrameSource;
 
 impl Source for FrameSource {
     #[inline]

@@ -30,13 +30,13 @@ pub const STATIC_RATES: [(u8, u32); 23] = [
 ];
 
 /// The limit that a static rate stands for.
-pub(crate) fn limit_of(static_rate: u8) -> Option<RateLimit> {
+pub fn limit_of(static_rate: u8) -> Option<RateLimit> {
     let (_, mbps) = STATIC_RATES.iter().find(|(code, _)| *code == static_rate)?;
     RateLimit::new(mbps * 1000, 0)
 }
 
 /// The stricter of two.
-pub(crate) fn stricter(a: Option<RateLimit>, b: Option<RateLimit>) -> Option<RateLimit> {
+pub fn stricter(a: Option<RateLimit>, b: Option<RateLimit>) -> Option<RateLimit> {
     [a, b].into_iter().flatten().min_by_key(|limit| limit.kbps)
 }
 

@@ -20,21 +20,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u32, u16);
 
 /// Both taps; it exists only while one of them is on.
-pub(crate) struct Taps {
-    pub(crate) capture: Option<&'static Capture>,
-    pub(crate) faults: Option<Faults>,
+pub struct Taps {
+    /// The file that packets are written to.
+    pub capture: Option<&'static Capture>,
+    /// The queues of packets that faults delay.
+    pub faults: Option<Faults>,
 }
 
-pub(crate) struct Faults {
+/// Packets that wait until a fault lets them go.
+pub struct Faults {
     outgoing: Mutex<class::FaultsOut, FaultQueue<Dest>>,
-    pub(crate) incoming: Mutex<class::FaultsIn, FaultQueue<Arrived>>,
+    /// Of those that have come.
+    pub incoming: Mutex<class::FaultsIn, FaultQueue<Arrived>>,
     /// When the next packet of either queue is due.
-    pub(crate) next: AtomicU64,
+    pub next: AtomicU64,
 }
 
 impl Taps {
     /// The taps that the environment asks for.
-    pub(crate) fn from_env() -> Option<&'static Self> {
+    pub fn from_env() -> Option<&'static Self> {
         let capture = Capture::global();
         let faults = FaultInjection::global().map(|fault| Faults {
             outgoing: Mutex::new(fault.queue(Direction::Out)),
@@ -48,17 +52,20 @@ impl Taps {
     }
 
     /// Packets may be lost: every QP has to use the `udp` fabric.
-    pub(crate) fn has_faults(&self) -> bool {
+    #[inline]
+    pub fn has_faults(&self) -> bool {
         self.faults.is_some()
     }
 
     /// There is a capture.
-    pub(crate) fn has_capture(&self) -> bool {
+    #[inline]
+    pub fn has_capture(&self) -> bool {
         self.capture.is_some()
     }
 
     /// When `run_taps` has something to do.
-    pub(crate) fn next(&self) -> u64 {
+    #[inline]
+    pub fn next(&self) -> u64 {
         self.faults.as_ref().map_or(u64::MAX, |f| f.next.load(Ordering::Acquire))
     }
 
@@ -72,7 +79,8 @@ impl Taps {
         }
     }
 
-    pub(crate) fn show_datagrams(&self, direction: Direction, datagrams: &[Datagram<'_>]) {
+    /// Captures packets.
+    pub fn show_datagrams(&self, direction: Direction, datagrams: &[Datagram<'_>]) {
         if let Some(capture) = self.capture {
             for d in datagrams {
                 let dst = d.destination.with_port(ROCE_V2_PORT);
@@ -85,7 +93,7 @@ impl Taps {
     }
 
     /// Sends what is due.
-    pub(crate) fn run_outgoing(&self, faults: &Faults) {
+    pub fn run_outgoing(&self, faults: &Faults) {
         let now = clock::now();
         let mut queue = faults.outgoing.lock();
         while let Some((dest, mut packet)) = queue.pop_due(now.0) {

@@ -10,16 +10,17 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// What is known of the path to a QP.
-pub(crate) enum PathLookup {
+pub enum PathLookup {
+    /// It is this one.
     Known(Path),
-    /// It has to be found ([`Ah::find_path`]).
+    /// It has to be found by the adapter.
     Unknown,
     /// There is none.
     None,
 }
 
 /// Address handles that a process may have.
-pub(crate) const MAX_AH: u32 = 1 << 20;
+pub const MAX_AH: u32 = 1 << 20;
 static HANDLES: Quota = Quota::new("address handles", MAX_AH);
 
 /// A path to the QPs of one process.
@@ -58,13 +59,13 @@ pub struct Ah {
 
 impl Ah {
     /// Processes of one host to which paths are known at a time.
-    pub(crate) const PATHS: usize = 32;
+    pub const PATHS: usize = 32;
 
     /// A handle of `av`, which `route` resolves.
     ///
     /// # Errors
     /// ENOMEM when there are `MAX_AH` handles.
-    pub(crate) fn new(pd: &Arc<Pd>, av: AddressVector, route: ResolvedAv) -> Result<Arc<Self>> {
+    pub fn new(pd: &Arc<Pd>, av: AddressVector, route: ResolvedAv) -> Result<Arc<Self>> {
         let held = HANDLES.take()?;
         pd.hold();
         let (limit, throttle, found) = (limit_of(av.static_rate), Mutex::default(), Mutex::default());
@@ -92,12 +93,14 @@ impl Ah {
     ///
     /// # Errors
     /// When to ask again.
-    pub(crate) fn ask(&self, now: Instant) -> std::result::Result<(), Instant> {
+    #[inline]
+    pub fn ask(&self, now: Instant) -> std::result::Result<(), Instant> {
         if self.limit.is_none() { Ok(()) } else { self.throttle.lock().ask(now, self.limit) }
     }
 
     /// A packet with this many bytes of payload has gone.
-    pub(crate) fn sent(&self, now: Instant, bytes: usize) {
+    #[inline]
+    pub fn sent(&self, now: Instant, bytes: usize) {
         if self.limit.is_some() {
             self.throttle.lock().sent(now, bytes as u32, 1, self.limit);
         }
@@ -105,7 +108,8 @@ impl Ah {
 
     /// The path to a QP at this address, if it is known. Asks no other process and opens no socket.
     /// `generation`: the adapter's.
-    pub(crate) fn path_to(&self, generation: u32, qpn: u32) -> PathLookup {
+    #[inline]
+    pub fn path_to(&self, generation: u32, qpn: u32) -> PathLookup {
         let mut found = self.found.lock();
         let slot = slot_of(qpn);
         let Some(at) = found.iter().position(|found| found.is_of(slot, generation)) else {
@@ -123,12 +127,13 @@ impl Ah {
     }
 
     /// Where the address is.
-    pub(crate) fn route(&self) -> &ResolvedAv {
+    #[inline]
+    pub fn route(&self) -> &ResolvedAv {
         &self.route
     }
 
     /// Keeps the path to the QPs of a process for [`Ah::path_to`]. `None`: there is none.
-    pub(crate) fn keep_path(&self, generation: u32, slot: u16, path: Option<Path>) {
+    pub fn keep_path(&self, generation: u32, slot: u16, path: Option<Path>) {
         let mut found = self.found.lock();
         found.retain(|old| old.generation == generation && old.slot != slot && !old.is_dead());
         if found.len() == Self::PATHS {

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 /// How packets get to a QP: which fabric, and what it needs to know.
 #[derive(Clone, Debug)]
-pub(crate) enum Path {
+pub enum Path {
     /// As RoCEv2 packets.
     Udp {
+        /// The address and the socket by which packets leave.
         dest: Dest,
         /// The peer's socket, of which this QP may fill a part.
         socket: Arc<PeerSocket>,
@@ -23,24 +24,30 @@ pub(crate) enum Path {
     Shm {
         /// The fields of the network header that the packets would have on the wire.
         meta: PacketMeta,
+        /// The memory.
         link: Arc<Link>,
     },
 }
 
 /// Both ends of an address vector, resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ResolvedAv {
-    pub(crate) from: HostAddr,
-    pub(crate) to: HostAddr,
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
+pub struct ResolvedAv {
+    /// This end.
+    pub from: HostAddr,
+    /// The other end.
+    pub to: HostAddr,
+    /// The traffic class.
+    pub tos: u8,
+    /// The hop limit.
+    pub ttl: u8,
     /// IPv6: 20 bits.
-    pub(crate) flow_label: u32,
+    pub flow_label: u32,
 }
 
 impl ResolvedAv {
     /// The fields of the network header of packets on this route.
-    pub(crate) fn meta(&self, len: u16) -> PacketMeta {
+    #[inline]
+    pub fn meta(&self, len: u16) -> PacketMeta {
         let ttl = if self.ttl == 0 { 64 } else { self.ttl };
         let Self { from, to, tos, flow_label, .. } = *self;
         PacketMeta { src: from.ip(), dst: to.ip(), tos, ttl, flow_label, len, source_port: 0 }
@@ -49,7 +56,7 @@ impl ResolvedAv {
 
 /// The socket of a peer that several QPs send to: each may fill its part of it.
 #[derive(Debug)]
-pub(crate) struct PeerSocket {
+pub struct PeerSocket {
     capacity: u32,
     /// The socket itself, when it is one of this host: every process has a duplicate, but for other users'.
     on_this_host: Option<(Arc<Endpoint>, u8)>,
@@ -58,7 +65,7 @@ pub(crate) struct PeerSocket {
     /// Since when it has been too full; 0: it isn't.
     full_since: AtomicU64,
     /// Of UC and UD, all QPs together.
-    pub(crate) pace: Mutex<class::Pace, Pace>,
+    pub pace: Mutex<class::Pace, Pace>,
 }
 
 impl PeerSocket {
@@ -75,7 +82,7 @@ impl PeerSocket {
     const PATIENCE: Duration = Duration::from_millis(100);
 
     /// `receive_buffer`: bytes of a socket of this process. `on_this_host`: the socket, if this process has a duplicate.
-    pub(crate) fn new(receive_buffer: u32, on_this_host: Option<(Arc<Endpoint>, u8)>) -> Self {
+    pub fn new(receive_buffer: u32, on_this_host: Option<(Arc<Endpoint>, u8)>) -> Self {
         Self {
             // The peer's socket is likely to be as large as ours; the kernel counts its own overhead in it as well.
             capacity: (receive_buffer / 2).min(Self::CEILING),
@@ -88,7 +95,8 @@ impl PeerSocket {
 
     /// Whether a packet that is neither acknowledged nor repeated may go now, or should wait until the peer has read its socket, for
     /// [`Self::PATIENCE`] at most. Always true for another host, whose sockets can't be looked at.
-    pub(crate) fn has_room(&self, bytes: u32) -> bool {
+    #[inline]
+    pub fn has_room(&self, bytes: u32) -> bool {
         let Some((endpoint, steering)) = &self.on_this_host else { return true };
         let since = self.full_since.load(Ordering::Relaxed);
         let unchecked = self.unchecked.fetch_add(bytes.max(Self::SMALLEST), Ordering::Relaxed);
@@ -111,12 +119,14 @@ impl PeerSocket {
     }
 
     /// The peer is a process of this network namespace.
-    pub(crate) fn is_on_this_host(&self) -> bool {
+    #[inline]
+    pub fn is_on_this_host(&self) -> bool {
         self.on_this_host.is_some()
     }
 
     /// Bytes that one QP may have in flight.
-    pub(crate) fn window(self: &Arc<Self>) -> u32 {
+    #[inline]
+    pub fn window(self: &Arc<Self>) -> u32 {
         let paths = Arc::strong_count(self) as u32;
         (self.capacity / paths).max(Self::FLOOR)
     }

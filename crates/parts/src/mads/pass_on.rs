@@ -28,7 +28,8 @@ const MOST_DESTINATIONS: usize = 256;
 
 /// What has become of an attempt to send MADs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Attempt {
+pub enum Attempt {
+    /// The destination has them.
     Sent,
     /// The destination has too much to read.
     Busy,
@@ -37,10 +38,11 @@ pub(crate) enum Attempt {
 }
 
 /// A MAD that is kept.
-pub(crate) struct Kept<M> {
-    pub(crate) mad: M,
+pub struct Kept<M> {
+    /// The MAD.
+    pub mad: M,
     /// When it is given up.
-    pub(crate) until: Instant,
+    pub until: Instant,
 }
 
 /// MADs for one destination, oldest first.
@@ -121,7 +123,7 @@ impl<D: Copy + Ord, M> Queues<D, M> {
 }
 
 /// What is kept.
-pub(crate) struct PassOn<D, M> {
+pub struct PassOn<D, M> {
     queues: Mutex<class::GsiPassOn, Queues<D, M>>,
     /// When there is something to do; `u64::MAX`: there is nothing.
     due: AtomicU64,
@@ -135,7 +137,7 @@ impl<D, M> Default for PassOn<D, M> {
 
 impl<D: Copy + Ord, M> PassOn<D, M> {
     /// Keeps a MAD, until then if it was kept before. When [`PassOn::try_again`] has something to do, if that isn't known.
-    pub(crate) fn keep(&self, to: D, mad: M, until: Option<Instant>, now: Instant) -> Option<Instant> {
+    pub fn keep(&self, to: D, mad: M, until: Option<Instant>, now: Instant) -> Option<Instant> {
         let kept = Kept { mad, until: until.unwrap_or(now.after(PATIENCE)) };
         let mut queues = self.queues.lock();
         queues.push(to, kept, now);
@@ -145,7 +147,7 @@ impl<D: Copy + Ord, M> PassOn<D, M> {
     }
 
     /// When there is something to do; `u64::MAX` for never.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.due.load(Ordering::Acquire)
     }
 
@@ -157,7 +159,7 @@ impl<D: Copy + Ord, M> PassOn<D, M> {
 
     /// Tries again what is due, some of it: the MADs of each destination in turn, as many as fit a message. `send` is called without a
     /// lock. MADs whose destination is gone are handed to `gone`. When to call this again.
-    pub(crate) fn try_again(
+    pub fn try_again(
         &self,
         now: Instant,
         mut send: impl FnMut(&D, &[&M]) -> Attempt,

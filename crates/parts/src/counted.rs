@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Counters that are kept.
-pub(crate) struct Past {
+pub struct Past {
     /// Of queue pairs that are gone, by device.
-    pub(crate) gone: BTreeMap<String, Counters>,
+    pub gone: BTreeMap<String, Counters>,
     /// Of the queue pairs in the last account, by serial number: the values in that account.
-    pub(crate) told: Option<Arc<BTreeMap<u64, Counters>>>,
+    pub told: Option<Arc<BTreeMap<u64, Counters>>>,
 }
 
-pub(crate) static PAST: Mutex<class::PastCounters, Past> =
-    Mutex::new(Past { gone: BTreeMap::new(), told: None });
+/// What is kept.
+pub static PAST: Mutex<class::PastCounters, Past> = Mutex::new(Past { gone: BTreeMap::new(), told: None });
 
 /// Keeps what a queue pair of `device` has counted that is being destroyed.
 #[cold]
-pub(crate) fn keep(device: &str, counted: &ferroce_proto::Counters) {
+pub fn keep(device: &str, counted: &ferroce_proto::Counters) {
     let counted = named(counted);
     let mut past = PAST.lock();
     match past.gone.get_mut(device) {
@@ -28,7 +28,7 @@ pub(crate) fn keep(device: &str, counted: &ferroce_proto::Counters) {
 }
 
 /// A queue pair's counters by the names that Linux gives them.
-pub(crate) fn named(counted: &ferroce_proto::Counters) -> Counters {
+pub fn named(counted: &ferroce_proto::Counters) -> Counters {
     Counters {
         sent_pkts: counted.requests_sent + counted.responses_sent,
         rcvd_pkts: counted.packets_received,

@@ -20,14 +20,14 @@ static KEPT: AtomicUsize = AtomicUsize::new(0);
 /// All have come from one port, as all requests of a QP do. They are executed only if what was missing comes from there too: a forged packet
 /// has to name the right port besides QPN and PSN, though it may be any of 2048 PSNs.
 #[derive(Default)]
-pub(super) struct KeptOfQp {
+pub struct KeptOfQp {
     packets: KeptPackets,
     port: u16,
 }
 
 impl KeptOfQp {
     /// Keeps a copy of a packet that has come from a port. False: there is no room, or the others have come from another port.
-    pub(super) fn keep(&mut self, number: u64, headers: &Headers, payload: &impl Payload, port: u16) -> bool {
+    pub fn keep(&mut self, number: u64, headers: &Headers, payload: &impl Payload, port: u16) -> bool {
         if !self.packets.is_empty() && self.port != port {
             return false;
         }
@@ -47,7 +47,7 @@ impl KeptOfQp {
     }
 
     /// Takes the packet with this number, if it has come from the port.
-    pub(super) fn take(&mut self, number: u64, port: u16) -> Option<KeptPacket> {
+    pub fn take(&mut self, number: u64, port: u16) -> Option<KeptPacket> {
         if self.port != port {
             return None;
         }
@@ -56,7 +56,9 @@ impl KeptOfQp {
         Some(packet)
     }
 
-    pub(super) fn forget(&mut self) {
+    /// Drops all of them.
+    #[inline]
+    pub fn forget(&mut self) {
         KEPT.fetch_sub(self.bytes(), Ordering::Relaxed);
         self.packets = KeptPackets::default();
     }
