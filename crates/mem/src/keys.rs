@@ -521,8 +521,8 @@ mod tests {
     #[derive(Default)]
     struct List {
         calls: Mutex<Vec<(u32, ListCall)>>,
-        /// Called once, in the middle of a revocation.
-        meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+        /// Called once, in the middle of the revocation of this key.
+        meanwhile: Mutex<Option<(u32, Box<dyn FnOnce() + Send>)>>,
     }
 
     impl List {
@@ -544,8 +544,8 @@ mod tests {
 
         fn revoke(&self, key: u32) -> ferroce_types::Result<()> {
             self.note(key, ListCall::Revoke);
-            let meanwhile = self.meanwhile.lock().expect("no panic").take();
-            if let Some(meanwhile) = meanwhile {
+            let meanwhile = self.meanwhile.lock().expect("no panic").take_if(|(of, _)| *of == key);
+            if let Some((_, meanwhile)) = meanwhile {
                 meanwhile();
             }
             Ok(())
@@ -566,6 +566,8 @@ mod tests {
         let addr = memory.as_ptr() as u64;
         let init = MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL };
         let half = MrInit { length: 32, ..init };
+        // Tables of other tests of this process give keys of their first indices back.
+        let _others = [(); 4].map(|()| Mr::of_test(&pd, init).expect("memory"));
         let mr = Mr::of_test(&pd, init).expect("memory");
         let table = KeyTable::global();
         table.list_in(&*LIST);
@@ -589,7 +591,7 @@ mod tests {
                     table.bind(by, &bound).expect("an allowed bind");
                 } else {
                     let binds = move || table.bind(by, &bound).expect("an allowed bind");
-                    *LIST.meanwhile.lock().expect("no panic") = Some(Box::new(binds));
+                    *LIST.meanwhile.lock().expect("no panic") = Some((mr.key(), Box::new(binds)));
                 }
                 assert_eq!(end().expect_err("a bound window").errno(), libc::EBUSY);
                 assert_eq!((LIST.take(mr.key()), mr.init().expect("a region")), (calls.into(), init));
