@@ -364,13 +364,14 @@ mod tests {
     use crate::double::Nobody;
     use crate::indices::{KeySlots, MAX_MR, MAX_MW};
     use crate::mw::WindowState;
-    use crate::{KeyTable, KeyUser, Mr, MrAccess, MrInit, Mw, MwKind, Pd, RegionListing};
+    use crate::{Dm, InFlight, KeyTable, KeyUser, Mr, MrAccess, MrInit, Mw, MwKind, Pd, RegionListing};
+    use ferroce_access::copy;
     use ferroce_explain::KeyFault;
     use ferroce_os::fork::Turn;
     use ferroce_os::sync::RwLock;
-    use ferroce_types::{Placement, RemoteAccess, RemoteError, Sge, Users};
+    use ferroce_types::{Access, Placement, RemoteAccess, RemoteError, Sge, Users};
     use std::sync::atomic::AtomicBool;
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, LazyLock, Mutex};
 
     /// More than what is looked up without the gate.
     const LARGE: u32 = super::SHORT + 8;
@@ -485,6 +486,13 @@ mod tests {
         assert_ne!(mr.key(), mr.rkey());
         let there = || [mr.key(), mr.rkey()].map(|key| table.at(key).is_some());
         assert_eq!(there(), [true, true]);
+        let (all, count) = table.regions(8);
+        assert_eq!((all.len(), count), (1, 1), "it is one region");
+        // Each key is of use for one kind of access alone.
+        let by = KeyUser { pd: 1, qp: 1 };
+        let remote = table.remote_fault(by, mr.key(), (0, 8), RemoteAccess::Read);
+        let local = table.local_fault(1, &[Sge { addr: 0, length: 8, lkey: mr.rkey() }], false);
+        assert_eq!((remote, local), (KeyFault::OtherKind, Some((mr.rkey(), KeyFault::OtherKind))));
         table.remove_region(&mr);
         assert_eq!(there(), [false, false]);
         let slots = table.slots.read();
@@ -502,39 +510,141 @@ mod tests {
         assert_eq!((slots.windows, slots.all[0].tag, slots.all[0].held.is_none()), (0, 0x7f, true));
     }
 
-    #[derive(Debug, Default)]
+    /// A call of a list.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum ListCall {
+        Publish { shared: bool },
+        Revoke,
+        Withdraw,
+    }
+
+    #[derive(Default)]
     struct List {
-        published: Mutex<Vec<u32>>,
-        withdrawn: Mutex<Vec<u32>>,
+        calls: Mutex<Vec<(u32, ListCall)>>,
+        /// Called once, in the middle of the revocation of this key.
+        meanwhile: Mutex<Option<(u32, Box<dyn FnOnce() + Send>)>>,
+    }
+
+    impl List {
+        fn note(&self, key: u32, call: ListCall) {
+            self.calls.lock().expect("no panic").push((key, call));
+        }
+
+        /// The calls about a key since this was asked last.
+        fn take(&self, key: u32) -> Vec<ListCall> {
+            let all = std::mem::take(&mut *self.calls.lock().expect("no panic"));
+            all.into_iter().filter(|(of, _)| *of == key).map(|(_, call)| call).collect()
+        }
     }
 
     impl RegionListing for List {
-        fn publish(&self, key: u32, _pd: u32, _init: &MrInit, _shared: bool) {
-            self.published.lock().expect("no panic").push(key);
+        fn publish(&self, key: u32, _pd: u32, _init: &MrInit, shared: bool) {
+            self.note(key, ListCall::Publish { shared });
         }
 
-        fn revoke(&self, _key: u32) -> ferroce_types::Result<()> {
+        fn revoke(&self, key: u32) -> ferroce_types::Result<()> {
+            self.note(key, ListCall::Revoke);
+            let meanwhile = self.meanwhile.lock().expect("no panic").take_if(|(of, _)| *of == key);
+            if let Some((_, meanwhile)) = meanwhile {
+                meanwhile();
+            }
             Ok(())
         }
 
         fn withdraw(&self, key: u32) {
-            self.withdrawn.lock().expect("no panic").push(key);
+            self.note(key, ListCall::Withdraw);
         }
     }
 
     #[test]
     fn a_list_for_other_processes_gets_the_regions_there_are_and_loses_those_that_end() {
-        static LIST: List = List { published: Mutex::new(Vec::new()), withdrawn: Mutex::new(Vec::new()) };
-        let pd = Pd::alloc(&Arc::new(Nobody)).expect("a domain");
+        static LIST: LazyLock<List> = LazyLock::new(List::default);
+        const OWN: ListCall = ListCall::Publish { shared: false };
+        let owner = Arc::new(Nobody);
+        let pd = Pd::alloc(&owner).expect("a domain");
         let memory = [0u8; 64];
         let addr = memory.as_ptr() as u64;
-        let mr =
-            Mr::of_test(&pd, MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL }).expect("memory");
-        KeyTable::global().list_in(&LIST);
-        let has = |list: &Mutex<Vec<u32>>| list.lock().expect("no panic").contains(&mr.key());
-        assert!(has(&LIST.published) && !has(&LIST.withdrawn));
+        let init = MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL };
+        let half = MrInit { length: 32, ..init };
+        // Tables of other tests of this process give keys of their first indices back.
+        let _others = [(); 4].map(|()| Mr::of_test(&pd, init).expect("memory"));
+        let mr = Mr::of_test(&pd, init).expect("memory");
+        let table = KeyTable::global();
+        table.list_in(&*LIST);
+        assert_eq!(LIST.take(mr.key()), [OWN]);
+        mr.change_in_test(None, init, half).expect("an idle region");
+        mr.change_in_test(None, half, init).expect("an idle region");
+        assert_eq!(LIST.take(mr.key()), [ListCall::Revoke, OWN, ListCall::Revoke, OWN]);
+
+        // A window forbids it before any process loses its access, also one that is bound while others are waited for.
+        let mw = Mw::alloc(&pd, MwKind::One).expect("a window");
+        let by = KeyUser { pd: pd.id(), qp: 1 };
+        let access = Access { remote_read: true, ..Access::default() };
+        let bind =
+            |length| mw.bind_request(mw.rkey(), Some(&mr), (addr, length), access, false).expect("a bind");
+        for (is_bound, calls) in [(true, &[][..]), (false, &[ListCall::Revoke, OWN])] {
+            let ends: [&dyn Fn() -> ferroce_types::Result<()>; 2] =
+                [&|| mr.deregister(), &|| mr.change_in_test(None, init, half)];
+            for end in ends {
+                let bound = bind(8);
+                if is_bound {
+                    table.bind(by, &bound).expect("an allowed bind");
+                } else {
+                    let binds = move || table.bind(by, &bound).expect("an allowed bind");
+                    *LIST.meanwhile.lock().expect("no panic") = Some((mr.key(), Box::new(binds)));
+                }
+                assert_eq!(end().expect_err("a bound window").errno(), libc::EBUSY);
+                assert_eq!((LIST.take(mr.key()), mr.init().expect("a region")), (calls.into(), init));
+                let none = mw.bind_request(mw.rkey(), None, (0, 0), access, false);
+                table.bind(by, &none.expect("no byte")).expect("an idle window");
+            }
+        }
+        mw.dealloc().expect("an idle window");
+
+        // So does an access that doesn't end.
+        let used = mr.registered();
+        assert_eq!(mr.deregister().expect_err("an access").errno(), libc::EBUSY);
+        drop(used);
+        assert_eq!(LIST.take(mr.key()), [ListCall::Revoke, OWN]);
         mr.deregister().expect("an idle region");
-        assert!(has(&LIST.withdrawn));
+        assert_eq!(LIST.take(mr.key()), [ListCall::Revoke, ListCall::Withdraw]);
+
+        // Device memory is shared, and what is another process's is listed by that one.
+        let dm = Dm::alloc(&owner, 4096, 0).expect("device memory");
+        let of_dm = Mr::register_dm(&pd, &dm, 0, 64, MrAccess::ALL).expect("a range");
+        let read_only = MrAccess { remote_read: true, ..MrAccess::default() };
+        let of_dm_init = of_dm.init().expect("a region");
+        let changed = MrInit { access: read_only, ..of_dm_init };
+        of_dm.change_in_test(None, of_dm_init, changed).expect("an idle region");
+        let shared = ListCall::Publish { shared: true };
+        assert_eq!(LIST.take(of_dm.key()), [shared, ListCall::Revoke, shared]);
+        let there = MrInit { addr: 0, length: 64, iova: 0, access: read_only };
+        let imported = Mr::import_dm(&pd, &dm, there, 77).expect("a range");
+        assert_eq!(LIST.take(imported.key()), []);
+        for mr in [of_dm, imported] {
+            mr.deregister().expect("an idle region");
+        }
+        dm.free().expect("no region");
+    }
+
+    #[test]
+    fn the_memory_of_a_request_is_looked_at_up_to_a_limit_and_until_its_region_ends() {
+        let pd = Pd::alloc(&Arc::new(Nobody)).expect("a domain");
+        let memory = vec![0u8; 2 * super::LOOKED_AT as usize];
+        let (addr, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        let mr =
+            Mr::of_test(&pd, MrInit { addr, length, iova: addr, access: MrAccess::ALL }).expect("memory");
+        let sge = Sge { addr, length: length as u32, lkey: mr.key() };
+        let [looked] = &InFlight::begin(pd.id(), &[sge, Sge { length: 0, ..sge }], false)[..] else {
+            panic!("one element has bytes")
+        };
+        copy::write(addr + u64::from(super::LOOKED_AT), &[1]).expect("memory");
+        assert_eq!(looked.written(), None, "beyond the limit");
+        copy::write(addr + u64::from(super::LOOKED_AT) - 1, &[1]).expect("memory");
+        assert_eq!(looked.written(), Some((addr + u64::from(super::LOOKED_AT) - 1, 1)));
+        mr.deregister().expect("an idle region");
+        assert_eq!(looked.written(), None, "the program may write there");
+        assert!(InFlight::begin(pd.id(), &[sge], false).is_empty(), "a stale key");
     }
 
     #[test]

@@ -275,3 +275,177 @@ impl Mw {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double::Nobody;
+    use crate::{KeyTable, MrAccess, MrInit};
+
+    const ALL: Access = Access {
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        flush: ferroce_types::Placement { global: false, persistent: false },
+    };
+
+    /// Two domains, and a region of the first with these rights.
+    fn region(memory: &[u8], access: MrAccess) -> ([Arc<Pd>; 2], Arc<Mr>) {
+        let pds = [(); 2].map(|()| Pd::alloc(&Arc::new(Nobody)).unwrap());
+        let (addr, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        let mr = Mr::of_test(&pds[0], MrInit { addr, length, iova: addr, access }).unwrap();
+        (pds, mr)
+    }
+
+    #[test]
+    fn a_bind_is_refused_unless_window_region_range_and_rights_fit() {
+        let memory = [0; 64];
+        let addr = memory.as_ptr() as u64;
+        let (pds, mr) = region(&memory, MrAccess::ALL);
+        let (table, by) = (KeyTable::global(), KeyUser { pd: pds[0].id(), qp: 1 });
+        for kind in [MwKind::One, MwKind::Two] {
+            let mw = Mw::alloc(&pds[0], kind).unwrap();
+            let other = Mw::alloc(&pds[0], kind).unwrap();
+            let bind = |mw: &Mw, mr: &Mr, length| {
+                mw.bind_request(mw.rkey() + 1, Some(mr), (addr, length), ALL, false).unwrap()
+            };
+            let good = bind(&mw, &mr, 64);
+            let refused = |by, bind: &BindMw| table.bind(by, bind).is_err() && mw.rkey() == good.rkey - 1;
+            assert!(refused(KeyUser { pd: pds[1].id(), ..by }, &good), "another domain");
+            assert!(refused(by, &bind(&mw, &mr, 65)), "beyond the region");
+            assert!(refused(by, &BindMw { window: other.number, ..good }), "the number of another window");
+            assert!(refused(by, &BindMw { lkey: mr.key() ^ 1, ..good }), "no region");
+            let without = [
+                MrAccess { bind_windows: false, ..MrAccess::ALL },
+                MrAccess { remote_write: false, remote_atomic: false, local_write: false, ..MrAccess::ALL },
+            ];
+            for access in without {
+                let init = MrInit { access, ..mr.init().unwrap() };
+                let poor = Mr::of_test(&pds[0], init).unwrap();
+                assert!(refused(by, &bind(&mw, &poor, 64)), "{access:?}");
+                let of_window = Access { remote_write: false, ..ALL };
+                assert!(refused(by, &BindMw { access: of_window, ..bind(&mw, &poor, 64) }), "{access:?}");
+                poor.deregister().unwrap();
+            }
+            if kind == MwKind::Two {
+                assert!(refused(by, &BindMw { length: 0, ..good }), "no byte");
+            }
+            table.bind(by, &good).unwrap();
+            assert_eq!((mw.rkey(), mr.deregister().unwrap_err().errno()), (good.rkey, libc::EBUSY));
+            assert_eq!(table.bind(by, &bind(&mw, &mr, 32)).is_err(), kind == MwKind::Two, "bound already");
+            mw.dealloc().unwrap();
+            assert!(table.bind(by, &bind(&mw, &mr, 32)).is_err(), "deallocated");
+            other.dealloc().unwrap();
+        }
+        let of_other = Mw::alloc(&pds[1], MwKind::One).unwrap();
+        assert!(of_other.bind_request(0, Some(&mr), (addr, 8), ALL, false).is_err());
+        assert!(of_other.bind_request(0, None, (0, 8), ALL, false).is_err());
+        of_other.dealloc().unwrap();
+        mr.deregister().unwrap();
+    }
+
+    #[test]
+    fn a_key_of_a_window_reaches_the_windows_bytes_for_its_users_and_rights_alone() {
+        let memory = [0; 64];
+        let addr = memory.as_ptr() as u64;
+        let (pds, mr) = region(&memory, MrAccess::ALL);
+        let (table, by) = (KeyTable::global(), KeyUser { pd: pds[0].id(), qp: 1 });
+        let accesses = [RemoteAccess::Read, RemoteAccess::Write, RemoteAccess::Store, RemoteAccess::Atomic];
+        let none = Access::default();
+        let rights = [
+            (Access { remote_read: true, ..none }, [true, false, false, false]),
+            (Access { remote_write: true, ..none }, [false, true, true, false]),
+            (Access { remote_atomic: true, ..none }, [false, false, false, true]),
+        ];
+        for kind in [MwKind::One, MwKind::Two] {
+            for (zero_based, base) in [(false, addr + 16), (true, 0)] {
+                for (access, allowed) in rights {
+                    let mw = Mw::alloc(&pds[0], kind).unwrap();
+                    let bind = mw.bind_request(mw.rkey() + 1, Some(&mr), (addr + 16, 32), access, zero_based);
+                    table.bind(by, &bind.unwrap()).unwrap();
+                    let reach = |by, rkey, va, access| {
+                        let mut reached = None;
+                        let copy = |at| {
+                            reached = Some(at);
+                            Ok(())
+                        };
+                        let done = table.remote(by, rkey, va, 8, access, copy);
+                        assert_eq!(done.is_ok(), reached.is_some());
+                        assert_eq!(table.check_remote(by, rkey, va, 8, access).is_ok(), done.is_ok());
+                        reached
+                    };
+                    let rkey = mw.rkey();
+                    for (with, is_allowed) in accesses.into_iter().zip(allowed) {
+                        for (offset, is_inside) in [(0, true), (24, true), (25, false), (u64::MAX, false)] {
+                            let va = base.wrapping_add(offset);
+                            let expected = (is_allowed && is_inside).then(|| addr + 16 + offset);
+                            assert_eq!(reach(by, rkey, va, with), expected, "{with:?} at {offset}");
+                        }
+                        assert_eq!(reach(by, rkey - 1, base, with), None, "the key before");
+                        assert_eq!(reach(KeyUser { pd: pds[1].id(), ..by }, rkey, base, with), None);
+                        let of_any = is_allowed && kind == MwKind::One;
+                        assert_eq!(reach(KeyUser { qp: 2, ..by }, rkey, base, with).is_some(), of_any);
+                    }
+                    let flush =
+                        RemoteAccess::Flush(ferroce_types::Placement { global: true, persistent: false });
+                    assert_eq!(reach(by, rkey, base, flush), None);
+                    mw.dealloc().unwrap();
+                }
+            }
+        }
+        mr.deregister().unwrap();
+    }
+
+    #[test]
+    fn a_window_is_invalidated_by_the_queue_pair_that_bound_it_and_its_key() {
+        let memory = [0; 64];
+        let (pds, mr) = region(&memory, MrAccess::ALL);
+        let (table, by) = (KeyTable::global(), KeyUser { pd: pds[0].id(), qp: 1 });
+        let mw = Mw::alloc(&pds[0], MwKind::Two).unwrap();
+        let range = (memory.as_ptr() as u64, 64);
+        let bind = mw.bind_request(mw.rkey() + 1, Some(&mr), range, ALL, false).unwrap();
+        table.bind(by, &bind).unwrap();
+        let is_bound = || table.check_remote(by, bind.rkey, range.0, 8, RemoteAccess::Read).is_ok();
+        for (by, rkey) in [
+            (by, bind.rkey - 1),
+            (KeyUser { qp: 2, ..by }, bind.rkey),
+            (KeyUser { pd: pds[1].id(), ..by }, bind.rkey),
+        ] {
+            assert!(table.invalidate(by, rkey).is_err() && is_bound());
+        }
+        // An access that doesn't end keeps the bond.
+        let used = mw.gate.read().bound.clone();
+        assert!(table.invalidate(by, bind.rkey).is_err() && is_bound());
+        drop(used);
+        table.invalidate(by, bind.rkey).unwrap();
+        assert!(!is_bound() && table.invalidate(by, bind.rkey).is_err());
+        let one = Mw::alloc(&pds[0], MwKind::One).unwrap();
+        table.bind(by, &one.bind_request(one.rkey(), Some(&mr), range, ALL, false).unwrap()).unwrap();
+        assert!(table.invalidate(by, one.rkey()).is_err(), "of type 1");
+        one.dealloc().unwrap();
+        mw.dealloc().unwrap();
+        mr.deregister().unwrap();
+    }
+
+    #[test]
+    fn a_window_whose_change_was_refused_is_what_it_was() {
+        let memory = [0; 64];
+        let (pds, mr) = region(&memory, MrAccess::ALL);
+        let (table, by) = (KeyTable::global(), KeyUser { pd: pds[0].id(), qp: 1 });
+        let mw = Mw::alloc(&pds[0], MwKind::One).unwrap();
+        let at = memory.as_ptr() as u64;
+        let bind = |length| mw.bind_request(mw.rkey() + 1, Some(&mr), (at, length), ALL, false).unwrap();
+        table.bind(by, &bind(64)).unwrap();
+        let rkey = mw.rkey();
+        let used = mw.gate.read().bound.clone();
+        let reaches = || table.check_remote(by, rkey, at + 56, 8, RemoteAccess::Read).is_ok();
+        assert!(table.bind(by, &bind(32)).is_err() && mw.rkey() == rkey && reaches());
+        assert_eq!(mw.dealloc().unwrap_err().errno(), libc::EBUSY);
+        assert!(reaches());
+        drop(used);
+        table.bind(by, &bind(32)).unwrap();
+        assert!(mw.rkey() != rkey && !reaches());
+        mw.dealloc().unwrap();
+        mr.deregister().unwrap();
+    }
+}

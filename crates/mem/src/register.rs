@@ -272,3 +272,170 @@ impl KeyTable {
         (windows, regions)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KeyUser;
+    use crate::double::{CountedBacking, HandleKeeper};
+    use ferroce_types::{RemoteAccess, RemoteError, Sge};
+    use std::sync::atomic::AtomicU32;
+
+    fn init(memory: &[u8]) -> MrInit {
+        let (addr, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        MrInit { addr, length, iova: addr, access: MrAccess::ALL }
+    }
+
+    #[test]
+    fn what_ends_gives_back_its_handle_and_its_place_in_the_domain_once() {
+        let owner = Arc::new(HandleKeeper::default());
+        let pd = Pd::alloc(&owner).unwrap();
+        let memory = [0; 64];
+        let mr = Mr::of_test(&pd, init(&memory)).unwrap();
+        assert_eq!(owner.handles(), [pd.handle(), mr.handle()]);
+        assert_eq!(pd.dealloc().unwrap_err().errno(), libc::EBUSY);
+        for _ in 0..2 {
+            mr.deregister().unwrap();
+            assert_eq!(owner.handles(), [pd.handle()]);
+            pd.check_unused().unwrap();
+        }
+        let mw = Mw::alloc(&pd, MwKind::One).unwrap();
+        assert_eq!(pd.dealloc().unwrap_err().errno(), libc::EBUSY);
+        for _ in 0..2 {
+            mw.dealloc().unwrap();
+            pd.check_unused().unwrap();
+        }
+        // A null region isn't one of the domain's.
+        let null = Mr::null(&pd).unwrap();
+        pd.check_unused().unwrap();
+        null.deregister().unwrap();
+        pd.check_unused().unwrap();
+        let parent = Pd::parent(&pd, None).unwrap();
+        assert_eq!(pd.dealloc().unwrap_err().errno(), libc::EBUSY);
+        parent.dealloc().unwrap();
+        pd.dealloc().unwrap();
+        assert!(owner.handles().is_empty());
+    }
+
+    #[test]
+    fn a_region_that_changes_its_domain_belongs_to_the_new_one_alone() {
+        let owner = Arc::new(HandleKeeper::default());
+        let [first, second] = [(); 2].map(|()| Pd::alloc(&owner).unwrap());
+        let memory = [0; 64];
+        let init = init(&memory);
+        let half = MrInit { length: 32, ..init };
+        let mr = Mr::of_test(&first, init).unwrap();
+        let are_used = || [&first, &second].map(|pd| pd.check_unused().is_err());
+        // It isn't what the change was made of.
+        assert_eq!(mr.change_in_test(Some(&second), half, init).unwrap_err().errno(), libc::EBUSY);
+        assert_eq!(are_used(), [true, false]);
+        mr.change_in_test(Some(&second), init, half).unwrap();
+        assert_eq!(are_used(), [false, true]);
+        assert!(mr.is_of(&second) && !mr.is_of(&first));
+        mr.deregister().unwrap();
+        assert_eq!(are_used(), [false, false]);
+    }
+
+    #[test]
+    fn a_region_whose_end_was_refused_is_found_without_a_lock_again() {
+        let _inside = ferroce_os::fork::enter_library().expect("no fork");
+        let pd = Pd::alloc(&Arc::new(HandleKeeper::default())).unwrap();
+        let memory = [0; 64];
+        let mr = Mr::of_test(&pd, init(&memory)).unwrap();
+        let sge = Sge { addr: memory.as_ptr() as u64, length: 8, lkey: mr.key() };
+        let is_found = || {
+            let in_use = ferroce_os::sync::InUse::enter(mr.key()).expect("a thread in the library");
+            SHORTCUTS.find(&in_use, pd.id(), &sge, true).is_some()
+        };
+        assert!(is_found());
+        let used = mr.registered();
+        assert_eq!(mr.deregister().unwrap_err().errno(), libc::EBUSY);
+        assert!(is_found());
+        drop(used);
+        mr.deregister().unwrap();
+        assert!(!is_found());
+    }
+
+    #[test]
+    fn device_memory_has_a_limit_ranges_and_regions_that_hold_it() {
+        let owner = Arc::new(HandleKeeper::default());
+        let pd = Pd::alloc(&owner).unwrap();
+        let all = Dm::alloc(&owner, crate::MAX_DM, 0).unwrap();
+        assert_eq!(Dm::alloc(&owner, 1, 0).unwrap_err().errno(), libc::ENOMEM);
+        assert_eq!(owner.handles(), [pd.handle(), all.handle()]);
+        all.free().unwrap();
+        assert_eq!(owner.handles(), [pd.handle()]);
+        drop(all);
+        let dm = Dm::alloc(&owner, 4096, 0).unwrap();
+        let bytes = [7u8; 8];
+        let from = bytes.as_ptr() as u64;
+        dm.copy_in(4088, from, 8).unwrap();
+        for offset in [4092, 4096, 1 << 40, u64::MAX - 3] {
+            assert_eq!(dm.copy_in(offset, from, 8).unwrap_err().errno(), libc::EFAULT, "{offset}");
+            assert_eq!(dm.copy_out(offset, from, 8).unwrap_err().errno(), libc::EFAULT, "{offset}");
+        }
+        let there = |addr, length| MrInit { addr, length, iova: addr, access: MrAccess::ALL };
+        for (offset, length) in [(0, 4097), (4096, 1), (u64::MAX, 1)] {
+            let registered = Mr::register_dm(&pd, &dm, offset, length, MrAccess::ALL);
+            let imported = Mr::import_dm(&pd, &dm, there(offset, length), 7);
+            for refused in [registered, imported] {
+                assert_eq!(refused.unwrap_err().errno(), libc::EINVAL, "{offset}+{length}");
+            }
+        }
+        let whole = Mr::register_dm(&pd, &dm, 0, 4096, MrAccess::ALL).unwrap();
+        let imported = Mr::import_dm(&pd, &dm, there(0, 4096), 7).unwrap();
+        let init = whole.init().unwrap();
+        let half = MrInit { length: 2048, ..init };
+        assert_eq!(whole.change_in_test(None, init, half).unwrap_err().errno(), libc::EINVAL);
+        // What isn't imported isn't ended by the end of an import.
+        for mr in [&whole, &imported] {
+            assert_eq!(dm.free().unwrap_err().errno(), libc::EBUSY);
+            mr.unimport().unwrap();
+        }
+        assert!(imported.init().is_err());
+        assert_eq!((whole.init().unwrap(), dm.free().unwrap_err().errno()), (init, libc::EBUSY));
+        whole.deregister().unwrap();
+        dm.free().unwrap();
+    }
+
+    #[test]
+    fn memory_of_another_process_is_reached_by_its_copies_and_by_no_atomic() {
+        let _inside = ferroce_os::fork::enter_library().expect("no fork");
+        let pd = Pd::alloc(&Arc::new(HandleKeeper::default())).unwrap();
+        let copies = Arc::new(AtomicU32::new(0));
+        let backing = Box::new(CountedBacking(copies.clone()));
+        let there = MrInit { addr: 0x1000, length: 64, iova: 0x1000, access: MrAccess::ALL };
+        let mr = Mr::import_backed(&pd, backing, there, 7).unwrap();
+        let (table, by) = (KeyTable::global(), KeyUser { pd: pd.id(), qp: 1 });
+        let sge = Sge { addr: 0x1008, length: 8, lkey: mr.key() };
+        for write in [false, true] {
+            table
+                .local(pd.id(), &sge, write, |addr| {
+                    assert_ne!(addr, sge.addr);
+                    Ok(())
+                })
+                .unwrap();
+        }
+        let remote = |access| table.remote(by, mr.rkey(), 0x1008, 8, access, |_| Ok(()));
+        assert_eq!((remote(RemoteAccess::Read), remote(RemoteAccess::Write)), (Ok(()), Ok(())));
+        assert_eq!(copies.load(Ordering::Relaxed), 4);
+        for access in [RemoteAccess::Atomic, RemoteAccess::Store] {
+            assert_eq!(remote(access), Err(RemoteError::Operational));
+        }
+        assert_eq!(copies.load(Ordering::Relaxed), 4);
+        mr.unimport().unwrap();
+        assert!(table.local(pd.id(), &sge, false, |_| Ok(())).is_err());
+    }
+
+    #[test]
+    fn what_is_written_to_a_null_region_is_lost() {
+        let pd = Pd::alloc(&Arc::new(HandleKeeper::default())).unwrap();
+        let null = Mr::null(&pd).unwrap();
+        let sge = Sge { addr: 0x1234, length: 8, lkey: null.key() };
+        KeyTable::global().local(pd.id(), &sge, true, |_| panic!("zeros stay zeros")).unwrap();
+        let mut zeros = [1; 8];
+        let read = |addr| ferroce_access::copy::read(addr, &mut zeros);
+        KeyTable::global().local(pd.id(), &sge, false, read).unwrap();
+        assert_eq!(zeros, [0; 8]);
+    }
+}

@@ -76,5 +76,18 @@ mod tests {
         assert_eq!(check(&init(text, 4, RW)).unwrap_err().errno(), libc::EFAULT);
         check(&init(text, 4, MrAccess::default())).unwrap();
         check(&init(at, 8192, RW)).unwrap();
+
+        let atomics_only = MrAccess { remote_atomic: true, ..MrAccess::default() };
+        assert_eq!(check(&init(at, 8192, atomics_only)).unwrap_err().errno(), libc::EINVAL);
+        let refused = |init: MrInit| check(&init).unwrap_err().errno();
+        assert_eq!(refused(MrInit { iova: u64::MAX - 5, ..init(at, 8192, RW) }), libc::EINVAL);
+        // What isn't there is found out at each access.
+        let on_demand = MrAccess { on_demand: true, ..RW };
+        let at_most = init(0x1000, MAX_MR_SIZE, on_demand);
+        check(&at_most).unwrap();
+        assert_eq!(refused(MrInit { length: MAX_MR_SIZE + 1, ..at_most }), libc::EINVAL);
+        let everything = init(0, u64::MAX, on_demand);
+        check(&everything).unwrap();
+        assert_eq!(refused(MrInit { access: RW, ..everything }), libc::EINVAL);
     }
 }
