@@ -2,9 +2,8 @@
 
 use super::member::address;
 use super::namespace::in_namespace;
-use ferroce_cm::AddressedMad;
 use ferroce_host::frame;
-use ferroce_nic::gsi::{COMM_ID_BITS, CommunicationManager, Gsi};
+use ferroce_nic::gsi::{ArrivedMad, COMM_ID_BITS, CommunicationManager, Gsi};
 use ferroce_os::sys::{self, AbstractName, EngineFd};
 use ferroce_watch::ConnectionManager;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 struct Manager(Sender<u16>);
 
 impl CommunicationManager for Manager {
-    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
+    fn work(&self, mads: &mut dyn Iterator<Item = ArrivedMad>) {
         mads.for_each(drop);
     }
 
