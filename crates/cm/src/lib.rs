@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod active;
+mod claims;
 mod cm;
 mod connection;
 mod ending;
@@ -19,6 +20,7 @@ mod stray;
 mod time;
 mod types;
 
+pub use claims::Claim;
 pub use cm::{Cm, Config};
 pub use stray::answer_for_nobody;
 pub use types::{

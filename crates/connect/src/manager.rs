@@ -1,13 +1,16 @@
 //! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
 use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
-use ferroce_cm::{AddressedMad, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status};
+use ferroce_cm::{Claim, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status};
+use ferroce_host::{Host, NameHolder};
 use ferroce_nic::gsi::{COMM_ID_BITS, Gsi, slot_of_id};
 use ferroce_nic::start;
+use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys;
-use ferroce_parts::mads::CommunicationManager;
-use ferroce_types::{Error, HostAddr, Result};
+use ferroce_os::throttle::{OncePerSecond, RateLimiter};
+use ferroce_parts::mads::{ArrivedMad, CommunicationManager};
+use ferroce_types::{Error, HostAddr, Result, slot_of};
 use ferroce_watch::{ConnectionAccount, ConnectionManager, ListenerAccount, TOLD};
 use ferroce_wire::cm::PortSpace;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +21,10 @@ use std::time::Duration;
 
 /// Connections and lookups that a process may have, those included that are over and not forgotten.
 const MOST_CONNECTIONS: usize = 1 << 17;
+/// Time between two MADs of other users of the host whose claims are checked, on average: a flood of them is lost.
+const CHECK_INTERVAL: Duration = Duration::from_micros(500);
+/// Checks that may be made at once.
+const CHECKS_AT_ONCE: u32 = 512;
 /// How long the answer to a request may take before the network is asked for the cause.
 pub(crate) const IN_DOUBT: Duration = Duration::from_secs(2);
 
@@ -92,6 +99,27 @@ impl Manager {
         }
     }
 
+    /// Whether a MAD comes from where it claims to, as far as this host is concerned. From the network, any user of this host can send from its
+    /// addresses. Processes of one user send each other none that way, and those of another user have what they name.
+    fn believes(&self, gsi: Gsi, arrived: &ArrivedMad) -> bool {
+        static CHECKS: RateLimiter = RateLimiter::new(CHECK_INTERVAL, CHECKS_AT_ONCE);
+        let ArrivedMad { mad, is_of_user } = arrived;
+        if *is_of_user || !gsi.is_of_this_host(mad.from) || !gsi.host().knows_users() {
+            return true;
+        }
+        let claim = self.state.lock().cm.claim(&mad.mad.message);
+        let is_right = |claim| CHECKS.take(clock::now()).is_some() && has_what_it_claims(gsi.host(), claim);
+        let believed = claim.is_none_or(is_right);
+        if !believed {
+            static BRAKE: OncePerSecond = OncePerSecond::new();
+            if BRAKE.allows_now() {
+                let (message, from) = (mad.mad.message.name(), mad.from);
+                tracing::debug!(message, %from, "a message of this host was sent by a user who hasn't what it names");
+            }
+        }
+        believed
+    }
+
     /// Delivers the events.
     fn tell(&'static self, gsi: Gsi) {
         loop {
@@ -158,6 +186,24 @@ impl ManagerState {
     }
 }
 
+/// Whether one other user of this host has all that a message claims.
+fn has_what_it_claims(host: &Host, claim: Claim) -> bool {
+    let of_id = |id| host.holder_of_slot(slot_of_id(id));
+    let (holder, ids, qpn) = match claim {
+        Claim::Sender { comm_id, qpn } => (of_id(comm_id), None, qpn),
+        Claim::Service { service_id, comm_id, qpn } => {
+            let Some((space, port)) = service_id.port() else { return false };
+            (host.holder_of_port(space.number(), port), comm_id, qpn)
+        }
+    };
+    // A QPN whose slot no process has belongs to no queue pair.
+    let has_qpn =
+        |qpn| matches!(host.holder_of_slot(slot_of(qpn)), of if of == holder || of == NameHolder::Nobody);
+    matches!(holder, NameHolder::Other(_))
+        && ids.is_none_or(|id| of_id(id) == holder)
+        && qpn.is_none_or(has_qpn)
+}
+
 /// A listener as it is shown.
 fn listener((listen, waiting): (Listen, u32)) -> ListenerAccount {
     let Listen { space, port, address, backlog, .. } = listen;
@@ -188,11 +234,13 @@ fn connection(status: Status, now: Duration) -> ConnectionAccount {
 struct Worker(&'static Manager);
 
 impl CommunicationManager for Worker {
-    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
+    fn work(&self, mads: &mut dyn Iterator<Item = ArrivedMad>) {
         let Self(manager) = *self;
         let Ok(gsi) = manager.gsi() else { return };
-        for mad in mads {
-            manager.state.lock().arrived(&mad);
+        for arrived in mads {
+            if manager.believes(gsi, &arrived) {
+                manager.state.lock().arrived(&arrived.mad);
+            }
         }
         manager.state.lock().cm.handle_timeout(now());
         manager.look_for_closed_ports(gsi);

@@ -4,7 +4,7 @@ use ferroce_types::{Datagram, HostAddr};
 use ferroce_wire::MIN_PACKET_LEN;
 
 /// Record: length (u32), source (16 address, 4 scope, 2 port), destination (16, 4), segment (u16), tos, ttl, has_ttl,
-/// reserved byte, flow label (u32), then the packet. Host byte order: it never leaves the host.
+/// is_of_user, flow label (u32), then the packet. Host byte order: it never leaves the host.
 pub(super) const RECORD_HEADER: usize = 4 + 22 + 20 + 2 + 4 + 4;
 
 /// Appends a record to `blob`.
@@ -18,7 +18,12 @@ pub(super) fn encode(datagram: &Datagram<'_>, blob: &mut Vec<u8>) {
     blob.extend_from_slice(&datagram.source.port().to_ne_bytes());
     blob.extend_from_slice(&datagram.segment.to_ne_bytes());
     let ttl = datagram.ttl.unwrap_or(0);
-    blob.extend_from_slice(&[datagram.tos, ttl, u8::from(datagram.ttl.is_some()), 0]);
+    blob.extend_from_slice(&[
+        datagram.tos,
+        ttl,
+        u8::from(datagram.ttl.is_some()),
+        u8::from(datagram.is_of_user),
+    ]);
     blob.extend_from_slice(&datagram.flow_label.to_ne_bytes());
     blob.extend_from_slice(datagram.bytes);
 }
@@ -41,8 +46,9 @@ pub(super) fn decode<'a>(blob: &mut &'a [u8]) -> Option<Datagram<'a>> {
     let ttl = (header[50] != 0).then_some(header[49]);
     let flow_label = u32::from_ne_bytes(*header[52..].first_chunk()?);
     let source = source.with_port(port);
+    let (tos, is_of_user) = (header[48], header[51] != 0);
     *blob = rest;
-    Some(Datagram { source, destination, tos: header[48], ttl, flow_label, segment, bytes })
+    Some(Datagram { source, destination, tos, ttl, flow_label, is_of_user, segment, bytes })
 }
 
 #[cfg(test)]
@@ -58,16 +64,19 @@ mod tests {
             let bytes = &[0, 0, 0, 0, 0, 0xab, 0xcd, 0xef, 0, 0, 0, 0, 1, 2, 3, 4, 5];
             let source = source.parse().unwrap();
             let flow_label = 0x1_2345;
-            let datagram = Datagram { source, destination, tos: 0x6b, ttl, flow_label, segment: 513, bytes };
+            let is_of_user = ttl.is_none();
+            let datagram =
+                Datagram { source, destination, tos: 0x6b, ttl, flow_label, is_of_user, segment: 513, bytes };
             encode(&datagram, &mut blob);
         }
         let mut rest = &blob[..];
         let first = decode(&mut rest).unwrap();
         assert_eq!((first.source, first.ttl, first.segment), (v4.parse().unwrap(), Some(0), 513));
-        assert!(first.congestion_experienced());
+        assert!(first.congestion_experienced() && !first.is_of_user);
         assert_eq!((first.dest_qpn(), first.flow_label), (0xabcdef, 0x1_2345));
         let second = decode(&mut rest).unwrap();
         assert_eq!((second.source, second.ttl), (v6.parse().unwrap(), None));
+        assert!(second.is_of_user);
         assert_eq!(second.destination, HostAddr::new("fe80::9".parse().unwrap(), 3));
         assert!(rest.is_empty() && decode(&mut rest).is_none());
         for cut in 0..RECORD_HEADER + 17 {

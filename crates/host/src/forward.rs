@@ -214,18 +214,20 @@ impl ForwardReceiver {
         (received.sender, self.buffer.get(..received.length).unwrap_or_default())
     }
 
-    /// Passes the received packets for which `is_mine` is true to `f`.
+    /// Passes the received packets for which `is_mine` is true to `f`. `is_own`: the sender is a process of this user.
     pub(super) fn hand_on(
         &mut self,
         received: &ReceivedBatch,
         stats: &ForwardStats,
+        is_own: bool,
         is_mine: &mut dyn FnMut(&Datagram<'_>) -> bool,
         f: &mut dyn FnMut(&[Datagram<'_>]),
     ) {
         let bytes = self.buffer.get(..received.length).unwrap_or_default();
         let Some(mut records) = bytes.strip_prefix(&MAGIC) else { return };
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
-        while let Some(datagram) = decode(&mut records) {
+        while let Some(mut datagram) = decode(&mut records) {
+            datagram.is_of_user &= is_own;
             if is_mine(&datagram) {
                 batch.push(datagram);
             }

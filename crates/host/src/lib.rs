@@ -70,7 +70,7 @@ pub use group::{OpenSocket, SocketGroup, is_held};
 pub use names::{ListedSlots, listings};
 pub use openers::{is_process_of, openers_of};
 pub use port_address::{PortAddress, PortError};
-pub use ports::{AtPort, Delivery, Destination, HeldPort};
+pub use ports::{AtPort, Delivery, Destination, HeldPort, NameHolder};
 pub use process::Host;
 pub use services::{RequestHandler, Services};
 pub use tracer::{KIND_TRACE, TracerConnection};

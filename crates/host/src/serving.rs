@@ -172,7 +172,7 @@ impl Host {
             let qpn = packet.dest_qpn();
             (self.owns(qpn) || qpn == GSI_QPN) && self.is_believed(is_own, sender, packet)
         };
-        inbox.hand_on(&received, self.stats(), &mut is_mine, f);
+        inbox.hand_on(&received, self.stats(), is_own, &mut is_mine, f);
         true
     }
 

@@ -16,6 +16,8 @@ pub struct Datagram<'a> {
     pub ttl: Option<u8>,
     /// IPv6: flow label, 0 where there is none.
     pub flow_label: u32,
+    /// A process of this user has made it, so it comes from where it claims to. False: it came from the network, whichever way it took here.
+    pub is_of_user: bool,
     /// Place in the train that GRO made of it: a first guess of the IPv4 identification, for the ICRC.
     pub segment: u16,
     /// BTH to ICRC.

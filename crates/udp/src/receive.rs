@@ -124,8 +124,16 @@ impl SocketReader {
         for message in self.messages.messages() {
             let Some(source) = message.source.socket_addr() else { continue };
             let bytes: &[u8] = message.bytes;
-            let mut about =
-                Datagram { source, destination, tos: 0, ttl: None, flow_label: 0, segment: 0, bytes: &[] };
+            let mut about = Datagram {
+                source,
+                destination,
+                tos: 0,
+                ttl: None,
+                flow_label: 0,
+                is_of_user: false,
+                segment: 0,
+                bytes: &[],
+            };
             let segment_size = read_control(message.control, &mut about);
             for (segment, bytes) in bytes.chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate() {
                 if bytes.len() < MIN_PACKET_LEN {

@@ -14,7 +14,7 @@ pub fn listening(address: &str) -> (Peer, Peer) {
     (server, client)
 }
 
-fn open(server: &mut Peer, client: &mut Peer, address: &str) {
+pub fn open(server: &mut Peer, client: &mut Peer, address: &str) {
     assert_ne!(server.ask("open"), "0");
     assert_ne!(client.ask("open"), "0");
     assert_eq!(server.ask(&format!("bind p {address}")), format!("ok {address}"));
@@ -27,7 +27,7 @@ const ETH0: u32 = 7;
 const HOSTS: [[&str; 3]; 2] = [["10.9.0.1", "fd09::1", "fe80::1"], ["10.9.0.2", "fd09::2", "fe80::2"]];
 
 /// A process of this host and one of another, with a network between them.
-fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
+pub fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
     let here = Peer::start_with(environment, 0);
     let there = Peer::start_with(environment, libc::CLONE_NEWNET);
     let pid = there.pid().to_string();

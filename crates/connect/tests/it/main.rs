@@ -3,6 +3,7 @@
 
 mod connections;
 mod flood;
+mod forged;
 mod peer;
 mod ports;
 

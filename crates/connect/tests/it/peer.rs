@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ struct Happened {
     lines: Mutex<VecDeque<String>>,
     changed: Condvar,
     requests: Mutex<VecDeque<Connection>>,
+    /// The communication ID of the peer that has sent the last request or reply.
+    peer_id: AtomicU32,
 }
 
 impl Happened {
@@ -91,6 +94,7 @@ impl Sink for Ear {
         let name = &self.name;
         let line = match event {
             CmEvent::Request(incoming) => {
+                self.happened.peer_id.store(incoming.request.local_comm_id, Ordering::Relaxed);
                 let line = format!(
                     "request {} {} {}",
                     incoming.header.source.ip(),
@@ -106,6 +110,7 @@ impl Sink for Ear {
                 line
             }
             CmEvent::Of(ConnectionEvent::Reply(reply)) => {
+                self.happened.peer_id.store(reply.local_comm_id, Ordering::Relaxed);
                 format!("reply {name} {} {}", reply.qpn, text(&reply.private_data))
             }
             CmEvent::Of(ConnectionEvent::Established) => format!("established {name}"),
@@ -256,6 +261,11 @@ impl Process {
             ["disconnect", name] => outcome(self.connections[name].disconnect()),
             ["drop", name] => self.connections.remove(name).map_or("none", |_| "ok").to_owned(),
             ["event"] => self.happened.next(PATIENCE),
+            ["peer-id"] => self.happened.peer_id.load(Ordering::Relaxed).to_string(),
+            ["flood"] => {
+                super::flood::send();
+                "ok".to_owned()
+            }
             ["quiet", ms] => self.happened.next(Duration::from_millis(ms.parse().expect("a number"))),
             // many COUNT FROM TO: connections one after the other, each to the end; how many.
             ["many", count, from, to] => self.many(count.parse().expect("a number"), from, to).to_string(),

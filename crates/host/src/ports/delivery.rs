@@ -89,7 +89,52 @@ enum ReachedPort {
     /// No process is there whose user has the port.
     Nobody,
 }
+/// The user of the process that has a slot or a port number, as the kernel reports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NameHolder {
+    /// This process's user.
+    Own,
+    /// Another user.
+    Other(u32),
+    /// No process has it.
+    Nobody,
+    /// That can't be determined now: too many processes wait to ask there, or several users have one number here.
+    Unknown,
+}
+
 impl Host {
+    /// Whether [`NameHolder`] can be determined: no other user has this user's number here.
+    #[must_use]
+    pub fn knows_users(&self) -> bool {
+        !self.user.is_ambiguous()
+    }
+
+    /// The user who has a slot.
+    #[must_use]
+    pub fn holder_of_slot(&self, slot: u16) -> NameHolder {
+        if self.owns(first_qpn(slot)) {
+            return NameHolder::Own;
+        }
+        if USABLE.contains(&slot) { self.holder_of(&Name::slot(slot)) } else { NameHolder::Nobody }
+    }
+
+    /// The user who has the number of a port.
+    #[must_use]
+    pub fn holder_of_port(&self, space: u16, port: u16) -> NameHolder {
+        self.holder_of(&Name::port_number(space, port))
+    }
+
+    fn holder_of(&self, name: &Name) -> NameHolder {
+        match name.connect() {
+            Ok(connection) if self.user.check_peer(connection.raw()).is_ok() => NameHolder::Own,
+            Ok(connection) => uid_of(connection.raw())
+                .filter(|&uid| self.trust.knows(uid))
+                .map_or(NameHolder::Unknown, NameHolder::Other),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => NameHolder::Nobody,
+            Err(_) => NameHolder::Unknown,
+        }
+    }
+
     /// Takes MADs to the process that has a port, all together: few enough for one message between processes. To one of another
     /// user only if they are `from_network`.
     pub fn deliver_to_port(

@@ -10,7 +10,7 @@
 
 mod delivery;
 
-pub use delivery::{AtPort, Delivery, Destination};
+pub use delivery::{AtPort, Delivery, Destination, NameHolder};
 
 use super::epoll::{PORT, PORT_CLIENT, PORT_REQUESTS};
 use super::exposed::ExposedSocket;
@@ -442,7 +442,7 @@ impl Host {
                 let mut is_mine = |packet: &Datagram<'_>| {
                     packet.dest_qpn() == GSI_QPN && self.is_believed(client.is_own, Some(client.uid), packet)
                 };
-                inbox.hand_on(&received, self.stats(), &mut is_mine, f);
+                inbox.hand_on(&received, self.stats(), client.is_own, &mut is_mine, f);
                 true
             }
             Err(_) => true,

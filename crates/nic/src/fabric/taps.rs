@@ -60,7 +60,9 @@ impl Adapter {
                 return self.wake_for_taps();
             };
             drop(queue);
-            let datagram = Datagram { source, destination, tos, ttl, flow_label, segment, bytes: &bytes };
+            let is_of_user = false;
+            let datagram =
+                Datagram { source, destination, tos, ttl, flow_label, is_of_user, segment, bytes: &bytes };
             self.with_work(|work| self.dispatch(&[datagram], work, clock::now()));
         }
     }

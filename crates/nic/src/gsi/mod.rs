@@ -22,7 +22,9 @@ use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
-use ferroce_parts::mads::{Attempt, CommunicationManager, Kept, PACKET_LEN, PendingInput, UnreadMad};
+use ferroce_parts::mads::{
+    ArrivedMad, Attempt, CommunicationManager, Kept, PACKET_LEN, PendingInput, UnreadMad,
+};
 use ferroce_parts::network::identification;
 use ferroce_parts::{Path, ResolvedAv};
 use ferroce_types::{Datagram, HostAddr, Instant, Result, Unreachable, slot_of};
@@ -207,6 +209,7 @@ impl Gsi {
             tos: mad.traffic_class,
             ttl: None,
             flow_label: 0,
+            is_of_user: true,
             segment: 0,
             bytes: &bytes,
         };
@@ -340,8 +343,8 @@ impl Adapter {
             let Some(mad) = read(&unread.datagram()) else { return };
             match self.send_within_host(&mad, &unread.datagram(), Some(until)) {
                 SentMad::Gone => {}
-                SentMad::Own => self.keep(PendingInput::ForManager(mad)),
-                SentMad::Answered(answer) => self.keep(PendingInput::ForManager(*answer)),
+                SentMad::Own => self.keep(PendingInput::of_user(mad)),
+                SentMad::Answered(answer) => self.keep(PendingInput::of_user(*answer)),
             }
         };
         if let Some(at) = self.gsi.pass_on.try_again(clock::now(), send, find_again) {
@@ -377,7 +380,9 @@ impl Adapter {
         match receiver.deliver(&self.host, std::slice::from_ref(datagram), true) {
             Delivery::Sent(_) | Delivery::OtherUser => {}
             Delivery::Busy(to) => self.keep_unread(to, datagram, true, until),
-            Delivery::Own if self.gsi.is_read() => self.keep(PendingInput::ForManager(mad)),
+            Delivery::Own if self.gsi.is_read() => {
+                self.keep(PendingInput::ForManager(ArrivedMad { mad, is_of_user: datagram.is_of_user }));
+            }
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
                 let (message, from, to) = (mad.mad.message.name(), mad.from, mad.to);

@@ -30,9 +30,9 @@ enum GsiEvent {
 struct NotingManager(Sender<GsiEvent>, Arc<Barrier>);
 
 impl CommunicationManager for NotingManager {
-    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
+    fn work(&self, mads: &mut dyn Iterator<Item = ArrivedMad>) {
         for mad in mads {
-            let Message::ReadyToUse(ids) = mad.mad.message else { continue };
+            let Message::ReadyToUse(ids) = mad.mad.mad.message else { continue };
             self.0.send(GsiEvent::Message(ids.local)).unwrap();
             if ids.local == 1 {
                 self.1.wait();

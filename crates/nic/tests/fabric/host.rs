@@ -424,6 +424,7 @@ fn a_process_without_room_for_what_is_passed_on_is_waited_for() {
             tos: 0,
             ttl: None,
             flow_label: 0,
+            is_of_user: false,
             segment: 0,
             bytes: &bytes,
         };
