@@ -104,6 +104,8 @@ const LISTING: u32 = 8;
 
 /// The word of a QP's entry with the number of its peer.
 const PEER: usize = 0;
+/// … and this bit if the QP reaches its peer by UDP.
+const BY_UDP: u64 = 1 << 32;
 /// The word of a QP's entry that isn't 0 while the QP owes its peer answers, also while the entry is taken back for a change.
 const OWES: usize = 3;
 
@@ -251,10 +253,17 @@ impl Directory {
         entry.is_some()
     }
 
-    /// Notes the peer of a QP that isn't listed: the peer sees whether the QP owes it answers.
-    pub fn note_peer(&self, qpn: u32, peer: u32) {
+    /// Notes the peer of a QP that isn't listed: the peer sees whether the QP owes it answers, and whether the QP reaches it by UDP.
+    pub fn note_peer(&self, qpn: u32, peer: u32, by_udp: bool) {
         if let Some(entry) = self.qp(qpn) {
-            entry.set(PEER, peer.into());
+            entry.set(PEER, u64::from(peer) | if by_udp { BY_UDP } else { 0 });
+        }
+    }
+
+    /// A QP doesn't reach its peer by UDP any more.
+    pub fn note_no_udp(&self, qpn: u32) {
+        if let Some(entry) = self.qp(qpn).filter(|entry| entry.get(PEER) & BY_UDP != 0) {
+            entry.set(PEER, 0);
         }
     }
 
@@ -312,6 +321,14 @@ impl PeerDirectory {
         let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
         let [peer, _, connection, _] = qp.read(NAMED | u64::from(qpn))?;
         (peer == u64::from(from)).then_some(connection)
+    }
+
+    /// QP `qpn` reaches its peer `from` by UDP; also true for a QP that has no entry.
+    pub(super) fn is_by_udp(&self, (from, qpn): QpnPair) -> bool {
+        qp_at(&self.0, qpn).is_none_or(|at| {
+            let entry: &DirectoryEntry = self.0.words(at);
+            entry.get(PEER) == u64::from(from) | BY_UDP
+        })
     }
 
     /// QP `qpn` owes answers to its peer `from`, for a guess.

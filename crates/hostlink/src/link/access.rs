@@ -72,6 +72,11 @@ impl Link {
         self.remote.get().and_then(|remote| remote.directory.connection(ends)).unwrap_or(0)
     }
 
+    /// The peer's QP of `ends` reaches this process's QP of `ends` by UDP, as its process has noted.
+    pub fn peer_uses_udp(&self, ends: QpnPair) -> bool {
+        self.remote.get().is_some_and(|remote| remote.directory.is_by_udp(ends))
+    }
+
     /// The peer hasn't given the link up. (That its memory is still its own is found out with each copy.)
     fn is_there(&self) -> bool {
         if self.is_to_itself() {

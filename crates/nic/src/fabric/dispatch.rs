@@ -81,7 +81,7 @@ impl Adapter {
                     rest = others;
                     let ends = datagram.ends();
                     let accepted = env.accepts(ends, PacketOrigin::Network);
-                    let expected = accepted || env.is_peer_on_udp(ends);
+                    let expected = accepted || env.is_peer_on_udp(ends, proto.params().dest_qpn);
                     let intact = expected && verify(&mut env.work.last_flow, datagram).is_some();
                     peer_is_on_udp |= intact && !accepted;
                     if !intact || !accepted {

@@ -167,18 +167,29 @@ impl Qp {
         inner.proto.change_fabric(mtu, Self::is_lossless(&path));
         self.adapter.listen(self.qpn, true, Some(&path));
         inner.path = Some(path);
+        self.note_peer(inner);
+    }
+
+    /// Notes in the directory what the peer's process has to know of a QP that it doesn't reach through memory.
+    fn note_peer(&self, inner: &LockedQp) {
+        let Some(directory) = ferroce_hostlink::own_directory() else { return };
+        let peer = inner.proto.params().dest_qpn;
+        match &inner.path {
+            // No process reaches memory through it; its peer sees whether it owes answers.
+            Some(Path::Shm { .. }) if self.is_target() => directory.note_peer(self.qpn, peer, false),
+            Some(Path::Udp { socket, .. }) if socket.is_on_this_host() => {
+                directory.note_peer(self.qpn, peer, true);
+            }
+            _ => directory.note_no_udp(self.qpn),
+        }
     }
 
     /// Lets the peer's process reach memory through this QP without this process, where that is possible.
     pub(super) fn list(&self, inner: &mut LockedQp) {
         let shared = self.is_reliable() && !self.is_target() && matches!(inner.path, Some(Path::Shm { .. }));
         let counted = self.observers.counters().is_some_and(QpCntrs::counts_remote);
-        if self.is_target()
-            && matches!(inner.path, Some(Path::Shm { .. }))
-            && let Some(directory) = ferroce_hostlink::own_directory()
-        {
-            // No process reaches memory through it; its peer sees whether it owes answers.
-            directory.note_peer(self.qpn, inner.proto.params().dest_qpn);
+        if inner.listing != Listing::Listed {
+            self.note_peer(inner);
         }
         if !shared
             || counted
@@ -250,5 +261,55 @@ impl Qp {
             self.adapter.schedule(self, link.stuck_at(now));
         }
         waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Path;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use ferroce_types::ip_of;
+    use ferroce_wire::icrc::Flow;
+    use ferroce_wire::{Bth, Headers, ICRC_LEN, Opcode, Operation, ROCE_V2_PORT, Service};
+    use std::net::{IpAddr, UdpSocket};
+    use std::time::Duration;
+
+    /// An intact packet for a QP of this host, as any user of the host can send it.
+    fn forge(ip: IpAddr, qpn: u32) {
+        let IpAddr::V4(v4) = ip else { panic!("{ip}") };
+        let socket = UdpSocket::bind((ip, 0)).unwrap();
+        let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
+        let headers = Headers::new(Bth::new(opcode, qpn, 0x12_3456));
+        let mut packet = vec![0; headers.len() + ICRC_LEN];
+        let covered = headers.emit(&mut packet).unwrap();
+        let flow = Flow::v4(v4, v4, socket.local_addr().unwrap().port(), ROCE_V2_PORT);
+        let mut crc = flow.start(packet.len(), 0);
+        crc.bth(&packet[..covered]);
+        packet[covered..].copy_from_slice(&crc.finish());
+        socket.send_to(&packet, (ip, ROCE_V2_PORT)).unwrap();
+    }
+
+    #[test]
+    fn forged_packets_move_no_queue_pair_from_shared_memory_to_udp() {
+        const NAME: &str = "qp::fabric::tests::forged_packets_move_no_queue_pair_from_shared_memory_to_udp";
+        in_namespace(NAME, || {
+            let context = open();
+            let [side, peer] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
+            side.connect(peer.qp.qpn());
+            peer.connect(side.qp.qpn());
+            let ip = ip_of(side.qp.inner.lock().attr.av.dgid);
+            for qp in [&side.qp, &peer.qp] {
+                (0..10).for_each(|_| forge(ip, qp.qpn()));
+                qp.adapter.take_what_has_come(qp, Duration::from_secs(5)).unwrap();
+                assert!(matches!(qp.inner.lock().path, Some(Path::Shm { .. })));
+            }
+            // That of a peer that goes by UDP is followed.
+            let directory = ferroce_hostlink::own_directory().unwrap();
+            directory.note_peer(peer.qp.qpn(), side.qp.qpn(), true);
+            forge(ip, side.qp.qpn());
+            side.qp.adapter.take_what_has_come(&side.qp, Duration::from_secs(5)).unwrap();
+            assert!(matches!(side.qp.inner.lock().path, Some(Path::Udp { .. })));
+        });
     }
 }

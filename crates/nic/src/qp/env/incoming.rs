@@ -48,11 +48,15 @@ impl QpEnv<'_> {
         }
     }
 
-    /// Does a packet from the network come from the peer, though this QP reaches the peer through shared memory and no packet has come
-    /// that way? Then one of the two processes couldn't share memory with the other.
-    pub(crate) fn is_peer_on_udp(&self, (src, dst): (IpAddr, IpAddr)) -> bool {
-        let Some(Path::Shm { meta: own, .. }) = self.path else { return false };
-        !self.qp.peer_uses_shm() && own.src == dst && own.dst == src
+    /// Does a packet from the network come from the peer, which is QP `peer`, though this QP reaches the peer through shared memory and no packet
+    /// has come that way? Then one of the two processes couldn't share memory with the other. The peer's process has noted it by then: any
+    /// user can send a packet from an address of the host.
+    pub(crate) fn is_peer_on_udp(&self, (src, dst): (IpAddr, IpAddr), peer: u32) -> bool {
+        let Some(Path::Shm { meta: own, link }) = self.path else { return false };
+        !self.qp.peer_uses_shm()
+            && own.src == dst
+            && own.dst == src
+            && link.peer_uses_udp((self.qp.qpn, peer))
     }
 
     /// Is a packet from shared memory one of the peer, which this QP can reach by UDP only?
