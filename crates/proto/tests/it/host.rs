@@ -71,6 +71,8 @@ pub struct Host {
     pub delegated: VecDeque<(Frame, u32)>,
     /// Requests that can be given to it at a time.
     pub delegated_room: usize,
+    /// It asks the initiator for time while that process is silent.
+    pub asks_for_time: bool,
     pub sends: Vec<Completion>,
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
@@ -141,6 +143,7 @@ impl Host {
             delegated_room: 20,
             sends: Vec::new(),
             recvs: Vec::new(),
+            asks_for_time: false,
             unpublished: Vec::new(),
             ended_with: BTreeMap::new(),
             events: Vec::new(),

@@ -347,6 +347,9 @@ impl Side {
         } else {
             self.qp.handle_packet(now, &frame.headers, payload, &mut self.host);
         }
+            if self.host.asks_for_time {
+                self.qp.ask_for_time(now, false, &mut self.host);
+            }
     }
 
     /// Places a packet from within a message, and notes it in the QP, if that is possible.
