@@ -74,6 +74,8 @@ pub struct Host {
     /// It asks the initiator for time while that process is silent.
     pub asks_for_time: bool,
     pub sends: Vec<Completion>,
+    /// The next completion of a send request is given and then panics.
+    pub panics_once: bool,
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
     pub unpublished: Vec<Completion>,
@@ -141,9 +143,10 @@ impl Host {
             other_process: Vec::new(),
             delegated: VecDeque::new(),
             delegated_room: 20,
-            sends: Vec::new(),
-            recvs: Vec::new(),
             asks_for_time: false,
+            sends: Vec::new(),
+            panics_once: false,
+            recvs: Vec::new(),
             unpublished: Vec::new(),
             ended_with: BTreeMap::new(),
             events: Vec::new(),
@@ -517,6 +520,7 @@ impl Env for Host {
 
     fn complete_send(&mut self, completion: Completion) {
         self.sends.push(completion);
+        assert!(!std::mem::take(&mut self.panics_once), "injected");
     }
 
     fn complete_recv(&mut self, completion: Completion, number: u64) {
