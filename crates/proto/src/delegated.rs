@@ -3,11 +3,22 @@
 //!
 //! The requests that are delegated between two refusals are a *run*. When the other process refuses a request, it drops the rest of
 //! the run: the initiator sends those again.
+//!
+//! A process that gives no result for long may be stopped. On a wire the initiator is asked for time then, by an RNR NAK: its QP doesn't fail
+//! as if no peer were there. What the process has been given stays with it, so a request that comes again is executed once.
 
-use crate::state::{DelegatedRequest, MessageProgress, NakReason, ends};
-use crate::{Cause, DelegateError, Env, Executed, Payload, QpProtocol};
-use ferroce_types::QpState;
-use ferroce_wire::{Headers, NakCode};
+use crate::state::{Answer, DelegatedRequest, MessageProgress, NakReason, ends};
+use crate::{Cause, DelegateError, Env, Executed, Payload, PayloadSource, QpProtocol, psn};
+use core::time::Duration;
+use ferroce_types::{Instant, QpState};
+use ferroce_wire::{Aeth, Headers, NakCode, Operation, Syndrome};
+
+/// A process without a result for this long counts as silent. Eight timeouts of an initiator take longer, however short they are.
+const SILENCE: Duration = Duration::from_millis(50);
+/// The shortest time between two RNR NAKs: the first may have been lost.
+const BETWEEN: Duration = Duration::from_millis(10);
+/// Code 0 is the longest pause, 0.66 s: an initiator that repeats a request n times only gives up after n of them.
+const PAUSE: Syndrome = Syndrome::RnrNak { timer: 0 };
 
 impl<A: Clone> QpProtocol<A> {
     /// Another process is executing requests. Until [`QpProtocol::executed`] was called for all of them, the caller holds back requests
@@ -100,10 +111,47 @@ impl<A: Clone> QpProtocol<A> {
         true
     }
 
+    /// A request packet has come. If another process has been silent for long, asks the initiator to pause, and to send again what isn't
+    /// acknowledged. `waits`: a packet that the caller keeps, or an answer, needs something of that process. Returns whether it asks: then what
+    /// the caller keeps comes again.
+    pub fn ask_for_time<E: Env<Address = A>>(&mut self, now: Instant, waits: bool, env: &mut E) -> bool {
+        let runs = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if !runs || self.params.lossless || !(waits || self.is_delegating()) {
+            self.note_result();
+            return false;
+        }
+        if now < *self.resp.delegated.patient_until.get_or_insert(now.after(SILENCE)) {
+            return false;
+        }
+        // Everything before is acknowledged by that.
+        let number = self.answers.queue.front().map_or(self.resp.expected, Answer::next);
+        let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
+        headers.aeth = Some(Aeth { syndrome: PAUSE.to_u8(), msn: self.resp.msn() });
+        let asks = env.transmit(&headers, PayloadSource::None, None).is_ok();
+        if asks {
+            self.resp.delegated.patient_until = Some(now.after(BETWEEN));
+            self.counters.rnr_naks_sent += 1;
+            self.counters.responses_sent += 1;
+        }
+        asks
+    }
+
+    /// The other process has given a result.
+    pub fn note_result(&mut self) {
+        self.resp.delegated.patient_until = None;
+    }
+
+    /// The number of the next request to be executed, as [`Env::complete_recv`] counts.
+    #[must_use]
+    pub fn next_number(&self) -> u64 {
+        self.resp.expected
+    }
+
     /// The oldest delegated request has ended.
     pub fn executed<E: Env<Address = A>>(&mut self, executed: Executed, env: &mut E) {
         let Some(request) = self.resp.delegated.requests.pop_front() else { return };
         self.resp.delegated.bytes -= request.bytes;
+        self.note_result();
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             return;
         }
@@ -140,7 +188,8 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// Executes a request of another process's target, whatever its PSN. Sends no answer: the other process answers with the
-    /// result; `None` if an earlier request of this run was refused. A refusal other than "not ready" takes the QP to ERR.
+    /// result; `None` if an earlier request of this run was refused. A refusal other than "not ready" takes the QP to ERR. Each call counts one
+    /// packet.
     pub fn execute_for<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,
@@ -148,14 +197,12 @@ impl<A: Clone> QpProtocol<A> {
         run: u32,
         env: &mut E,
     ) -> Option<Executed> {
-        if self.resp.ended_run == Some(run) {
-            return None;
-        }
-        let executed = self.execute_in_run(headers, payload, env);
-        if !matches!(executed, Executed::Done { .. }) {
+        let executed = (self.resp.ended_run != Some(run)).then(|| self.execute_in_run(headers, payload, env));
+        if executed.is_some_and(|executed| !matches!(executed, Executed::Done { .. })) {
             self.resp.ended_run = Some(run);
         }
-        Some(executed)
+        self.resp.expected += 1;
+        executed
     }
 
     fn execute_in_run<E: Env<Address = A>>(

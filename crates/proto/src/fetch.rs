@@ -5,8 +5,8 @@
 
 use crate::sendq::Issuer;
 use crate::state::charge;
-use crate::{Data, DataRef, Env, MAX_MESSAGE, QpProtocol, SendOp, SendRequest, SendWr, psn};
-use ferroce_types::{AtomicOp, Completion, Instant, QpState, Sge, WcStatus};
+use crate::{Data, DataRef, Env, MAX_MESSAGE, QpProtocol, RequestEnd, SendOp, SendRequest, psn};
+use ferroce_types::{AtomicOp, Instant, QpState, Sge, WcStatus};
 
 impl<A> SendRequest<'_, A> {
     /// The element that the answer goes to, if it is a READ or an atomic that may take the short way.
@@ -148,7 +148,7 @@ impl<A: Clone> QpProtocol<A> {
         now: impl FnOnce() -> Instant,
         (psn, len): (u32, usize),
         place: impl FnOnce(&Sge) -> bool,
-        ended: impl FnOnce(&SendWr<A>, Option<Completion>),
+        ended: impl FnMut(RequestEnd<'_, A>),
     ) -> bool {
         let (req, Some(wqe)) = (&self.req, self.sq.front()) else { return false };
         let fits = wqe.packets == 1
@@ -175,9 +175,7 @@ impl<A: Clone> QpProtocol<A> {
         let bytes = charge(wqe, 0, 1, self.params.path_mtu.max(1));
         self.req.una += 1;
         self.req.unfinished_reads = self.req.unfinished_reads.saturating_sub(1);
-        ended(&wqe.wr, wqe.wr.signaled.then(|| self.send_completion(wqe, WcStatus::Success)));
-        self.sq.drop_front();
-        self.req.forget_before(self.sq.head());
+        self.end_front(WcStatus::Success, ended);
         // Without outstanding packets and without a sample, the time isn't used.
         let quiet = self.req.una == self.req.max && self.req.sample.is_none();
         self.moved(if quiet { Instant::default() } else { now() }, bytes);

@@ -51,7 +51,7 @@ pub use kept_packets::KeptPackets;
 pub use middles::{MiddlePlace, Middles};
 pub use pace::{Pace, Portion};
 pub use plain::PlainSend;
-pub use qp::Oldest;
+pub use qp::{Oldest, RequestEnd};
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
 pub use rnr::rnr_delay;

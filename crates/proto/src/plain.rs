@@ -5,7 +5,7 @@
 
 use crate::sendq::Issuer;
 use crate::state::{SMALLEST_CHARGE, Sample};
-use crate::{DataRef, Env, Payload, QpProtocol, ReceivedWhole, SendOp, SendRequest, SendWr, psn};
+use crate::{DataRef, Env, Payload, QpProtocol, ReceivedWhole, RequestEnd, SendOp, SendRequest, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 
@@ -137,7 +137,7 @@ impl<A: Clone> QpProtocol<A> {
         }
     }
 
-    /// As [`QpProtocol::plain_executed`], for requests that need only completions: gives each request that ends to `ended`, with its
+    /// As [`QpProtocol::plain_executed`], for requests that need only completions: gives each request that ends to `ended`, and its
     /// completion if it is signaled. `now` is called only if other packets are outstanding. False: call [`QpProtocol::plain_executed`] for
     /// the rest.
     #[inline]
@@ -145,7 +145,7 @@ impl<A: Clone> QpProtocol<A> {
         &mut self,
         now: impl FnOnce() -> Instant,
         psn: u32,
-        mut ended: impl FnMut(&SendWr<A>, Option<Completion>),
+        mut ended: impl FnMut(RequestEnd<'_, A>),
     ) -> bool {
         let (before, number) = (self.req.una, psn::extend(self.req.una, psn));
         let is_unusual = self.req.error.is_some() || self.req.recovery.is_some();
@@ -161,9 +161,7 @@ impl<A: Clone> QpProtocol<A> {
         {
             bytes += SMALLEST_CHARGE.max(u64::from(wqe.len));
             self.req.una = wqe.end();
-            ended(&wqe.wr, wqe.wr.signaled.then(|| self.send_completion(wqe, WcStatus::Success)));
-            self.sq.drop_front();
-            self.req.forget_before(self.sq.head());
+            self.end_front(WcStatus::Success, &mut ended);
         }
         if self.req.una > before {
             // Without outstanding packets and without a sample, the time isn't used.
@@ -188,11 +186,9 @@ impl<A: Clone> QpProtocol<A> {
             && self.take_executed(
                 || now,
                 bth.psn,
-                |request, completion| {
-                    env.retire(request, WcStatus::Success);
-                    if let Some(completion) = completion {
-                        env.complete_send(completion);
-                    }
+                |end| match end {
+                    RequestEnd::Retired(request) => env.retire(request, WcStatus::Success),
+                    RequestEnd::Completed(completion) => env.complete_send(completion),
                 },
             );
         self.counters.packets_received += u64::from(done);

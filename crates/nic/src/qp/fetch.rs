@@ -157,6 +157,11 @@ mod tests {
         }
     }
 
+    fn link_of(side: &Side) -> Arc<Link> {
+        let Some(Path::Shm { link, .. }) = side.qp.inner.lock().path.clone() else { panic!("another path") };
+        link
+    }
+
     /// Adds 1 to the peer's first word. The original value goes to word number `wr_id` of `asks`, whole or in halves.
     fn add(asks: &Side, answers: &Side, wr_id: u64, in_halves: bool) {
         let op = SendOp::FetchAdd { va: answers.addr(), rkey: answers.mr.key(), add: 1 };
@@ -230,6 +235,20 @@ mod tests {
         });
     }
 
+    /// The packet in between is for no queue pair, so the second fetch is looked at when the first has been answered. The answer is behind it.
+    #[test]
+    fn no_result_overtakes_an_answer_that_has_left_and_is_unread() {
+        const NAME: &str = "qp::fetch::tests::no_result_overtakes_an_answer_that_has_left_and_is_unread";
+        in_namespace(NAME, || {
+            let posts = |asks: &Side, answers: &Side| {
+                add(asks, answers, 1, true);
+                leaves(&link_of(asks));
+                add(asks, answers, 2, false);
+            };
+            assert_eq!(cells_of(posts, 0, 2), 1 + 4);
+        });
+    }
+
     #[test]
     fn an_atomic_takes_one_cell_of_the_ring_and_its_answer_none() {
         const NAME: &str = "qp::fetch::tests::an_atomic_takes_one_cell_of_the_ring_and_its_answer_none";
@@ -250,9 +269,7 @@ mod tests {
             };
             // The first takes the general way: the peer's process isn't known to share memory.
             assert_eq!(add_by(answers.mr.key()), WcStatus::Success);
-            let Some(Path::Shm { link, .. }) = asks.qp.inner.lock().path.clone() else {
-                panic!("another path")
-            };
+            let link = link_of(&asks);
             let begin = leaves(&link);
             for n in 1..=ATOMICS {
                 assert_eq!(add_by(answers.mr.key()), WcStatus::Success);

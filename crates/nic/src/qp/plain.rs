@@ -13,7 +13,9 @@ use ferroce_hostlink::{
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::clock;
 use ferroce_parts::{Ah, Poller};
-use ferroce_proto::{DataRef, Payload as _, PayloadSource, PlainSend, ReceivedWhole, SendOp, SendRequest};
+use ferroce_proto::{
+    DataRef, Payload as _, PayloadSource, PlainSend, ReceivedWhole, RequestEnd, SendOp, SendRequest,
+};
 use ferroce_queues::{Cq, RecvQueue};
 use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
@@ -250,9 +252,9 @@ impl Qp {
         }
         let unwinding = EndsOnPanic(self);
         let mut overrun = false;
-        let ended = |request: &_, completion: Option<Completion>| {
-            self.observe_end(request, WcStatus::Success);
-            if let Some(mut completion) = completion {
+        let ended = |end: RequestEnd<'_, _>| match end {
+            RequestEnd::Retired(request) => self.observe_end(request, WcStatus::Success),
+            RequestEnd::Completed(mut completion) => {
                 overrun |= !self.give(&self.send_cq, &mut completion, poller.as_deref_mut());
             }
         };

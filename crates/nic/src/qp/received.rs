@@ -1,14 +1,14 @@
 //! Receive completions until the program may see them: when the peer has the acknowledgement. So a receive succeeds if and only if its
 //! SEND succeeds at the peer, also where a QP is flushed next.
 
-use ferroce_queues::{Cq, WcTags};
+use ferroce_queues::{Srq, WcTags};
 use ferroce_types::Completion;
 use std::sync::Arc;
 
 /// A completion for the completion queue of an SRQ (XRC, tag matching).
 #[derive(Debug)]
 pub(crate) struct OfSrq {
-    pub(crate) cq: Arc<Cq>,
+    pub(crate) srq: Arc<Srq>,
     pub(crate) completion: Completion,
     pub(crate) number: u64,
     pub(crate) tags: WcTags,
@@ -47,7 +47,8 @@ impl ReceiveCompletions {
     pub(crate) fn put_back(&mut self, held: &mut Self) {
         let Self { own, of_srqs, .. } = std::mem::take(held);
         self.own.splice(0..0, own);
-        self.of_srqs.splice(0..0, of_srqs);
+        // The program expects nothing more of an SRQ that it has destroyed meanwhile.
+        self.of_srqs.splice(0..0, of_srqs.into_iter().filter(|of_srq| !of_srq.srq.has_ended()));
     }
 
     /// Makes flushed ones of those with the number `from` or a later one. `flushed` returns the flushed completion of a request.
@@ -63,7 +64,7 @@ impl ReceiveCompletions {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arc, Completion, OfSrq, ReceiveCompletions, WcTags};
+    use super::{Arc, Completion, OfSrq, ReceiveCompletions, Srq, WcTags};
     use crate::Poll as _;
     use crate::adapter::ThreadBuffers;
     use crate::fabric::links::tests::{Meanwhile, leave};
@@ -74,6 +75,7 @@ mod tests {
     use ferroce_os::clock;
     use ferroce_parts::{Ah, QpAttr, mask};
     use ferroce_proto::QpProtocol;
+    use ferroce_queues::SrqAttr;
     use ferroce_types::{PacketMeta, QpState, WcOpcode, WcStatus};
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Reth, Service};
 
@@ -93,9 +95,11 @@ mod tests {
         in_namespace("qp::received::tests::what_is_held_back_comes_before_what_comes_later", || {
             let side = Side::new(&open(), Service::Rc, 64);
             let own = |wr_id: u64| (completion(wr_id), 10 * wr_id);
+            let attr = SrqAttr { max_wr: 1, max_sge: 1, limit: 0 };
+            let srq = Srq::create(&side.pd, attr, 0).unwrap();
             let of_srq = |wr_id: u64| {
-                let (cq, number, tags) = (side.cq.clone(), 10 * wr_id, WcTags::default());
-                OfSrq { cq, completion: completion(wr_id), number, tags }
+                let (srq, number, tags) = (srq.clone(), 10 * wr_id, WcTags::default());
+                OfSrq { srq, completion: completion(wr_id), number, tags }
             };
             let (mut received, mut held) = (ReceiveCompletions::default(), ReceiveCompletions::default());
             received.own.extend([2, 3, 4].map(own));
@@ -117,8 +121,12 @@ mod tests {
             let flushed = |completion: &Completion| completion.status == WcStatus::WrFlushErr;
             assert!(held.own.iter().map(|(completion, _)| flushed(completion)).eq([false, true, false]));
             assert!(held.of_srqs.iter().all(|of_srq| flushed(&of_srq.completion)));
-            held.clear();
-            assert!(held.is_empty());
+            srq.destroy().unwrap();
+            received.clear();
+            received.put_back(&mut held);
+            assert_eq!(numbers(&received), (vec![4, 5, 6], vec![]), "nothing of an SRQ that has ended");
+            received.clear();
+            assert!(held.is_empty() && received.is_empty());
         });
     }
 

@@ -112,12 +112,16 @@ impl Qp {
             // Withdraw before flushing: after a flush completion the program owns its buffers again.
             listing.withdraw(self.qpn);
         }
+        let unacknowledged_from = match proto.state() {
+            // A NAK that waits for room leaves later.
+            QpState::Err => u64::MAX,
+            _ => proto.unacknowledged_from(),
+        };
         match proto.state() {
             QpState::Reset => env.held.clear(),
-            // A NAK that waits for room leaves later.
-            QpState::Err => env.publish(u64::MAX),
-            _ => env.publish(proto.unacknowledged_from()),
+            _ => env.publish(unacknowledged_from),
         }
+        env.report_acknowledged(unacknowledged_from);
         if std::mem::take(&mut env.work.overrun) {
             // A completion queue had no room for a completion of this QP. The requests that are flushed now complete in the
             // queues that have room.

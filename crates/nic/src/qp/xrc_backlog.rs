@@ -1,12 +1,12 @@
 //! Requests of an XRC target that another process executes, and those that wait meanwhile.
 
-use super::xrc_target::{DeferredPacket, PendingDelegations, XrcTargetPart};
+use super::xrc_target::{DeferredPacket, DelegatedPacket, PendingDelegations, XrcTargetPart};
 use super::{Qp, QpEnv, RxPayload};
 use crate::adapter::ThreadBuffers;
 use crate::xrc::{ConnectError, DomainFile, Hello, ReadRange, SrqProcess};
 use ferroce_mem::KeyUser;
 use ferroce_parts::Ah;
-use ferroce_proto::{DelegateError, Payload, SrqPlace, TransmitError};
+use ferroce_proto::{DelegateError, Executed, Payload, SrqPlace, TransmitError};
 use ferroce_types::{Access, Instant, PacketMeta, QpState, RemoteError, slot_of};
 use ferroce_wire::Headers;
 use std::sync::Arc;
@@ -51,13 +51,13 @@ impl QpEnv<'_> {
     /// Can a request be executed, here or elsewhere, although others are under way?
     fn can_execute(&self, proto: &Proto, headers: &Headers, len: usize) -> bool {
         let delegated = &self.xrc_target.delegated;
-        if delegated.lens.is_empty() {
+        if delegated.packets.is_empty() {
             return !proto.is_delegating();
         }
         let slot = headers.xrc_srqn.map(slot_of);
         let same =
             |process: &SrqProcess| process.number() == delegated.connection && Some(process.slot) == slot;
-        delegated.lens.len() < MAX_DELEGATED
+        delegated.packets.len() < MAX_DELEGATED
             && delegated.bytes + len <= MAX_DELEGATED_BYTES
             && proto.can_follow(headers)
             && self.xrc_target.srq_processes.iter().any(same)
@@ -131,27 +131,65 @@ impl QpEnv<'_> {
         match process.execute(headers, payload, run) {
             // What executed there has ended, perhaps with its device context, and had nothing to do. The request is lost, as on a wire, and
             // when it comes again the process is asked anew.
-            Err(DelegateError::Gone) if delegated.lens.is_empty() => {
+            Err(DelegateError::Gone) if delegated.packets.is_empty() => {
                 self.qp.adapter.xrc.close(&srq_processes.swap_remove(at));
                 return Err(DelegateError::Full);
             }
             given => given?,
         }
         delegated.connection = process.number();
-        delegated.lens.push_back(payload.len());
+        delegated
+            .packets
+            .push_back(DelegatedPacket { bytes: payload.len(), receives: completes_receive(headers) });
         delegated.bytes += payload.len();
         Ok(())
     }
 
-    /// So many requests have come back from a connection, or fewer: returns how many.
-    pub(crate) fn take_back(&mut self, number: u64, count: u32) -> usize {
-        let delegated = &mut self.xrc_target.delegated;
-        if delegated.connection != number {
-            return 0;
+    /// So many requests have come back from a connection, or fewer: executed, or not looked at.
+    pub(crate) fn take_back(
+        &mut self,
+        proto: &mut Proto,
+        number: u64,
+        count: u32,
+        executed: Option<Executed>,
+    ) {
+        for _ in 0..count {
+            let XrcTargetPart { srq_processes, delegated, .. } = &mut **self.xrc_target;
+            let process = srq_processes.iter_mut().find(|process| process.number() == number);
+            let (true, Some(process)) = (delegated.connection == number, process) else { return };
+            let Some(packet) = delegated.packets.pop_front() else { return };
+            delegated.bytes -= packet.bytes;
+            // A receive that is too short completes with the packet that shows it.
+            let receives = packet.receives || matches!(executed, Some(Executed::Refused(_)));
+            process.note_outcome(proto.next_number(), receives);
+            if let Some(executed) = executed {
+                proto.executed(executed, self);
+            }
         }
-        let count = delegated.lens.len().min(count as usize);
-        delegated.bytes -= delegated.lens.drain(..count).sum::<usize>();
-        count
+    }
+
+    /// All requests before this number are acknowledged: reports that to the processes that have executed them.
+    #[inline]
+    pub(super) fn report_acknowledged(&mut self, from: u64) {
+        if !self.xrc_target.srq_processes.is_empty() {
+            for process in &mut self.xrc_target.srq_processes {
+                process.report_acknowledged(from);
+            }
+        }
+    }
+
+    /// As what executes requests of another process's target: so many more of them are acknowledged. Their receives complete.
+    pub(crate) fn note_acknowledged(&mut self, count: u32) {
+        let acknowledged = &mut self.xrc_target.acknowledged;
+        *acknowledged = acknowledged.saturating_add(count.into());
+    }
+
+    /// Over a network, asks the initiator for time while another process doesn't answer. What it sends again needn't wait here.
+    pub(super) fn ask_for_time(&mut self, proto: &mut Proto) {
+        let waits = self.xrc_target.has_backlog() || self.xrc_target.fetching.is_some();
+        if proto.ask_for_time(self.now, waits, self) {
+            self.xrc_target.drop_backlog();
+        }
     }
 
     /// The bytes of a READ response that are in another process's memory; blocked until they have come.
@@ -287,15 +325,19 @@ impl Qp {
                 for state in [QpState::Init, QpState::Rtr] {
                     proto.set_state(state, env);
                 }
+                env.xrc_target.acknowledged = proto.next_number();
             });
         });
     }
 
-    /// No request comes any more: flushes the receive of a message in progress.
+    /// No request comes any more, and no acknowledgement: completes what was received, and flushes the receive of a message in progress.
     pub(crate) fn fail_proxy(self: &Arc<Self>) {
         let now = ferroce_os::clock::now();
         self.adapter.with_work(|work| {
-            self.work(work, now, |proto, env| proto.set_state(QpState::Err, env));
+            self.work(work, now, |proto, env| {
+                env.xrc_target.acknowledged = u64::MAX;
+                proto.set_state(QpState::Err, env);
+            });
         });
     }
 
@@ -311,4 +353,10 @@ impl Qp {
             self.adapter.xrc.close(&process);
         }
     }
+}
+
+/// A message that uses a receive ends with this packet.
+fn completes_receive(headers: &Headers) -> bool {
+    let opcode = headers.bth.opcode;
+    (opcode.is_send() || headers.immediate.is_some()) && (opcode.is_last() || opcode.is_only())
 }

@@ -58,15 +58,25 @@ pub(super) struct XrcTargetPart {
     /// What was asked of another process's memory, by which connection, and what has come.
     pub(super) fetching: Option<(u64, ReadRange)>,
     pub(super) fetched: Option<(ReadRange, Result<Vec<u8>, RemoteError>)>,
+    /// Of what executes requests of another process's target: receives from this number on complete when the target has acknowledged their
+    /// messages.
+    pub(super) acknowledged: u64,
 }
 
 /// Requests that are on their way to another process and back.
 pub(super) struct PendingDelegations {
     /// The connection that they were given to.
     pub(super) connection: u64,
-    /// The bytes of each, oldest first.
-    pub(super) lens: VecDeque<usize>,
+    /// Oldest first.
+    pub(super) packets: VecDeque<DelegatedPacket>,
     pub(super) bytes: usize,
+}
+
+/// A request that another process has.
+pub(super) struct DelegatedPacket {
+    pub(super) bytes: usize,
+    /// A message that uses a receive ends with it.
+    pub(super) receives: bool,
 }
 
 /// A packet that waits.
@@ -77,7 +87,7 @@ pub(super) struct DeferredPacket {
 }
 
 impl PendingDelegations {
-    pub(super) const NONE: Self = Self { connection: 0, lens: VecDeque::new(), bytes: 0 };
+    pub(super) const NONE: Self = Self { connection: 0, packets: VecDeque::new(), bytes: 0 };
 }
 
 impl XrcTargetPart {
@@ -95,6 +105,7 @@ impl XrcTargetPart {
         backlog_bytes: 0,
         fetching: None,
         fetched: None,
+        acknowledged: u64::MAX,
     };
 
     /// Raises the event for all openers of this process, and sends it to the other processes that have a handle.

@@ -23,7 +23,7 @@ use ferroce_os::{
 use ferroce_proto::{DelegateError, Executed, Payload};
 use ferroce_types::{AsyncEvent, Error, Result, slot_of};
 use ferroce_wire::{Headers, NakCode};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -79,6 +79,17 @@ pub(crate) struct SrqProcess {
     connection: Arc<EngineFd>,
     /// It has answered the first message, and executes requests.
     pub(crate) is_reached: bool,
+    outcomes: UnreportedOutcomes,
+}
+
+/// Requests that another process has executed. Their receives complete there when the acknowledgement is reported.
+#[derive(Default, Debug)]
+struct UnreportedOutcomes {
+    /// The number of each that isn't acknowledged, and whether a receive may wait for that; oldest first.
+    unacknowledged: VecDeque<(u64, bool)>,
+    acknowledged: u32,
+    /// A receive waits for one of those that are acknowledged.
+    is_awaited: bool,
 }
 
 impl SrqProcess {
@@ -105,6 +116,27 @@ impl SrqProcess {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => DelegateError::Full,
             _ => DelegateError::Gone,
         })
+    }
+
+    /// The process has executed a request with this number, or hasn't looked at it. `receives`: a receive may wait for the acknowledgement.
+    pub(crate) fn note_outcome(&mut self, number: u64, receives: bool) {
+        self.outcomes.unacknowledged.push_back((number, receives));
+    }
+
+    /// The initiator has the answers to all requests before this number, or gets none: reports that to the process if a receive waits for it.
+    pub(crate) fn report_acknowledged(&mut self, from: u64) {
+        let UnreportedOutcomes { unacknowledged, acknowledged, is_awaited } = &mut self.outcomes;
+        while let Some(&(number, receives)) = unacknowledged.front()
+            && number < from
+        {
+            unacknowledged.pop_front();
+            *acknowledged += 1;
+            *is_awaited |= receives;
+        }
+        // If the connection takes nothing now, the process still has requests to answer, and each answer comes back here.
+        if *is_awaited && send(&self.connection, &mut message::acknowledged(*acknowledged)) {
+            (*acknowledged, *is_awaited) = (0, false);
+        }
     }
 
     /// Asks for bytes of the other process's memory.
@@ -190,7 +222,13 @@ impl Connections {
         let connection = Arc::new(connection);
         let asking = ConnectionEnd::Asking(Arc::downgrade(qp), connection.clone());
         let number = self.add(asking).ok_or(ConnectError::Refused)?;
-        Ok(SrqProcess { slot, number, connection, is_reached: false })
+        Ok(SrqProcess {
+            slot,
+            number,
+            connection,
+            is_reached: false,
+            outcomes: UnreportedOutcomes::default(),
+        })
     }
 
     pub(super) fn remove(&self, number: u64) -> Option<ConnectionEnd> {
@@ -295,6 +333,7 @@ impl Adapter {
         self.with_work(|work| {
             let now = clock::now();
             qp.work(work, now, |proto, env| {
+                proto.note_result();
                 env.srq_process_reached(number);
                 env.handle_backlog(proto, now);
             });
@@ -305,15 +344,12 @@ impl Adapter {
         self.with_work(|work| {
             let now = clock::now();
             qp.work(work, now, |proto, env| {
+                proto.note_result();
                 match answer {
                     SrqReply::Executed(executed, count) => {
-                        for _ in 0..env.take_back(number, count) {
-                            proto.executed(executed, env);
-                        }
+                        env.take_back(proto, number, count, Some(executed));
                     }
-                    SrqReply::Dropped(count) => {
-                        env.take_back(number, count);
-                    }
+                    SrqReply::Dropped(count) => env.take_back(proto, number, count, None),
                     SrqReply::Fetched(result) => env.fetched(number, result.map(<[u8]>::to_vec)),
                 }
                 env.handle_backlog(proto, now);
@@ -384,7 +420,8 @@ mod tests {
         let mut bytes = [0; 64];
         assert_eq!(receive(&connection, &mut bytes), None);
         assert!(!send(&connection, &mut bytes));
-        let reached = SrqProcess { slot: 1, number: 1, connection: Arc::new(connection), is_reached: true };
+        let (connection, outcomes) = (Arc::new(connection), UnreportedOutcomes::default());
+        let reached = SrqProcess { slot: 1, number: 1, connection, is_reached: true, outcomes };
         assert!(!reached.fetch(&ReadRange { srqn: 1, rkey: 1, va: 0, len: 1 }));
         assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
         peer.set_nonblocking(true).unwrap();

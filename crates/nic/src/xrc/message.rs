@@ -16,6 +16,7 @@ const FRONT: usize = 8;
 const EXECUTE: u8 = 1;
 const FETCH: u8 = 2;
 const DROPPED: u8 = 3;
+const ACKNOWLEDGED: u8 = 4;
 
 impl DomainFile {
     /// Writes the file's device number and inode, and the RDMA device's name.
@@ -101,6 +102,8 @@ pub(super) enum TargetRequest<'a> {
     /// The run that it belongs to, and the packet.
     Execute(u32, Headers, &'a [u8]),
     Fetch(ReadRange),
+    /// The initiator has the answers to so many more requests, in their order, or will get none.
+    Acknowledged(u32),
 }
 
 fn front(kind: u8, status: u8, number: u32) -> [u8; FRONT] {
@@ -115,6 +118,10 @@ pub(super) fn execute(headers: &Headers, payload: usize, run: u32) -> Option<(Ve
     bytes[..FRONT].copy_from_slice(&front(EXECUTE, 0, run));
     headers.emit(&mut bytes[FRONT..at]).ok()?;
     Some((bytes, at))
+}
+
+pub(super) fn acknowledged(count: u32) -> [u8; FRONT] {
+    front(ACKNOWLEDGED, 0, count)
 }
 
 pub(super) fn fetch(range: &ReadRange) -> [u8; FRONT + 24] {
@@ -145,6 +152,7 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<TargetRequest<'_>> {
             let va = u64::from_ne_bytes(*rest.get(8..)?.first_chunk()?);
             Some(TargetRequest::Fetch(ReadRange { srqn: short(0)?, rkey: short(4)?, va, len: short(16)? }))
         }
+        ACKNOWLEDGED => Some(TargetRequest::Acknowledged(number_of(front))),
         _ => None,
     }
 }

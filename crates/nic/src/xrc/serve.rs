@@ -69,7 +69,8 @@ fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
 }
 
 pub(super) fn end_service(qp: &Arc<Qp>) {
-    // The receive of a message in progress is flushed.
+    // What was received completes, though nothing shows any more whether it was acknowledged. The receive of a message in progress is
+    // flushed.
     qp.fail_proxy();
     destroy(qp);
 }
@@ -107,6 +108,7 @@ impl Adapter {
                             outcomes.flush(&mut tell);
                             tell(&mut message::fetched(Self::read_for(qp, &range)));
                         }
+                        Some(TargetRequest::Acknowledged(count)) => env.note_acknowledged(count),
                         None => {
                             ended = true;
                             break;

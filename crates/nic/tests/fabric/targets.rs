@@ -131,16 +131,15 @@ fn opener_connects_it() {
     xrcd.check_unused().unwrap();
 }
 
-/// A third process has the SRQ, and reports the message by other means. The target's process is stopped before it knows.
-fn what_a_third_process_has_received() {
+/// An initiator whose target and whose SRQ two other processes have. The one with the SRQ has executed message 2, and the one with the target
+/// is stopped before it knows.
+fn executed_unknown_to_the_target() -> (There, Helper, Side) {
     let (there, mut third) = (There::start(), Helper::start("receiver"));
     let srqn = third.ask("make").split(' ').next().unwrap().parse().unwrap();
     let xrcd = ours();
     let a = Side::new(xrcd.context(), Service::Xrc, 64);
     let opened = XrcTarget::open(&xrcd, there.qpn, COOKIE).unwrap();
     connect(&a, &opened);
-    let arrives =
-        |third: &mut Helper, n: u64| assert!(third.ask("wait").starts_with(&format!("{n} Success 64 ")));
     assert_eq!(third.ask("recv 1"), "ok");
     send(&a, srqn, 1, SendOp::Send, 64);
     arrives(&mut third, 1);
@@ -152,8 +151,49 @@ fn what_a_third_process_has_received() {
     std::thread::sleep(Duration::from_millis(100));
     there.member.stop();
     third.go_on();
+    (there, third, a)
+}
+
+fn arrives(third: &mut Helper, number: u64) {
+    assert!(third.ask("wait").starts_with(&format!("{number} Success 64 ")));
+}
+
+/// The third process has no completion for so long that a message would have come.
+fn nothing_arrives(third: &mut Helper) {
+    for _ in 0..15 {
+        assert_eq!(third.ask("poll"), "0");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A third process has the SRQ, and reports the message by other means.
+fn what_a_third_process_has_received() {
+    let (there, mut third, a) = executed_unknown_to_the_target();
+    nothing_arrives(&mut third);
+    there.member.go_on();
     arrives(&mut third, 2);
     a.qp.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, mask::STATE).unwrap();
+    assert_eq!(a.wait().status, WcStatus::Success);
+}
+
+fn what_a_third_process_has_of_a_creator_that_ends() {
+    let (there, mut third, ..) = executed_unknown_to_the_target();
+    drop(there);
+    arrives(&mut third, 2);
+}
+
+fn srq_that_a_third_process_destroys_meanwhile() {
+    let (there, mut third, a) = executed_unknown_to_the_target();
+    nothing_arrives(&mut third);
+    assert_eq!(third.ask("destroy"), "ok");
+    there.member.go_on();
+    assert_eq!(a.wait().status, WcStatus::Success);
+    nothing_arrives(&mut third);
+    // Another SRQ of that process receives.
+    let srqn = third.ask("make").split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(third.ask("recv 3"), "ok");
+    send(&a, srqn, 3, SendOp::Send, 64);
+    arrives(&mut third, 3);
     assert_eq!(a.wait().status, WcStatus::Success);
 }
 
@@ -306,11 +346,8 @@ cases! {
     a_target_ends_with_its_creator_and_its_openers_are_told: end_of_the_creator;
     hostile_openers_leave_a_target_to_the_others: hostile_openers;
     what_another_process_does_not_have_cant_be_opened: refusals;
-}
-
-#[test]
-#[ignore = "cells: an SRQ's process reports a message before the target has acknowledged it (E1 of XRC)"]
-fn a_message_that_a_third_process_has_received_is_acknowledged() {
-    const NAME: &str = "targets::a_message_that_a_third_process_has_received_is_acknowledged";
-    in_namespace(NAME, what_a_third_process_has_received);
+    a_message_that_a_third_process_has_received_is_acknowledged: what_a_third_process_has_received;
+    what_a_third_process_has_executed_completes_when_the_targets_process_ends:
+        what_a_third_process_has_of_a_creator_that_ends;
+    an_srq_that_is_destroyed_gets_no_late_completion: srq_that_a_third_process_destroys_meanwhile;
 }

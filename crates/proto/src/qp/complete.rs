@@ -1,23 +1,46 @@
 //! How work requests end, and what becomes of the QP when one fails.
 
 use crate::sendq::{Issuer, Wqe};
-use crate::{Cause, Env, QpEvent, QpProtocol, SendOp};
+use crate::{Cause, Env, QpEvent, QpProtocol, SendOp, SendWr};
 use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
+
+/// What a request that ends comes to.
+#[derive(Debug)]
+pub enum RequestEnd<'a, A> {
+    /// It has ended.
+    Retired(&'a SendWr<A>),
+    /// Its completion.
+    Completed(Completion),
+}
 
 impl<A: Clone> QpProtocol<A> {
     /// Ends the oldest send request.
     pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
         let Some(wqe) = self.sq.front() else { return };
         if wqe.issuer == Issuer::Program {
-            env.retire(&wqe.wr, status);
-            if wqe.wr.signaled || status != WcStatus::Success {
-                env.complete_send(self.send_completion(wqe, status));
-            }
-        } else {
-            self.complete_own(wqe, status, env);
+            return self.end_front(status, |end| match end {
+                RequestEnd::Retired(request) => env.retire(request, status),
+                RequestEnd::Completed(completion) => env.complete_send(completion),
+            });
         }
+        self.complete_own(wqe, status, env);
         self.sq.drop_front();
         self.req.forget_before(self.sq.head());
+    }
+
+    /// Removes the oldest request, which is the program's, and gives it to `ended`, and then its completion if it has one. The request is no
+    /// longer in the queue when it completes: a panic in the completion queue has it complete at most once.
+    #[inline]
+    pub(crate) fn end_front(&mut self, status: WcStatus, mut ended: impl FnMut(RequestEnd<'_, A>)) {
+        let Some(wqe) = self.sq.front() else { return };
+        let completes = wqe.wr.signaled || status != WcStatus::Success;
+        let completion = completes.then(|| self.send_completion(wqe, status));
+        ended(RequestEnd::Retired(&wqe.wr));
+        self.sq.drop_front();
+        self.req.forget_before(self.sq.head());
+        if let Some(completion) = completion {
+            ended(RequestEnd::Completed(completion));
+        }
     }
 
     pub(crate) fn send_completion(&self, wqe: &Wqe<A>, status: WcStatus) -> Completion {

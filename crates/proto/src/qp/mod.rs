@@ -3,6 +3,8 @@
 mod complete;
 mod post;
 
+pub use complete::RequestEnd;
+
 use crate::sendq::{SendQueue, Wqe};
 use crate::state::{Answers, Requester, Responder};
 use crate::{Counters, Env, QpParams, QpProtocol, RateLimit, SendWr, Violation};

@@ -1,5 +1,6 @@
 //! The requests that another process executes for this queue pair.
 
+use ferroce_types::Instant;
 use std::collections::VecDeque;
 
 /// Requests that are being executed by another process, oldest first; each takes one PSN.
@@ -10,6 +11,8 @@ pub(crate) struct Delegated {
     pub(crate) run: u32,
     /// A packet was missing. The NAK acknowledges all requests before it, so it is sent when they are done.
     pub(crate) nak: bool,
+    /// If the process gives no result until then, the initiator is asked for time.
+    pub(crate) patient_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@ use core::time::Duration;
 use ferroce_proto::{QpEvent, QpParams, SendOp, SendWr};
 use ferroce_types::{Access, QpState, WcStatus};
 use ferroce_wire::Service;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A key of the peer with no rights at all, one whose memory is gone, and one that doesn't exist.
 const NO_RIGHTS: u32 = 0x200;
@@ -410,4 +411,34 @@ fn read_that_fails_while_it_is_answered_is_not_told_by_the_receive_of_a_send_beh
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr), (2, WcStatus::WrFlushErr)]);
     assert_eq!(p.b.host.recv_statuses(), [(10, WcStatus::WrFlushErr)]);
     assert_eq!(p.b.host.events, [QpEvent::AccessError]);
+}
+
+/// The caller flushes a QP in whose work it has caught a panic.
+#[test]
+fn request_whose_completion_panics_completes_once() {
+    use SendOp::{FetchAdd, Read, Send, Write};
+    let (va, rkey) = (THERE, ALL);
+    let ops = [Send, Write { va, rkey }, Read { va, rkey }, FetchAdd { va, rkey, add: 1 }];
+    for (op, takes_plain) in ops.into_iter().flat_map(|op| [(op, false), (op, true)]) {
+        let mut p = Pair::new(Service::Rc, 1024);
+        p.a.host.takes_plain = takes_plain;
+        p.b.host.post_recv(1, THERE, 64);
+        for id in 0..3 {
+            p.a.post(wr(id, if id == 0 { op } else { Send }, BASE, 8));
+        }
+        p.a.host.panics_once = true;
+        let injected = catch_unwind(AssertUnwindSafe(|| p.run()));
+        assert!(injected.is_err());
+        p.a.qp.set_state(QpState::Err, &mut p.a.host);
+        let flushed = WcStatus::WrFlushErr;
+        assert_eq!(p.a.host.send_statuses(), [(0, WcStatus::Success), (1, flushed), (2, flushed)], "{op:?}");
+    }
+    // Flushing itself may panic.
+    let mut p = Pair::new(Service::Rc, 1024);
+    (0..3).for_each(|id| p.a.post(wr(id, Send, BASE, 8)));
+    p.a.host.panics_once = true;
+    for _ in 0..2 {
+        let _ = catch_unwind(AssertUnwindSafe(|| p.a.qp.set_state(QpState::Err, &mut p.a.host)));
+    }
+    assert_eq!(p.a.host.send_statuses(), [0, 1, 2].map(|id| (id, WcStatus::WrFlushErr)));
 }

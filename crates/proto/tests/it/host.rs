@@ -71,7 +71,11 @@ pub struct Host {
     pub delegated: VecDeque<(Frame, u32)>,
     /// Requests that can be given to it at a time.
     pub delegated_room: usize,
+    /// It asks the initiator for time while that process is silent.
+    pub asks_for_time: bool,
     pub sends: Vec<Completion>,
+    /// The next completion of a send request is given and then panics.
+    pub panics_once: bool,
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
     pub unpublished: Vec<Completion>,
@@ -139,7 +143,9 @@ impl Host {
             other_process: Vec::new(),
             delegated: VecDeque::new(),
             delegated_room: 20,
+            asks_for_time: false,
             sends: Vec::new(),
+            panics_once: false,
             recvs: Vec::new(),
             unpublished: Vec::new(),
             ended_with: BTreeMap::new(),
@@ -514,6 +520,7 @@ impl Env for Host {
 
     fn complete_send(&mut self, completion: Completion) {
         self.sends.push(completion);
+        assert!(!std::mem::take(&mut self.panics_once), "injected");
     }
 
     fn complete_recv(&mut self, completion: Completion, number: u64) {

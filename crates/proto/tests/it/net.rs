@@ -3,7 +3,8 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Data, Env as _, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, SendOp, SendWr, Telling, UdTarget,
+    Data, Env as _, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, RequestEnd, SendOp, SendWr,
+    Telling, UdTarget,
 };
 use ferroce_types::{Access, AtomicOp, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
@@ -346,6 +347,9 @@ impl Side {
             self.host.plain += 1;
         } else {
             self.qp.handle_packet(now, &frame.headers, payload, &mut self.host);
+            if self.host.asks_for_time {
+                self.qp.ask_for_time(now, false, &mut self.host);
+            }
         }
     }
 
@@ -415,8 +419,12 @@ impl Side {
         let (psn, bytes) = (frame.headers.bth.psn, &frame.payload[..]);
         let mut sends = Vec::new();
         let place = |sge: &Sge| host.place_bytes(std::slice::from_ref(sge), 0, bytes).is_ok();
-        let taken =
-            qp.take_fetched(|| now, (psn, bytes.len()), place, |_, completion| sends.extend(completion));
+        let ended = |end: RequestEnd<'_, _>| {
+            if let RequestEnd::Completed(completion) = end {
+                sends.push(completion);
+            }
+        };
+        let taken = qp.take_fetched(|| now, (psn, bytes.len()), place, ended);
         host.sends.append(&mut sends);
         taken
     }

@@ -5,7 +5,8 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Counters, Data, DataRef, Env as _, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, SendOp, SendWr,
+    Counters, Data, DataRef, Env as _, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, RequestEnd, SendOp,
+    SendWr,
 };
 use ferroce_types::{Access, AtomicOp, Completion, Instant, QpState, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
@@ -519,7 +520,13 @@ fn a_result_ends_the_sends_before_it_and_nothing_else() {
         let took = p.a.qp.take_executed(
             || now,
             psn,
-            |wr, completion| ended.push((wr.wr_id, completion.map(|completion| completion.status))),
+            |end| match end {
+                RequestEnd::Retired(wr) => ended.push((wr.wr_id, None)),
+                RequestEnd::Completed(completion) => {
+                    assert_eq!(completion.wr_id, ended.last().unwrap().0);
+                    ended.last_mut().unwrap().1 = Some(completion.status);
+                }
+            },
         );
         (took, ended)
     };
@@ -558,8 +565,11 @@ fn an_answer_is_placed_only_if_it_is_the_one_that_is_awaited() {
             || now,
             what,
             place,
-            |wr, completion| {
-                ended = Some((wr.wr_id, completion.map(|completion| completion.byte_len)));
+            |end| match end {
+                RequestEnd::Retired(wr) => ended = Some((wr.wr_id, None)),
+                RequestEnd::Completed(completion) => {
+                    ended = Some((completion.wr_id, Some(completion.byte_len)));
+                }
             },
         );
         assert_eq!(done, ended.is_some());

@@ -360,3 +360,88 @@ fn what_another_process_refuses_is_refused_here() {
         assert_eq!(p.a.host.send_statuses(), [(1, status)]);
     }
 }
+
+/// A target of a process that gives no result for up to a minute, again and again. Messages, WRITEs and atomics for an SRQ there; how they end.
+fn stopped_now_and_then(seed: u64, asks: bool) -> (Pair, (QpProtocol<u32>, Host)) {
+    const LEN: u32 = 600;
+    let worst = Faults { loss: 20, duplicate: 50, reorder: 50, ..CLEAN };
+    let mut p = pair(256).seeded(seed, if seed.is_multiple_of(2) { CLEAN } else { worst });
+    // Timeouts of 12.6 ms: eight of them take a tenth of a second.
+    p.a.qp.params_mut().timeout = 10;
+    p.b.host.asks_for_time = asks;
+    p.b.host.other_process.push(OTHER_PROCESS);
+    let mut other = other();
+    let at = |i: u64| i * u64::from(LEN);
+    for i in 0..20u64 {
+        let sges = [Sge { addr: THERE + at(i), length: LEN, lkey: ALL }].into_iter().collect();
+        let (va, rkey) = (BASE, ALL);
+        let (op, len) = match i % 3 {
+            0 => (SendOp::FetchAdd { va, rkey, add: 1 }, 8),
+            1 => (SendOp::Write { va: THERE + at(i), rkey }, LEN),
+            _ => {
+                other.1.xrc_srqs.get_mut(&OTHER_PROCESS).unwrap().push_back(RecvWqe { wr_id: i, sges });
+                (SendOp::Send, LEN)
+            }
+        };
+        p.a.host.fill(BASE + 64 + at(i), LEN as usize, i as u8);
+        p.a.post(to(OTHER_PROCESS, wr(i, op, BASE + 64 + at(i), len)));
+    }
+    let mut goes_on = p.now;
+    for _ in 0..1_000_000 {
+        if p.is_idle() {
+            break;
+        }
+        p.step();
+        if p.now < goes_on {
+            continue;
+        }
+        execute_one(&mut p, &mut other);
+        if p.rng.below(4) == 0 {
+            goes_on = p.now.after(Duration::from_millis(p.rng.below(60_000)));
+        }
+    }
+    (p, other)
+}
+
+#[test]
+fn process_that_is_stopped_for_long_gets_each_request_once_when_it_goes_on() {
+    for seed in 0..12 {
+        let (p, other) = stopped_now_and_then(seed, true);
+        let ended: Vec<_> = (0..20).map(|i| (i, WcStatus::Success)).collect();
+        assert_eq!(p.a.host.send_statuses(), ended, "{seed}");
+        let received: Vec<_> = other.1.recvs.iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(received, ended.into_iter().filter(|(i, _)| i % 3 == 2).collect::<Vec<_>>(), "{seed}");
+        assert_eq!(other.1.bytes(BASE, 8), 7u64.to_ne_bytes(), "{seed}");
+        for i in (0..20u64).filter(|i| i % 3 > 0) {
+            let bytes = other.1.bytes(THERE + i * 600, 600);
+            assert!(bytes.iter().enumerate().all(|(n, b)| *b == pattern(i as u8, n)), "{i} {seed}");
+        }
+        assert!(p.b.qp.counters().rnr_naks_sent > 0, "{seed}");
+    }
+}
+
+#[test]
+fn process_that_is_stopped_for_long_counts_as_no_peer_if_no_time_is_asked_for() {
+    let (p, _) = stopped_now_and_then(0, false);
+    assert!(p.a.host.send_statuses().iter().any(|(_, status)| *status == WcStatus::RetryExcErr));
+}
+
+#[test]
+fn no_time_is_asked_for_while_results_come() {
+    let mut p = pair(256);
+    let mut other = other();
+    p.b.host.asks_for_time = true;
+    p.b.host.other_process.push(OTHER_PROCESS);
+    for i in 0..100 {
+        p.a.post(to(OTHER_PROCESS, wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 64)));
+        let sent = p.now;
+        // 20 ms for each: together far more than a process may be silent.
+        while p.now < sent.after(Duration::from_millis(20)) {
+            p.step();
+        }
+        execute_one(&mut p, &mut other);
+    }
+    p.run();
+    assert!(p.a.send_ok());
+    assert_eq!(p.b.qp.counters().rnr_naks_sent, 0);
+}

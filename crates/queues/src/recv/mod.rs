@@ -389,6 +389,12 @@ impl Srq {
         self.users.release();
     }
 
+    /// It has been destroyed.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.shared.lock().queue.max_wr == 0
+    }
+
     /// Ends the queue (ibv_destroy_srq(3)).
     ///
     /// # Errors

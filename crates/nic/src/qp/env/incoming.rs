@@ -150,7 +150,7 @@ impl QpEnv<'_> {
     ) {
         let request = self.qp.is_target() && headers.bth.opcode.is_request();
         if request && self.defer(proto, headers, &payload, meta) {
-            return;
+            return self.ask_for_time(proto);
         }
         self.meta = Some(*meta);
         if headers.bth.opcode.operation == Operation::ReadRequest {
@@ -159,6 +159,9 @@ impl QpEnv<'_> {
         }
         proto.handle_packet(now, headers, payload, self);
         self.meta = None;
+        if request {
+            self.ask_for_time(proto);
+        }
     }
 
     /// Answers a packet that was marked "congestion experienced" with a congestion notification (annex A17.9.3), but not

@@ -102,6 +102,7 @@ impl QpEnv<'_> {
     }
 
     fn publish_up_to(&mut self, unacknowledged_from: u64) {
+        let unacknowledged_from = unacknowledged_from.min(self.xrc_target.acknowledged);
         let received = &mut self.work.received;
         if !self.held.is_empty() {
             received.put_back(self.held);
@@ -130,7 +131,8 @@ impl QpEnv<'_> {
         if received.of_srqs.is_empty() {
             return;
         }
-        for OfSrq { cq, completion, tags, .. } in received.of_srqs.drain(..) {
+        for OfSrq { srq, completion, tags, .. } in received.of_srqs.drain(..) {
+            let Some(cq) = srq.completes_into() else { continue };
             // The match of a rendezvous is followed by its data.
             let TagFlags { matched, data_valid, .. } = completion.tags();
             if !matched || data_valid {
@@ -396,10 +398,10 @@ impl Env for QpEnv<'_> {
             Some(_) => self.xrc_target.receiving_srq.take(),
             None => None,
         };
-        match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
-            Some(cq) => {
-                let (cq, tags) = (cq.clone(), WcTags::default());
-                self.work.received.of_srqs.push(OfSrq { cq, completion, number, tags });
+        match held.as_ref().or(self.qp.srq.as_ref()).filter(|srq| srq.completes_into().is_some()) {
+            Some(srq) => {
+                let (srq, tags) = (srq.clone(), WcTags::default());
+                self.work.received.of_srqs.push(OfSrq { srq, completion, number, tags });
             }
             None => self.work.received.own.push((completion, number)),
         }
@@ -413,9 +415,8 @@ impl Env for QpEnv<'_> {
 
     fn complete_tagged(&mut self, completion: Completion, number: u64, info: TagInfo) {
         let completion = self.whole(completion);
-        if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.completes_into()) {
-            let (cq, tags) = (cq.clone(), info.into());
-            self.work.received.of_srqs.push(OfSrq { cq, completion, number, tags });
+        if let Some(srq) = self.qp.srq.clone() {
+            self.work.received.of_srqs.push(OfSrq { srq, completion, number, tags: info.into() });
         }
     }
 
