@@ -41,7 +41,7 @@ impl Handler for Adapter {
         let Some(qp) = self.qp(number) else { return frame_qps().is_some_and(|qps| qps.due(number)) };
         qp.deadline.taken();
         self.with_work(|work| {
-            qp.work(work, now, |proto, env| {
+            qp.work_in_turn(work, now, |proto, env| {
                 if proto.next_timeout().is_some_and(|at| at <= now) {
                     proto.handle_timeout(now, env);
                 }
@@ -85,12 +85,51 @@ impl Handler for Adapter {
 mod tests {
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
-    use ferroce_engine::Handler as _;
+    use ferroce_engine::{Handler as _, Job as _};
+    use ferroce_os::clock;
     use ferroce_tests::wait::eventually;
     use ferroce_types::QpState;
     use ferroce_wire::Service;
     use std::sync::mpsc::channel;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_thread_that_makes_progress_waits_for_no_queue_pair_in_which_a_thread_is_held_up() {
+        const NAME: &str =
+            "drive::tests::a_thread_that_makes_progress_waits_for_no_queue_pair_in_which_a_thread_is_held_up";
+        in_namespace(NAME, || {
+            let context = open();
+            let side = Side::new(&context, Service::Rc, 64);
+            side.connect(side.qp.qpn());
+            let adapter = crate::adapter::current().unwrap();
+            let (locked, is_locked) = channel();
+            let (go_on, goes_on) = channel::<()>();
+            std::thread::scope(|scope| {
+                let held_up = &side.qp;
+                scope.spawn(move || {
+                    held_up.while_busy(move || {
+                        locked.send(()).unwrap();
+                        goes_on.recv().unwrap();
+                    });
+                });
+                is_locked.recv().unwrap();
+                // Its timer, and its turn. In a thread of its own: without a limit they would wait for the one above.
+                let (returned, returns) = channel();
+                let qp = side.qp.clone();
+                scope.spawn(move || {
+                    for _ in 0..10 {
+                        adapter.due(qp.qpn(), clock::now());
+                        qp.clone().run(clock::now());
+                    }
+                    returned.send(()).unwrap();
+                });
+                let has_returned = returns.recv_timeout(Duration::from_secs(10)).is_ok();
+                go_on.send(()).unwrap();
+                assert!(has_returned, "it waits for the thread that is held up");
+            });
+            eventually("the turn that was put off has come", || !side.qp.is_held_up());
+        });
+    }
 
     #[test]
     fn queue_pairs_fail_in_a_second_together_though_threads_are_held_up_in_some() {

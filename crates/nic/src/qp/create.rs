@@ -125,6 +125,7 @@ impl Qp {
                 callers: AtomicU32::new(0),
                 queued: Queued::default(),
                 deadline: Deadline::default(),
+                is_held_up: AtomicBool::new(false),
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_request: AtomicU64::new(0),

@@ -38,6 +38,12 @@ impl Qp {
         std::thread::scope(|scope| scope.spawn(f).join().unwrap())
     }
 
+    /// A turn of the QP was put off, and hasn't come yet.
+    #[cfg(test)]
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.is_held_up.load(Ordering::Relaxed)
+    }
+
     /// The fields that are read without the QP's lock, for when another thread holds it.
     pub(crate) fn glance(&self) -> QueuePair {
         QueuePair {

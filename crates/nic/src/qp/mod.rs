@@ -111,6 +111,8 @@ pub struct Qp {
     state: AtomicU8,
     queued: Queued,
     pub(crate) deadline: Deadline,
+    /// A turn of the QP was put off, as a thread was held up in its work for the QP.
+    is_held_up: AtomicBool,
     /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
     notify_drained: AtomicBool,
     /// When the last congestion notification was sent.
@@ -167,7 +169,7 @@ impl Runnable for Qp {
 impl Job for Qp {
     fn run(self: Arc<Self>, now: Instant) {
         self.let_callers_in();
-        self.adapter.with_work(|work| self.work(work, now, |_, _| ()));
+        self.adapter.with_work(|work| self.work_in_turn(work, now, |_, _| ()));
     }
 }
 

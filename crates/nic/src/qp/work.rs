@@ -4,6 +4,7 @@ use super::broken::{self, EndsOnPanic};
 use super::fabric::Listing;
 use super::{LockedQp, Path, Qp, QpEnv};
 use crate::adapter::ThreadBuffers;
+use ferroce_os::clock;
 use ferroce_parts::Ah;
 use ferroce_proto::{Env, QpEvent};
 use ferroce_types::{Instant, QpState};
@@ -13,6 +14,10 @@ use std::time::Duration;
 
 /// Bytes a QP may send in one go before others get their turn.
 const BUDGET: u32 = 64 * 1024;
+/// How long a thread that makes progress for all QPs waits for the lock of one.
+const MOMENT: Duration = Duration::from_millis(1);
+/// When it tries again.
+const PUT_OFF: Duration = Duration::from_millis(10);
 
 impl Qp {
     /// Lets the transport work, with the QP locked; then sends what came of it, publishes completions, sets timers.
@@ -38,6 +43,27 @@ impl Qp {
         true
     }
 
+    /// As [`Qp::work`], for a thread that makes progress for all QPs. A page of the program's memory can hold a thread up in its work for this one
+    /// for any time: then the turn is put off, and comes again by the QP's deadline.
+    pub(crate) fn work_in_turn(
+        self: &Arc<Self>,
+        work: &mut ThreadBuffers,
+        now: Instant,
+        f: impl FnOnce(&mut ferroce_proto::QpProtocol<Arc<Ah>>, &mut QpEnv<'_>),
+    ) {
+        // Many QPs may be held up: each is waited for once.
+        let was_held_up = self.is_held_up.load(Ordering::Relaxed);
+        let locked = if was_held_up { self.inner.try_lock() } else { self.inner.try_lock_for(MOMENT) };
+        if was_held_up != locked.is_none() {
+            self.is_held_up.store(locked.is_none(), Ordering::Relaxed);
+        }
+        match locked {
+            Some(mut inner) => self.work_locked(&mut inner, work, now, f),
+            // The lock that this otherwise needs keeps one thread from overwriting the deadline of another: here either is early enough.
+            None => self.adapter.schedule(self, clock::now().after(PUT_OFF)),
+        }
+    }
+
     /// Ends the QP for good: nothing of it gets in or out any more. If a thread is held up in its work for the QP for longer than `within`,
     /// another thread ends the QP later.
     pub(crate) fn fail(self: &Arc<Self>, within: Duration) {
@@ -50,7 +76,7 @@ impl Qp {
         self.adapter.with_work(|work| {
             let Ok(mut inner) = self.lock_within(within) else { return false };
             inner.path = None;
-            self.work_locked(&mut inner, work, ferroce_os::clock::now(), end);
+            self.work_locked(&mut inner, work, clock::now(), end);
             true
         })
     }
