@@ -1178,6 +1178,7 @@ static const struct test_case {
 	{"jumps", jumps},
 	{"handlers_change_the_mask", handlers_change_the_mask},
 	{"threads_end", threads_end},
+	{"cancelled_threads_sleep_on", cancelled_threads_sleep_on},
 	{"levels", levels},
 	{"numbers_that_lead_elsewhere", numbers_that_lead_elsewhere},
 	{"streams_of_stdio", streams_of_stdio},

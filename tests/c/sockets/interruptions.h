@@ -400,3 +400,38 @@ static void threads_end(void)
 		}
 	EXPECT(cleaned > 0);
 }
+
+/* Signals and cancellation concern calls of sockets: a thread that sleeps elsewhere, and can't be cancelled just now, sleeps on. */
+static void *sleep_on(void *sleeps)
+{
+	struct timespec nap = {.tv_nsec = 200 * 1000 * 1000};
+
+	EXPECT(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL) == 0);
+	*(_Atomic bool *)sleeps = true;
+	EXPECT(nanosleep(&nap, NULL) == 0);
+	EXPECT(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL) == 0);
+	pthread_testcancel();
+	return NULL;
+}
+
+static void cancelled_threads_sleep_on(void)
+{
+	struct waiting w;
+
+	/* The library is in use. */
+	set_up(&w, IN_RECV);
+	for (int round = 0; round < 5; round++) {
+		_Atomic bool sleeps = false;
+		pthread_t thread;
+		void *ended;
+
+		EXPECT(pthread_create(&thread, NULL, sleep_on, &sleeps) == 0);
+		while (!sleeps)
+			usleep(1000);
+		usleep(20 * 1000);
+		EXPECT(pthread_cancel(thread) == 0);
+		EXPECT(pthread_join(thread, &ended) == 0);
+		EXPECT(ended == PTHREAD_CANCELED);
+	}
+	tear_down(&w);
+}

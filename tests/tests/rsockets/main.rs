@@ -203,7 +203,7 @@ macro_rules! behaviour {
 behaviour! {
     names bad_calls refused connects_after_a_refusal nonblocking_connect connects_again half_close end_behind_bytes closed_peer peek_and_wait full duplex two_readers
     sender_beside_reader select_with_pipe epoll_sets more_ready_than_room added_while_another_waits added_at_once once_for_one_thread sets_of_sets
-    signals_end_waits restarts errno_stays stops handlers_use_sockets jumps handlers_change_the_mask threads_end
+    signals_end_waits restarts errno_stays stops handlers_use_sockets jumps handlers_change_the_mask threads_end cancelled_threads_sleep_on
     levels numbers_that_lead_elsewhere streams_of_stdio sleepers copies options many reset reset_after_the_end datagrams pieces
     datagrams_to_a_new_server unread
 }

@@ -1,11 +1,12 @@
 //! What begins and ends: threads of librdmacm, children of forks, the process.
 
 use std::ffi::{c_int, c_void};
+use std::fs;
 
-use libc::{pthread_attr_t, pthread_t};
+use libc::{pid_t, pthread_attr_t, pthread_t};
 
 use crate::forking;
-use crate::inside::{belongs_to_librdmacm, is_inside};
+use crate::inside::{belongs_to_librdmacm, inside, is_inside};
 use crate::numbers;
 use crate::real::real;
 use crate::rsocket::{rclose, rsetsockopt};
@@ -52,7 +53,32 @@ unsafe extern "C-unwind" fn pthread_create(
 /// The signal by which the C library wakes a thread that is cancelled, unless the thread holds cancellation off, as calls of librdmacm do.
 const CANCELLING: c_int = 32;
 
-/// A cancelled thread leaves a call of librdmacm in which it waits.
+/// The signals that a thread in a call of librdmacm holds back, sleeping or not: all but those of faults, those that the C library keeps for
+/// itself, SIGKILL and SIGSTOP. Signal 1 is the lowest bit.
+const HELD_IN_CALLS: u64 = {
+    use libc::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP};
+    let others = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS, SIGKILL, SIGSTOP, CANCELLING, 33];
+    let (mut held, mut at) = (!0, 0);
+    while at < others.len() {
+        held &= !(1 << (others[at] - 1));
+        at += 1;
+    }
+    held
+};
+
+/// Whether a thread may be in a call of librdmacm: the call holds its signals back. A thread that begins with a call when this has been read finds itself
+/// that it is cancelled: it looks again when its signals are held back.
+fn may_be_in_call(thread: pid_t) -> bool {
+    let Ok(status) = inside(|| fs::read_to_string(format!("/proc/self/task/{thread}/status"))) else {
+        return true;
+    };
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let blocked = blocked.and_then(|blocked| u64::from_str_radix(blocked.trim(), 16).ok());
+    blocked.is_none_or(|blocked| blocked & HELD_IN_CALLS == HELD_IN_CALLS)
+}
+
+/// A cancelled thread leaves a call of librdmacm in which it waits. Outside of such calls the signal would end a sleep of the program's that isn't begun
+/// anew.
 #[unsafe(export_name = "ferroce_s_pthread_cancel")]
 unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     // The thread's clock has its number: pthread_kill(3) refuses this signal.
@@ -65,8 +91,10 @@ unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
         let mut action = [0usize; 8];
         let there = libc::syscall(libc::SYS_rt_sigaction, CANCELLING, 0usize, action.as_mut_ptr(), 8usize);
         let is_handled = there == 0 && action[0] > libc::SIG_IGN;
-        if result == 0 && is_known && is_handled && thread != libc::pthread_self() {
-            libc::syscall(libc::SYS_tgkill, libc::getpid(), !(clock >> 3), CANCELLING);
+        let number = !(clock >> 3);
+        let wakes = result == 0 && is_known && is_handled && thread != libc::pthread_self();
+        if wakes && may_be_in_call(number) {
+            libc::syscall(libc::SYS_tgkill, libc::getpid(), number, CANCELLING);
         }
     }
     result
