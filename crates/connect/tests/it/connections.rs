@@ -2,6 +2,7 @@
 
 use super::namespace::in_namespace;
 use super::peer::Peer;
+use ferroce_tests::wait::eventually;
 use std::time::{Duration, Instant};
 
 const SERVER: &str = "127.0.0.1:7174";
@@ -43,9 +44,20 @@ pub fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
         ip(&["link", "set", "lo", "up"]);
         ip(&["link", "set", "eth0", "up"]);
     };
+    let enter = ["nsenter", "-n", "-t", &pid];
     set_up(&[], HOSTS[0]);
-    set_up(&["nsenter", "-n", "-t", &pid], HOSTS[1]);
+    set_up(&enter, HOSTS[1]);
+    // The kernel may take a second to find the carrier. Without one the interface is no device.
+    for enter in [&[][..], &enter] {
+        eventually("the interface has carrier", || has_carrier(enter));
+    }
     (here, there)
+}
+
+fn has_carrier(enter: &[&str]) -> bool {
+    let words = [enter, &["ip", "-o", "link", "show", "dev", "eth0"]].concat();
+    let shown = std::process::Command::new(words[0]).args(&words[1..]).output().expect("a program");
+    String::from_utf8_lossy(&shown.stdout).contains("state UP")
 }
 
 fn run(words: &[&str]) {
