@@ -2,6 +2,7 @@
 
 use crate::cm::Cm;
 use crate::connection::CmState;
+use crate::types::AskedUser;
 use ferroce_wire::cm::{Message, RejectReason, ServiceId, SidrStatus};
 
 /// What a message claims: by these facts the sender is one of those that may send it. Any user of a host can send from the host's addresses, so
@@ -15,8 +16,12 @@ pub enum Claim {
         /// Its QPN.
         qpn: Option<u32>,
     },
-    /// The sender's user has the port of a service that was asked for; and the communication ID and QPN, if there are any.
+    /// The sender is the process that has given the communication ID of a connection's peer. It may have ended since.
+    Peer(u32),
+    /// The sender's user is the one that was asked for a service; it has the communication ID and QPN, if there are any.
     Service {
+        /// The user, if it is known.
+        asked: AskedUser,
         /// The service.
         service_id: ServiceId,
         /// The sender's communication ID.
@@ -49,9 +54,9 @@ impl Cm {
         let connection = self.connections.get(&id)?;
         Some(match connection.state {
             CmState::RequestSent | CmState::LookupSent => {
-                Claim::Service { service_id: connection.service_id, comm_id, qpn }
+                Claim::Service { asked: connection.asked, service_id: connection.service_id, comm_id, qpn }
             }
-            _ => Claim::Sender { comm_id: connection.remote, qpn: None },
+            _ => Claim::Peer(connection.remote),
         })
     }
 }

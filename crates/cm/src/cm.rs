@@ -4,7 +4,8 @@ use crate::connection::{CmState, ConnectionRecord, PeerKey, Repeated};
 use crate::stray;
 use crate::time;
 use crate::types::{
-    AddressedMad, CmError, ConnectionEvent, ConnectionRoute, Event, Handle, Listen, ListenerId, Status,
+    AddressedMad, AskedUser, CmError, ConnectionEvent, ConnectionRoute, Event, Handle, Listen, ListenerId,
+    Status,
 };
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{Mad, Message};
@@ -151,6 +152,18 @@ impl Cm {
         self.listeners.remove(&id);
     }
 
+    /// The request of a connection or lookup has gone to a process of this user.
+    pub fn note_asked(&mut self, request: &Message, user: AskedUser) {
+        let id = match request {
+            Message::Request(request) => request.local_comm_id,
+            Message::SidrRequest(request) => request.request_id,
+            _ => return,
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.asked = user;
+        }
+    }
+
     /// The user has taken notice of a request: it is out of its listener's backlog.
     pub fn take(&mut self, handle: Handle) {
         let listener = self.connections.get_mut(&handle.0).and_then(|c| c.backlog_of.take());
@@ -159,9 +172,18 @@ impl Cm {
         }
     }
 
-    /// A MAD has come from `from`, to the local address `to`. What it is for, this process has.
+    /// A MAD has come from the network, from `from` to the local address `to`. What it is for, this process has.
     pub fn handle(&mut self, now: Duration, from: HostAddr, to: HostAddr, mad: &Mad) {
-        let way = MadWay { from, to };
+        self.handle_by(now, MadWay { from, to, is_of_user: false }, mad);
+    }
+
+    /// As [`Cm::handle`], of one that may be of a process of this user.
+    pub fn handle_arrived(&mut self, now: Duration, arrived: &AddressedMad) {
+        let &AddressedMad { from, to, is_of_user, ref mad, .. } = arrived;
+        self.handle_by(now, MadWay { from, to, is_of_user }, mad);
+    }
+
+    fn handle_by(&mut self, now: Duration, way: MadWay, mad: &Mad) {
         match &mad.message {
             Message::Request(request) => self.request(now, way, mad.transaction, request),
             Message::Mra(mra) => self.mra(now, way, mra),
@@ -329,13 +351,14 @@ impl Cm {
         if let Some(ConnectionRoute { from, to, traffic_class, .. }) =
             self.connections.get(&id).map(|c| c.route)
         {
-            self.transmits.push_back(AddressedMad { from, to, traffic_class, mad });
+            self.transmits.push_back(AddressedMad { from, to, traffic_class, is_of_user: true, mad });
         }
     }
 
     /// Answers a MAD that belongs to no connection.
     pub(crate) fn send_back(&mut self, way: MadWay, mad: Mad) {
-        self.transmits.push_back(AddressedMad { from: way.to, to: way.from, traffic_class: 0, mad });
+        let MadWay { from: to, to: from, is_of_user } = way;
+        self.transmits.push_back(AddressedMad { from, to, traffic_class: 0, is_of_user, mad });
     }
 
     /// Answers a MAD that is for a connection which doesn't exist.
@@ -370,4 +393,6 @@ impl Cm {
 pub(crate) struct MadWay {
     pub(crate) from: HostAddr,
     pub(crate) to: HostAddr,
+    /// As [`AddressedMad::is_of_user`].
+    pub(crate) is_of_user: bool,
 }

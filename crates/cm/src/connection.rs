@@ -1,6 +1,6 @@
 //! A connection or lookup as the communication manager knows it.
 
-use crate::types::{ConnectionRoute, ListenerId, Status};
+use crate::types::{AskedUser, ConnectionRoute, ListenerId, Status};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{CommIds, Mad, Message, ServiceId};
 use std::time::Duration;
@@ -114,6 +114,8 @@ pub(crate) struct ConnectionRecord {
     pub(crate) peer_qpn: u32,
     pub(crate) own_qpn: u32,
     pub(crate) own_guid: u64,
+    /// The user whose process gets this side's request.
+    pub(crate) asked: AskedUser,
     /// The listener in whose backlog it is.
     pub(crate) backlog_of: Option<ListenerId>,
     pub(crate) repeated: Option<Repeated>,
@@ -150,6 +152,7 @@ impl ConnectionRecord {
             peer_qpn: 0,
             own_qpn: 0,
             own_guid: 0,
+            asked: AskedUser::Unknown,
             backlog_of: None,
             repeated: None,
             timer: None,

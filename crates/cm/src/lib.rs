@@ -24,6 +24,6 @@ pub use claims::Claim;
 pub use cm::{Cm, Config};
 pub use stray::answer_for_nobody;
 pub use types::{
-    Accept, AddressedMad, CmError, Connect, ConnectionEvent, ConnectionQp, ConnectionRoute, Event, Handle,
-    Listen, ListenerId, Lookup, LookupReply, Status,
+    Accept, AddressedMad, AskedUser, CmError, Connect, ConnectionEvent, ConnectionQp, ConnectionRoute, Event,
+    Handle, Listen, ListenerId, Lookup, LookupReply, Status,
 };

@@ -184,15 +184,31 @@ pub struct AddressedMad {
     pub to: HostAddr,
     /// Traffic class or type of service of the packet.
     pub traffic_class: u8,
+    /// A process of this user has made it, and not in answer to a MAD for which that isn't so. False: it came from the network, where any user
+    /// of this host can send from the host's addresses.
+    pub is_of_user: bool,
     /// The MAD.
     pub mad: Mad,
+}
+
+/// The user whose process gets a request within this host.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum AskedUser {
+    /// Not known, or of another host.
+    #[default]
+    Unknown,
+    /// This process's own.
+    Own,
+    /// Another one.
+    Other(u32),
 }
 
 impl AddressedMad {
     /// An answer, with the addresses the other way round.
     #[must_use]
     pub const fn answered_by(&self, mad: Mad) -> Self {
-        Self { from: self.to, to: self.from, traffic_class: self.traffic_class, mad }
+        let Self { from: to, to: from, traffic_class, is_of_user, .. } = *self;
+        Self { from, to, traffic_class, is_of_user, mad }
     }
 }
 

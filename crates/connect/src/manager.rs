@@ -1,7 +1,9 @@
 //! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
 use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
-use ferroce_cm::{Claim, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status};
+use ferroce_cm::{
+    AddressedMad, AskedUser, Claim, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status,
+};
 use ferroce_host::{Host, NameHolder};
 use ferroce_nic::gsi::{COMM_ID_BITS, Gsi, slot_of_id};
 use ferroce_nic::start;
@@ -9,7 +11,7 @@ use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys;
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
-use ferroce_parts::mads::{ArrivedMad, CommunicationManager};
+use ferroce_parts::mads::CommunicationManager;
 use ferroce_types::{Error, HostAddr, Result, slot_of};
 use ferroce_watch::{ConnectionAccount, ConnectionManager, ListenerAccount, TOLD};
 use ferroce_wire::cm::PortSpace;
@@ -99,25 +101,30 @@ impl Manager {
         }
     }
 
-    /// Whether a MAD comes from where it claims to, as far as this host is concerned. From the network, any user of this host can send from its
-    /// addresses. Processes of one user send each other none that way, and those of another user have what they name.
-    fn believes(&self, gsi: Gsi, arrived: &ArrivedMad) -> bool {
+    /// Takes a MAD that has come, if it comes from where it claims to, as far as this host is concerned. From the network, any user of this host
+    /// can send from its addresses. Processes of one user send each other none that way, and those of another user have what they name.
+    pub(crate) fn take(&self, gsi: Gsi, mad: &AddressedMad) {
         static CHECKS: RateLimiter = RateLimiter::new(CHECK_INTERVAL, CHECKS_AT_ONCE);
-        let ArrivedMad { mad, is_of_user } = arrived;
-        if *is_of_user || !gsi.is_of_this_host(mad.from) || !gsi.host().knows_users() {
-            return true;
+        let is_proven = mad.is_of_user || !gsi.is_of_this_host(mad.from) || !gsi.host().knows_users();
+        let mut state = self.state.lock();
+        if is_proven {
+            return state.cm.handle_arrived(now(), mad);
         }
-        let claim = self.state.lock().cm.claim(&mad.mad.message);
+        let claim = state.cm.claim(&mad.mad.message);
+        drop(state);
         let is_right = |claim| CHECKS.take(clock::now()).is_some() && has_what_it_claims(gsi.host(), claim);
         let believed = claim.is_none_or(is_right);
-        if !believed {
-            static BRAKE: OncePerSecond = OncePerSecond::new();
-            if BRAKE.allows_now() {
-                let (message, from) = (mad.mad.message.name(), mad.from);
-                tracing::debug!(message, %from, "a message of this host was sent by a user who hasn't what it names");
-            }
+        let mut state = self.state.lock();
+        // The connection may have another state since.
+        if believed && state.cm.claim(&mad.mad.message) == claim {
+            return state.cm.handle_arrived(now(), mad);
         }
-        believed
+        drop(state);
+        static BRAKE: OncePerSecond = OncePerSecond::new();
+        if BRAKE.allows_now() {
+            let (message, from) = (mad.mad.message.name(), mad.from);
+            tracing::debug!(message, %from, "a message of this host was sent by a user who hasn't what it names");
+        }
     }
 
     /// Delivers the events.
@@ -191,14 +198,18 @@ fn has_what_it_claims(host: &Host, claim: Claim) -> bool {
     let of_id = |id| host.holder_of_slot(slot_of_id(id));
     let (holder, ids, qpn) = match claim {
         Claim::Sender { comm_id, qpn } => (of_id(comm_id), None, qpn),
-        Claim::Service { service_id, comm_id, qpn } => {
-            let Some((space, port)) = service_id.port() else { return false };
-            (host.holder_of_port(space.number(), port), comm_id, qpn)
+        Claim::Peer(comm_id) => return matches!(of_id(comm_id), NameHolder::Other(_) | NameHolder::Nobody),
+        Claim::Service { asked, service_id, comm_id, qpn } => {
+            let holder = match (asked, service_id.port()) {
+                // Its listener may be closed since.
+                (AskedUser::Other(uid), _) => NameHolder::Other(uid),
+                (AskedUser::Unknown, Some((space, port))) => host.holder_of_port(space.number(), port),
+                (AskedUser::Own, _) | (AskedUser::Unknown, None) => return false,
+            };
+            (holder, comm_id, qpn)
         }
     };
-    // A QPN whose slot no process has belongs to no queue pair.
-    let has_qpn =
-        |qpn| matches!(host.holder_of_slot(slot_of(qpn)), of if of == holder || of == NameHolder::Nobody);
+    let has_qpn = |qpn| qpn == 0 || host.holder_of_slot(slot_of(qpn)) == holder;
     matches!(holder, NameHolder::Other(_))
         && ids.is_none_or(|id| of_id(id) == holder)
         && qpn.is_none_or(has_qpn)
@@ -234,14 +245,10 @@ fn connection(status: Status, now: Duration) -> ConnectionAccount {
 struct Worker(&'static Manager);
 
 impl CommunicationManager for Worker {
-    fn work(&self, mads: &mut dyn Iterator<Item = ArrivedMad>) {
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
         let Self(manager) = *self;
         let Ok(gsi) = manager.gsi() else { return };
-        for arrived in mads {
-            if manager.believes(gsi, &arrived) {
-                manager.state.lock().arrived(&arrived.mad);
-            }
-        }
+        mads.for_each(|mad| manager.take(gsi, &mad));
         manager.state.lock().cm.handle_timeout(now());
         manager.look_for_closed_ports(gsi);
         manager.send_all(gsi);

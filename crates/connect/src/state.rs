@@ -1,6 +1,6 @@
 //! The state of the communication manager of a process, the connections that refer to it, and the receivers of their events.
 
-use ferroce_cm::{AddressedMad, Cm, ConnectionEvent, ConnectionRoute, Handle, ListenerId};
+use ferroce_cm::{AskedUser, Cm, ConnectionEvent, ConnectionRoute, Handle, ListenerId};
 use ferroce_nic::gsi::{Gsi, SentMad};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, MutexGuard, class};
@@ -126,10 +126,17 @@ impl Manager {
             let mut state = self.state.lock();
             let Some(mad) = state.cm.poll_transmit() else { return self.set_alarm(gsi, state) };
             drop(state);
-            match gsi.send(&mad) {
-                SentMad::Gone => {}
-                SentMad::Own => self.state.lock().arrived(&mad),
-                SentMad::Answered(answer) => self.state.lock().arrived(&answer),
+            let sent = gsi.send(&mad);
+            let asked = match sent {
+                SentMad::To(user) => user,
+                SentMad::Own | SentMad::Answered(_) => AskedUser::Own,
+                SentMad::Gone => AskedUser::Unknown,
+            };
+            self.state.lock().cm.note_asked(&mad.mad.message, asked);
+            match sent {
+                SentMad::Gone | SentMad::To(_) => {}
+                SentMad::Own => self.take(gsi, &mad),
+                SentMad::Answered(answer) => self.take(gsi, &answer),
             }
         }
     }
@@ -143,12 +150,6 @@ impl Manager {
             gsi.set_alarm(Instant(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
         }
         has_events
-    }
-}
-
-impl ManagerState {
-    pub(crate) fn arrived(&mut self, mad: &AddressedMad) {
-        self.cm.handle(now(), mad.from, mad.to, &mad.mad);
     }
 }
 

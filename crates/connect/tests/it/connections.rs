@@ -96,6 +96,19 @@ fn two_processes_connect_and_disconnect() {
 }
 
 #[test]
+fn two_processes_of_a_host_connect_though_packets_are_delayed() {
+    const NAME: &str = "connections::two_processes_of_a_host_connect_though_packets_are_delayed";
+    in_namespace(NAME, || {
+        let faults = [("FERROCE_FAULT", "reorder=50%,seed=7")];
+        let [mut server, mut client] = [(); 2].map(|()| Peer::start_with(&faults, 0));
+        open(&mut server, &mut client, SERVER);
+        connected(&mut server, &mut client, CLIENT, SERVER);
+        assert_eq!(client.ask("disconnect c"), "ok");
+        assert_eq!(server.event(), "disconnected s");
+    });
+}
+
+#[test]
 fn one_process_connects_with_itself() {
     in_namespace("connections::one_process_connects_with_itself", || {
         let (mut both, _) = listening(SERVER);

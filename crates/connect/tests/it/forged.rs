@@ -93,6 +93,17 @@ fn connections_of_one_users_processes_take_no_message_from_the_network() {
             attacker.send(request(HOST, SERVER.parse().unwrap(), local, 4097).message);
         }
         assert_eq!((server.ask("quiet 300"), client.ask("quiet 300")), ("nothing".into(), "nothing".into()));
+        // Messages that the server's process answers, as if the client's next request had sent them.
+        assert_eq!(client.ask("connect d 127.0.0.1:40001 127.0.0.1:7174 4098 again"), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4098 again");
+        let next = id(server.ask("peer-id"));
+        attacker.send(reply(of_server + 1000, next, 7));
+        attacker.send(request(HOST, "127.0.0.1:1".parse().unwrap(), next, 7).message);
+        attacker.send(Message::DisconnectRequest(DisconnectRequest {
+            ids: CommIds { local: next, remote: of_server + 1000 },
+            remote_qpn: 7,
+        }));
+        assert_eq!(client.ask("quiet 300"), "nothing");
         assert_eq!(client.ask("disconnect c"), "ok");
         assert_eq!(server.event(), "disconnected s");
     });

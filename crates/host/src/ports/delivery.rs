@@ -94,11 +94,11 @@ enum ReachedPort {
 pub enum NameHolder {
     /// This process's user.
     Own,
-    /// Another user.
+    /// Another user. All that have no number in this process's user namespace have the same one.
     Other(u32),
     /// No process has it.
     Nobody,
-    /// That can't be determined now: too many processes wait to ask there, or several users have one number here.
+    /// That can't be determined now: too many processes wait to ask there, or this one has no descriptor left.
     Unknown,
 }
 
@@ -127,9 +127,7 @@ impl Host {
     fn holder_of(&self, name: &Name) -> NameHolder {
         match name.connect() {
             Ok(connection) if self.user.check_peer(connection.raw()).is_ok() => NameHolder::Own,
-            Ok(connection) => uid_of(connection.raw())
-                .filter(|&uid| self.trust.knows(uid))
-                .map_or(NameHolder::Unknown, NameHolder::Other),
+            Ok(connection) => uid_of(connection.raw()).map_or(NameHolder::Unknown, NameHolder::Other),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => NameHolder::Nobody,
             Err(_) => NameHolder::Unknown,
         }
@@ -179,8 +177,9 @@ impl Host {
     fn reach_port(&self, address: PortAddress) -> ReachedPort {
         let connection = match name_of(address, None).connect() {
             Ok(connection) => connection,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ReachedPort::Busy,
-            Err(_) => return ReachedPort::Nobody,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return ReachedPort::Nobody,
+            // Also without a descriptor: later.
+            Err(_) => return ReachedPort::Busy,
         };
         let is_own = self.user.check_peer(connection.raw());
         if is_own.is_ok() {
@@ -210,8 +209,9 @@ impl Host {
             match self.dial(slot) {
                 Ok(_) => own_until.store(now.after(STILL_OWN).0, Ordering::Relaxed),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Delivery::Nobody,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Delivery::Busy(to),
-                Err(_) => return Delivery::OtherUser,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Delivery::OtherUser,
+                // Also without a descriptor: later.
+                Err(_) => return Delivery::Busy(to),
             }
         }
         let Some(own) = self.slots.read().first().map(Arc::clone) else { return Delivery::Nobody };

@@ -346,8 +346,14 @@ impl Adapter {
 /// An address of this network namespace can be bound to.
 pub(crate) fn is_of_this_host(address: HostAddr) -> bool {
     let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-    sys::socket(family, libc::SOCK_DGRAM)
-        .is_ok_and(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))).is_ok())
+    let bound = sys::socket(family, libc::SOCK_DGRAM)
+        .and_then(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))));
+    // Without a descriptor, a port or memory: another host's packets pass the checks for this host's, but not the other way round.
+    let is_full = |error: io::Error| {
+        const FULL: [i32; 5] = [libc::EADDRINUSE, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+        error.raw_os_error().is_some_and(|errno| FULL.contains(&errno))
+    };
+    bound.map_or_else(is_full, |()| true)
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Adapter {
             return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
         for d in datagrams {
-            let meta = (d.source, d.destination, d.tos, d.ttl, d.flow_label, d.segment);
+            let meta = (d.source, d.destination, d.tos, d.ttl, d.flow_label, d.is_of_user, d.segment);
             faults.incoming.lock().push(now.0, meta, d.bytes);
         }
         self.run_incoming(faults);
@@ -54,13 +54,12 @@ impl Adapter {
         loop {
             let mut queue = faults.incoming.lock();
             let due = queue.pop_due(clock::now().0);
-            let Some(((source, destination, tos, ttl, flow_label, segment), bytes)) = due else {
+            let Some(((source, destination, tos, ttl, flow_label, is_of_user, segment), bytes)) = due else {
                 faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
                 drop(queue);
                 return self.wake_for_taps();
             };
             drop(queue);
-            let is_of_user = false;
             let datagram =
                 Datagram { source, destination, tos, ttl, flow_label, is_of_user, segment, bytes: &bytes };
             self.with_work(|work| self.dispatch(&[datagram], work, clock::now()));

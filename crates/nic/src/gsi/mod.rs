@@ -17,14 +17,12 @@ pub(crate) use lifelines::register;
 
 use crate::adapter::{self, Adapter};
 use crate::fabric::is_of_this_host;
-use ferroce_cm::{AddressedMad, ConnectionRoute, answer_for_nobody};
+use ferroce_cm::{AddressedMad, AskedUser, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::Source;
-use ferroce_host::{Delivery, Destination, Host};
+use ferroce_host::{Delivery, Destination, Host, NameHolder};
 use ferroce_os::clock;
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
-use ferroce_parts::mads::{
-    ArrivedMad, Attempt, CommunicationManager, Kept, PACKET_LEN, PendingInput, UnreadMad,
-};
+use ferroce_parts::mads::{Attempt, CommunicationManager, Kept, PACKET_LEN, PendingInput, UnreadMad};
 use ferroce_parts::network::identification;
 use ferroce_parts::{Path, ResolvedAv};
 use ferroce_types::{Datagram, HostAddr, Instant, Result, Unreachable, slot_of};
@@ -49,6 +47,8 @@ const DEFAULT_PKEY: u16 = 0x7fff;
 pub enum SentMad {
     /// It is on its way, waits until its receiver has less to read, or is lost.
     Gone,
+    /// A process of this host gets it, of this user.
+    To(AskedUser),
     /// It is for this process.
     Own,
     /// It has no receiver on this host: the answer.
@@ -209,7 +209,7 @@ impl Gsi {
             tos: mad.traffic_class,
             ttl: None,
             flow_label: 0,
-            is_of_user: true,
+            is_of_user: mad.is_of_user,
             segment: 0,
             bytes: &bytes,
         };
@@ -288,9 +288,9 @@ impl Adapter {
             Delivery::Own => SentMad::Own,
             Delivery::Sent(at_port) => {
                 at_port.into_iter().for_each(|request| self.keep_at_port(request));
-                SentMad::Gone
+                SentMad::To(AskedUser::Own)
             }
-            Delivery::OtherUser => SentMad::Gone,
+            Delivery::OtherUser => SentMad::To(self.asked_user(receiver)),
             Delivery::Busy(to) => {
                 self.keep_unread(to, datagram, false, until);
                 SentMad::Gone
@@ -303,6 +303,16 @@ impl Adapter {
                     None => SentMad::Gone,
                 }
             }
+        }
+    }
+
+    /// The user of the receiver of a request.
+    fn asked_user(&self, receiver: MadReceiver) -> AskedUser {
+        let MadReceiver::Port(service_id, _) = receiver else { return AskedUser::Unknown };
+        let holder = service_id.port().map(|(space, port)| self.host.holder_of_port(space.number(), port));
+        match holder {
+            Some(NameHolder::Other(uid)) => AskedUser::Other(uid),
+            _ => AskedUser::Unknown,
         }
     }
 
@@ -342,9 +352,9 @@ impl Adapter {
             }
             let Some(mad) = read(&unread.datagram()) else { return };
             match self.send_within_host(&mad, &unread.datagram(), Some(until)) {
-                SentMad::Gone => {}
-                SentMad::Own => self.keep(PendingInput::of_user(mad)),
-                SentMad::Answered(answer) => self.keep(PendingInput::of_user(*answer)),
+                SentMad::Gone | SentMad::To(_) => {}
+                SentMad::Own => self.keep(PendingInput::ForManager(mad)),
+                SentMad::Answered(answer) => self.keep(PendingInput::ForManager(*answer)),
             }
         };
         if let Some(at) = self.gsi.pass_on.try_again(clock::now(), send, find_again) {
@@ -380,9 +390,7 @@ impl Adapter {
         match receiver.deliver(&self.host, std::slice::from_ref(datagram), true) {
             Delivery::Sent(_) | Delivery::OtherUser => {}
             Delivery::Busy(to) => self.keep_unread(to, datagram, true, until),
-            Delivery::Own if self.gsi.is_read() => {
-                self.keep(PendingInput::ForManager(ArrivedMad { mad, is_of_user: datagram.is_of_user }));
-            }
+            Delivery::Own if self.gsi.is_read() => self.keep(PendingInput::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
                 let (message, from, to) = (mad.mad.message.name(), mad.from, mad.to);
@@ -417,7 +425,7 @@ fn read(datagram: &Datagram<'_>) -> Option<AddressedMad> {
     let mad = Mad::parse(packet.payload).ok().filter(|_| intact)?;
     let from = HostAddr::new(datagram.source.ip(), datagram.destination.scope_id());
     let (to, traffic_class) = (datagram.destination, datagram.tos);
-    Some(AddressedMad { from, to, traffic_class, mad })
+    Some(AddressedMad { from, to, traffic_class, is_of_user: datagram.is_of_user, mad })
 }
 
 /// Writes the ICRC of a packet that stays in this host.

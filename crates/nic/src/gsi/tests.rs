@@ -30,9 +30,9 @@ enum GsiEvent {
 struct NotingManager(Sender<GsiEvent>, Arc<Barrier>);
 
 impl CommunicationManager for NotingManager {
-    fn work(&self, mads: &mut dyn Iterator<Item = ArrivedMad>) {
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
         for mad in mads {
-            let Message::ReadyToUse(ids) = mad.mad.mad.message else { continue };
+            let Message::ReadyToUse(ids) = mad.mad.message else { continue };
             self.0.send(GsiEvent::Message(ids.local)).unwrap();
             if ids.local == 1 {
                 self.1.wait();
@@ -61,7 +61,7 @@ fn the_last_message_of_a_process_comes_before_its_end() {
         let send = |local| {
             let message = Message::ReadyToUse(CommIds { local, remote: own });
             let mad = Mad { transaction: 0, message };
-            let mad = AddressedMad { from: here, to: here, traffic_class: 0, mad };
+            let mad = AddressedMad { from: here, to: here, traffic_class: 0, is_of_user: true, mad };
             adapter.send_mad(&mad, &mut adapter.gsi_packet(&mad.mad), true);
         };
 

@@ -2,10 +2,11 @@
 
 use super::member::address;
 use super::namespace::in_namespace;
+use ferroce_cm::AddressedMad;
 use ferroce_host::frame;
 use ferroce_nic::gsi::{COMM_ID_BITS, Gsi};
 use ferroce_os::sys::{self, AbstractName, EngineFd};
-use ferroce_parts::mads::{ArrivedMad, CommunicationManager};
+use ferroce_parts::mads::CommunicationManager;
 use ferroce_watch::ConnectionManager;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 struct Manager(Sender<u16>);
 
 impl CommunicationManager for Manager {
-    fn work(&self, mads: &mut dyn Iterator<Item = ArrivedMad>) {
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
         mads.for_each(drop);
     }
 

@@ -21,20 +21,11 @@ use std::sync::{Arc, OnceLock};
 /// Bytes of a MAD's packet.
 pub const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
 
-/// A MAD that has come for the manager of a process's connections.
-#[derive(Clone, Debug)]
-pub struct ArrivedMad {
-    /// The MAD and its addresses.
-    pub mad: AddressedMad,
-    /// A process of this user has made it. False: it came from the network, where any user of this host can send from the host's addresses.
-    pub is_of_user: bool,
-}
-
 /// The manager of a process's connections.
 pub trait CommunicationManager: Send + Sync {
     /// MADs have come, or the time of `Gsi::set_alarm` has come. One call at a time, by a thread
     /// that makes progress and holds no lock.
-    fn work(&self, mads: &mut dyn Iterator<Item = ArrivedMad>);
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
 
     /// What is shown of its listeners and connections; `None` while another thread is at work there.
     fn try_look(&self) -> Option<ConnectionManager>;
@@ -107,19 +98,11 @@ impl UnreadMad {
 /// What has come, in order.
 pub enum PendingInput {
     /// A MAD for the communication manager of this process.
-    ForManager(ArrivedMad),
+    ForManager(AddressedMad),
     /// The answer to one without a receiver.
     Answer(AddressedMad),
     /// The process that had this slot is gone: its messages come before. `None`: a port is gone, with a request that hasn't been read.
     Gone(Option<u16>),
-}
-
-impl PendingInput {
-    /// A MAD of a process of this user.
-    #[must_use]
-    pub const fn of_user(mad: AddressedMad) -> Self {
-        Self::ForManager(ArrivedMad { mad, is_of_user: true })
-    }
 }
 
 /// The adapter's part of QP 1.

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The fields of a [`Datagram`] besides its bytes.
-type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u32, u16);
+type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u32, bool, u16);
 
 /// Both taps; it exists only while one of them is on.
 pub struct Taps {
