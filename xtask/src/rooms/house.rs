@@ -39,6 +39,10 @@ pub const HOUSE: &[Storey] = &[
         room("ring", "The ring that holds the entries of queues, in memory of its own or in the program's."),
         room("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
     ],
+    &[room(
+        "qp-context",
+        "The QP context: what the transport keeps of a queue pair as plain data, and what it asks of its environment.",
+    )],
     &[
         room(
             "proto",

@@ -16,7 +16,7 @@ const MIRI: [(&str, &[&str]); 6] = [
     ("ferroce-engine", &["progress::"]),
     ("ferroce-netdev", &["netlink::"]),
     ("ferroce-host", &["encoding::"]),
-    ("ferroce-proto", &["psn::", "rnr::", "window::"]),
+    ("ferroce-qp-context", &["psn::", "timers::", "window::"]),
 ];
 
 /// What loom runs: the fork gate, the engine's hand-offs, the words that two processes share, and the slots of the Rust API.
