@@ -7,8 +7,9 @@ use std::path::Path;
 use crate::dist::{self, Machine};
 
 /// Their own tests ...
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "ferroce-access",
+    "ferroce-linux",
     "ferroce-os",
     "ferroce-mem",
     "ferroce-queues",

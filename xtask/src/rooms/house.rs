@@ -39,10 +39,13 @@ pub const HOUSE: &[Storey] = &[
         room("ring", "The ring that holds the entries of queues, in memory of its own or in the program's."),
         room("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
     ],
-    &[room(
-        "qp-context",
-        "The QP context: what the transport keeps of a queue pair as plain data, and what it asks of its environment.",
-    )],
+    &[
+        room(
+            "qp-context",
+            "The QP context: what the transport keeps of a queue pair as plain data, and what it asks of its environment.",
+        ),
+        room("linux", "Linux: raw system calls, descriptors, threads, the clock."),
+    ],
     &[
         room(
             "proto",
@@ -65,7 +68,7 @@ pub const HOUSE: &[Storey] = &[
         ),
         room(
             "os",
-            "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
+            "The operating system as the adapter needs it, with much of the `unsafe`: fork, locks, what threads have.",
         ),
     ],
     &[
