@@ -1,6 +1,6 @@
 //! The completer of RC and XRC: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
 
-use crate::rnr::rnr_delay;
+use crate::rnr_delay;
 use crate::state::{GapReport, charge};
 use crate::{Cause, Data, Env, Payload, QpProtocol, SendOp, psn};
 use ferroce_types::{Instant, WcStatus};

@@ -225,13 +225,3 @@ impl<A: Clone> QpProtocol<A> {
         }
     }
 }
-
-impl NakReason {
-    const fn of(code: NakCode) -> Self {
-        match code {
-            NakCode::RemoteAccessError => NakReason::Access,
-            NakCode::RemoteOperationalError => NakReason::Operational,
-            _ => NakReason::Invalid,
-        }
-    }
-}

@@ -3,25 +3,9 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
-use crate::sendq::Issuer;
-use crate::state::charge;
-use crate::{Data, DataRef, Env, MAX_MESSAGE, QpProtocol, RequestEnd, SendOp, SendRequest, psn};
+use crate::state::{Issuer, charge};
+use crate::{Data, Env, MAX_MESSAGE, QpProtocol, RequestEnd, SendOp, SendRequest, psn};
 use ferroce_types::{AtomicOp, Instant, QpState, Sge, WcStatus};
-
-impl<A> SendRequest<'_, A> {
-    /// The element that the answer goes to, if it is a READ or an atomic that may take the short way.
-    #[must_use]
-    #[inline]
-    pub fn fetches_to(&self) -> Option<&Sge> {
-        match (self.op, self.data) {
-            (
-                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
-                DataRef::Sges([sge]),
-            ) => Some(sge),
-            _ => None,
-        }
-    }
-}
 
 /// A fetch that has come in one packet.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! Nothing of a kept packet counts before its turn: no memory, no receive, no key, no error. [`Env::keep`] decides whether the peer is one that
 //! understands the report of what is kept, and how much memory that may take.
 
-use crate::state::{GapReport, KEPT_RANGE, KeptNumbers, PsnSet};
+use crate::state::{GapReport, KEPT_RANGE, PsnSet};
 use crate::{Env, PayloadSource, QpProtocol, Telling};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState};
@@ -11,15 +11,6 @@ use ferroce_wire::{Headers, Service};
 
 /// So long packets are kept while the gap doesn't move: the peer, which probes twice in a second, is dead or stopped.
 const MOST_WAIT: Duration = Duration::from_secs(5);
-/// So long after its first gap a later connection of a QP keeps nothing: packets of the one before may still be on their way, and any of
-/// [`KEPT_RANGE`] PSNs would be taken for one of this connection.
-const EARLIER_CONNECTION: Duration = Duration::from_secs(1);
-
-impl KeptNumbers {
-    fn is_past_earlier_connection(&mut self, now: Instant) -> bool {
-        now >= *self.keeps_from.get_or_insert_with(|| now.after(EARLIER_CONNECTION))
-    }
-}
 
 impl<A: Clone> QpProtocol<A> {
     /// Keeps a packet beyond the expected one, if it can be. Returns whether it shows that something else is missing too.

@@ -3,21 +3,8 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
-use crate::{DataRef, QpProtocol, SendOp, SendRequest};
+use crate::{QpProtocol, SendOp, SendRequest};
 use ferroce_types::{Completion, WcOpcode, WcStatus};
-
-impl<A> SendRequest<'_, A> {
-    /// Whether it reads, and address and key at the peer, if it is an RDMA WRITE or READ that may take the short way.
-    #[must_use]
-    #[inline(always)]
-    pub fn one_sided(&self) -> Option<(bool, u64, u32)> {
-        match (self.op, self.data) {
-            (SendOp::Write { va, rkey }, DataRef::Sges([_]) | DataRef::Inline(_)) => Some((false, va, rkey)),
-            (SendOp::Read { va, rkey }, DataRef::Sges([_])) => Some((true, va, rkey)),
-            _ => None,
-        }
-    }
-}
 
 impl<A: Clone> QpProtocol<A> {
     /// Whether an RDMA WRITE or READ of one byte or more that is posted now may be carried out at once: all before it have ended, and
@@ -29,7 +16,7 @@ impl<A: Clone> QpProtocol<A> {
         self.params.lossless
             && self.may_send_at_once()
             && req.has_been_answered()
-            && self.sq.len() == 0
+            && self.sq.is_empty()
             && req.una == req.max
             && (!reads || self.params.max_rd_atomic > 0)
     }

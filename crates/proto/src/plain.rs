@@ -3,27 +3,10 @@
 //! Each function either does all that the general way would do, or nothing, and returns that: the caller then takes the general
 //! way. So the general way has all the rules, and these functions only what remains of them for such messages.
 
-use crate::sendq::Issuer;
-use crate::state::{SMALLEST_CHARGE, Sample};
-use crate::{DataRef, Env, Payload, QpProtocol, ReceivedWhole, RequestEnd, SendOp, SendRequest, psn};
+use crate::state::{Issuer, SMALLEST_CHARGE, Sample};
+use crate::{Env, Payload, QpProtocol, ReceivedWhole, RequestEnd, SendRequest, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
-
-impl<A> SendRequest<'_, A> {
-    /// It is a SEND that may take the short way: of one element of memory or inline.
-    #[must_use]
-    #[inline(always)]
-    pub fn is_plain(&self) -> bool {
-        matches!(self.op, SendOp::Send | SendOp::SendWithImmediate { .. }) && !self.fence && self.is_single()
-    }
-
-    /// Its data are inline, or one element of memory.
-    #[must_use]
-    #[inline]
-    pub fn is_single(&self) -> bool {
-        matches!(self.data, DataRef::Sges([_]) | DataRef::Inline(_))
-    }
-}
 
 /// A SEND that has come in one packet.
 #[derive(Clone, Copy, Debug)]

@@ -1,57 +1,7 @@
 //! Sending again: the local ACK timer, the RNR timer, going back to a lost packet and probing for a lost tail.
 
-use crate::env::Unanswered;
-use crate::state::Requester;
-use crate::{Cause, Env, QpParams, QpProtocol};
-use core::time::Duration;
+use crate::{Cause, Env, QpProtocol, Unanswered};
 use ferroce_types::Instant;
-
-/// A probe for a lost tail waits at least this long: less than a scheduler's slip would only double the traffic.
-const SHORTEST_PROBE: Duration = Duration::from_millis(1);
-/// The first probe of a peer that has answered nothing waits this long where READs or atomics are unanswered: it has them answered again.
-const FIRST_PROBE_OF_READS: Duration = Duration::from_millis(8);
-/// Probes back off to this.
-const LONGEST_PROBE: Duration = Duration::from_millis(500);
-
-impl Requester {
-    /// When to probe for a lost tail of what is outstanding now. Each packet that leaves asks for it, so it is computed in nanoseconds.
-    fn probe_after(&self, now: Instant) -> Instant {
-        let least = match self.window.is_measured() || self.unfinished_reads == 0 {
-            true => SHORTEST_PROBE.as_nanos() as u64,
-            false => FIRST_PROBE_OF_READS.as_nanos() as u64,
-        };
-        let delay = self.window.patience_ns().max(least) << self.probe_backoff.min(16);
-        Instant(now.0.saturating_add(delay.min(LONGEST_PROBE.as_nanos() as u64)))
-    }
-
-    /// Starts the timers that aren't running.
-    #[inline]
-    pub(crate) fn arm(&mut self, now: Instant, params: &QpParams) {
-        if self.ack_deadline.is_none() {
-            self.ack_deadline = ack_timeout(params.timeout).map(|t| now.after(t));
-        }
-        if !params.lossless {
-            self.probe_at = Some(self.probe_after(now));
-        }
-    }
-}
-
-/// The shortest local ACK timeout, as an exponent: 4.096 µs × 2^10 = 4.2 ms. A peer in software answers when the scheduler
-/// lets it: a time slice of another thread takes 3 to 4 ms, and a thread of the adapter that naps another one. A program
-/// that asks for less, which adapters raise as well, would lose connections to peers that are well.
-pub const LEAST_ACK_TIMEOUT: u8 = 10;
-
-/// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Three
-/// times leaves a peer that the scheduler keeps waiting its chance; lost packets are found sooner by probes. `None`: there is
-/// none.
-#[must_use]
-pub const fn ack_timeout(exponent: u8) -> Option<Duration> {
-    match exponent & 31 {
-        0 => None,
-        e if e < LEAST_ACK_TIMEOUT => Some(Duration::from_nanos((4096 * 3) << LEAST_ACK_TIMEOUT)),
-        e => Some(Duration::from_nanos((4096 * 3) << e)),
-    }
-}
 
 impl<A: Clone> QpProtocol<A> {
     /// Starts again at the oldest unacknowledged packet.

@@ -1,7 +1,7 @@
 //! Tag matching at the receiver (ibv_post_srq_ops(3)): the header of a message, where the message goes, and the READ by which the
 //! adapter carries out a rendezvous.
 
-use crate::sendq::{Issuer, Wqe};
+use crate::state::{Issuer, Wqe};
 use crate::state::{NakReason, Tagged, begins, ends};
 use crate::{
     DataRef, Env, MAX_MESSAGE, Payload, PlaceError, QpEvent, QpProtocol, SendOp, SendRequest, TagInfo, Taken,

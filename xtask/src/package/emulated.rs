@@ -7,13 +7,15 @@ use std::path::Path;
 use crate::dist::{self, Machine};
 
 /// Their own tests ...
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 10] = [
     "ferroce-access",
+    "ferroce-linux",
     "ferroce-os",
     "ferroce-mem",
     "ferroce-queues",
     "ferroce-hostlink",
     "ferroce-udp",
+    "ferroce-qp-context",
     "ferroce-proto",
     "ferroce-wire",
 ];

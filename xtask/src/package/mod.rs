@@ -50,9 +50,10 @@ const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
 /// The crates that are useful by themselves, and those that they are made of.
-const PUBLISHED: [&str; 24] = [
+const PUBLISHED: [&str; 26] = [
     "ferroce-wire",
     "ferroce-ring",
+    "ferroce-qp-context",
     "ferroce-proto",
     "ferroce-types",
     "ferroce-explain",
@@ -61,6 +62,7 @@ const PUBLISHED: [&str; 24] = [
     "ferroce-sim",
     "ferroce-watch",
     "ferroce-cm",
+    "ferroce-linux",
     "ferroce-os",
     "ferroce-access",
     "ferroce-mem",

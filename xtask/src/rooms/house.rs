@@ -41,6 +41,13 @@ pub const HOUSE: &[Storey] = &[
     ],
     &[
         room(
+            "qp-context",
+            "The QP context: what the transport keeps of a queue pair as plain data, and what it asks of its environment.",
+        ),
+        room("linux", "Linux: raw system calls, descriptors, threads, the clock."),
+    ],
+    &[
+        room(
             "proto",
             "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
         ),
@@ -61,7 +68,7 @@ pub const HOUSE: &[Storey] = &[
         ),
         room(
             "os",
-            "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
+            "The operating system as the adapter needs it, with much of the `unsafe`: fork, locks, what threads have.",
         ),
     ],
     &[

@@ -1,6 +1,6 @@
 //! How work requests end, and what becomes of the QP when one fails.
 
-use crate::sendq::{Issuer, Wqe};
+use crate::state::{Issuer, Wqe};
 use crate::{Cause, Env, QpEvent, QpProtocol, SendOp, SendWr};
 use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
 
@@ -115,7 +115,7 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     pub(crate) fn flush_send_queue<E: Env<Address = A>>(&mut self, env: &mut E) {
-        while self.sq.len() > 0 {
+        while !self.sq.is_empty() {
             self.complete_front(WcStatus::WrFlushErr, env);
         }
         self.req.halt(self.sq.head());

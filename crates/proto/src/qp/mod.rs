@@ -5,8 +5,7 @@ mod post;
 
 pub use complete::RequestEnd;
 
-use crate::sendq::{SendQueue, Wqe};
-use crate::state::{Answers, Requester, Responder};
+use crate::state::{Answers, Requester, Responder, SendQueue, Wqe};
 use crate::{Counters, Env, QpParams, QpProtocol, RateLimit, SendWr, Violation};
 use ferroce_ring::EntryRing;
 use ferroce_types::{Instant, QpState};
@@ -218,7 +217,7 @@ impl<A: Clone> QpProtocol<A> {
         match self.state {
             QpState::Reset | QpState::Init => return false,
             QpState::Err => {
-                if self.sq.len() > 0 {
+                if !self.sq.is_empty() {
                     self.remark_posted_after(env);
                 }
                 self.flush_send_queue(env);
@@ -252,7 +251,7 @@ impl<A: Clone> QpProtocol<A> {
     pub fn wants_transmit(&self) -> bool {
         match self.state {
             QpState::Reset | QpState::Init => false,
-            QpState::Err | QpState::Sqe => self.sq.len() > 0 || !self.answers.is_empty(),
+            QpState::Err | QpState::Sqe => !self.sq.is_empty() || !self.answers.is_empty(),
             QpState::Rtr => !self.answers.is_empty(),
             QpState::Rts | QpState::Sqd => {
                 !self.answers.is_empty()

@@ -1,6 +1,6 @@
 //! What is taken into the send queue.
 
-use crate::sendq::{Issuer, Wqe};
+use crate::state::{Issuer, Wqe};
 use crate::{Data, DataRef, MAX_MESSAGE, PostError, QpProtocol, SendOp, SendRequest};
 use ferroce_types::QpState;
 use ferroce_wire::Service;

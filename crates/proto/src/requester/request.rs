@@ -1,6 +1,6 @@
 //! A request packet: headers and payload of a work request's packet with a given number.
 
-use crate::sendq::Wqe;
+use crate::state::Wqe;
 use crate::{Data, PayloadSource, QpProtocol, SendOp, psn};
 use ferroce_wire::{AtomicEth, Feth, Headers, Operation, Reth};
 

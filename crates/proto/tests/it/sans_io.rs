@@ -42,6 +42,7 @@ fn wire_and_proto_use_nothing_of_the_system() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     sources(&own.join("src"), &mut files);
+    sources(&own.join("../qp-context/src"), &mut files);
     sources(&own.join("../wire/src"), &mut files);
     files.push(own.join("../ring/src/lib.rs"));
     assert!(files.len() > 20, "{}", files.len());
@@ -56,7 +57,7 @@ fn wire_and_proto_use_nothing_of_the_system() {
             }
         }
     }
-    for manifest in ["Cargo.toml", "../wire/Cargo.toml", "../ring/Cargo.toml"] {
+    for manifest in ["Cargo.toml", "../qp-context/Cargo.toml", "../wire/Cargo.toml", "../ring/Cargo.toml"] {
         let text = fs::read_to_string(own.join(manifest)).expect("a manifest");
         // The ring has none.
         let (_, dependencies) = text.split_once("[dependencies]").unwrap_or_default();
@@ -66,9 +67,16 @@ fn wire_and_proto_use_nothing_of_the_system() {
             .filter_map(|line| line.split(['.', ' ', '=']).next())
             .filter(|n| !n.is_empty())
         {
-            let known =
-                ["ferroce-ring", "ferroce-wire", "ferroce-types", "smallvec", "crc32fast", "thiserror"]
-                    .contains(&name);
+            let known = [
+                "ferroce-qp-context",
+                "ferroce-ring",
+                "ferroce-wire",
+                "ferroce-types",
+                "smallvec",
+                "crc32fast",
+                "thiserror",
+            ]
+            .contains(&name);
             assert!(known, "{manifest}: {name}");
         }
     }

@@ -1,68 +1,74 @@
 //! What a responder remembers.
 
-use super::{Delegated, KeptNumbers, MessageProgress, Tagged};
 use crate::{Counters, psn};
+use crate::{Delegated, KeptNumbers, MessageProgress, Tagged};
 use ferroce_types::RecvWqe;
 
 /// Everything the responder remembers besides its answers.
 #[derive(Debug, Default)]
-pub(crate) struct Responder {
+pub struct Responder {
     /// The extended PSN of the first request, which the program has set.
-    pub(crate) first: u64,
+    pub first: u64,
     /// The extended PSN of the next request.
-    pub(crate) expected: u64,
+    pub expected: u64,
     /// READ responses and results of atomics that have left acknowledge everything before this one. An ACK or a NAK leaves last: nothing is
     /// owed then.
-    pub(crate) acknowledged: u64,
+    pub acknowledged: u64,
     /// Messages completed: those that have come the short way, and the others.
-    pub(crate) plain: u64,
-    pub(crate) messages: u64,
+    pub plain: u64,
+    /// Messages that have ended.
+    pub messages: u64,
     /// Bytes of all of them.
-    pub(crate) bytes: u64,
-    pub(crate) message: MessageProgress,
+    pub bytes: u64,
+    /// The message that has begun.
+    pub message: MessageProgress,
     /// The receive taken for the message in progress (UC keeps it when the message is lost).
-    pub(crate) held: Option<RecvWqe>,
+    pub held: Option<RecvWqe>,
     /// What a tag-matching SRQ makes of the message that has a receive.
-    pub(crate) tagged: Option<Tagged>,
+    pub tagged: Option<Tagged>,
     /// The SRQ of the message in progress (XRC).
-    pub(crate) srqn: Option<u32>,
-    pub(crate) delegated: Delegated,
+    pub srqn: Option<u32>,
+    /// Requests that other processes execute.
+    pub delegated: Delegated,
     /// What executes another process's requests: the run that it has ended by a refusal.
-    pub(crate) ended_run: Option<u32>,
+    pub ended_run: Option<u32>,
     /// A NAK for the expected PSN has been sent: the highest PSN that has been seen beyond the gap since.
-    pub(crate) gap: Option<u64>,
+    pub gap: Option<u64>,
     /// That NAK asked for time: the expected request has come, and found no receive.
-    pub(crate) waits_for_receive: bool,
+    pub waits_for_receive: bool,
     /// What has come beyond the gap.
-    pub(crate) kept: KeptNumbers,
+    pub kept: KeptNumbers,
     /// [`QpEvent::CommunicationEstablished`] was raised.
-    pub(crate) established: bool,
+    pub established: bool,
     /// Packets from before the first PSN, while none has been executed.
-    pub(crate) strangers: u8,
+    pub strangers: u8,
     /// Dropped datagrams have been reported: for their Q_Key, for their length.
-    pub(crate) told_qkey: bool,
-    pub(crate) told_length: bool,
+    pub told_qkey: bool,
+    /// A message longer than its receive was reported.
+    pub told_length: bool,
 }
 
 impl Responder {
-    pub(crate) fn at(psn: u32) -> Self {
+    /// One that expects this PSN first.
+    pub fn at(psn: u32) -> Self {
         let first = psn::first(psn);
         Self { first, expected: first, ..Self::default() }
     }
 
-    pub(crate) const fn expected_psn(&self) -> u32 {
+    /// The expected PSN on the wire.
+    pub const fn expected_psn(&self) -> u32 {
         psn::wire(self.expected)
     }
 
     /// A READ response or the result of an atomic has left, which acknowledges everything before `end`.
     #[inline]
-    pub(crate) fn note_acknowledged(&mut self, end: u64) {
+    pub fn note_acknowledged(&mut self, end: u64) {
         self.acknowledged = self.acknowledged.max(end);
     }
 
     /// No message is in progress, no request is missing, and none is with another process.
     #[inline]
-    pub(crate) fn is_between_messages(&self) -> bool {
+    pub fn is_between_messages(&self) -> bool {
         self.message == MessageProgress::None
             && self.held.is_none()
             && self.gap.is_none()
@@ -70,31 +76,31 @@ impl Responder {
     }
 
     /// The receive that a message in progress uses.
-    pub(crate) fn take_held(&mut self) -> Option<RecvWqe> {
+    pub fn take_held(&mut self) -> Option<RecvWqe> {
         self.message = MessageProgress::None;
         self.held.take()
     }
 
     /// A message of this many bytes has been executed.
-    pub(crate) fn count_message(&mut self, bytes: u64) {
+    pub fn count_message(&mut self, bytes: u64) {
         self.messages += 1;
         self.bytes += bytes;
     }
 
     /// A message has come the short way.
     #[inline]
-    pub(crate) fn count_plain(&mut self, bytes: u64) {
+    pub fn count_plain(&mut self, bytes: u64) {
         self.plain += 1;
         self.bytes += bytes;
     }
 
     /// Messages completed, 24 bits.
-    pub(crate) const fn msn(&self) -> u32 {
+    pub const fn msn(&self) -> u32 {
         (self.plain + self.messages) as u32 & 0x00ff_ffff
     }
 
     /// Adds what it has counted.
-    pub(crate) fn add_to(&self, counters: &mut Counters) {
+    pub fn add_to(&self, counters: &mut Counters) {
         counters.packets_received += self.plain;
         counters.messages_received += self.plain + self.messages;
         counters.bytes_received += self.bytes;

@@ -115,7 +115,7 @@ fn own_vector() -> usize {
 }
 
 /// This thread comes into the library for the first time; [`thread_ends`] will be called.
-pub(crate) fn thread_comes() {
+pub fn thread_comes() {
     if own_number() == main_number() {
         for before in [UNKNOWN, PERHAPS] {
             let _ = MAIN.compare_exchange(before, WILL_TELL, Ordering::AcqRel, Ordering::Relaxed);
@@ -124,7 +124,7 @@ pub(crate) fn thread_comes() {
 }
 
 /// This thread has been in the library and ends.
-pub(crate) fn thread_ends() {
+pub fn thread_ends() {
     let (how, none) = (libc::SIG_BLOCK, std::ptr::null::<u64>());
     let mut blocked = 0_u64;
     // SAFETY: the kernel writes a set into `blocked` and changes nothing.
@@ -153,7 +153,7 @@ pub fn tell_of_ends(told: fn()) {
 }
 
 /// In the child of a fork, whose main thread is the one that has forked. `known`: it has been in the library.
-pub(crate) fn after_fork(known: bool) {
+pub fn after_fork(known: bool) {
     MAIN.store(if known { WILL_TELL } else { UNKNOWN }, Ordering::Relaxed);
     for place in &OURS {
         place.store(0, Ordering::Relaxed);

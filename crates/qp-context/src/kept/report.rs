@@ -9,17 +9,17 @@ const MOST_BYTES: usize = KEPT_RANGE as usize / 8;
 /// One bit for each PSN after the missing one, the next PSN first: it has come, and is kept. 64 of them are little-endian bytes.
 /// No reason for a NAK is as long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GapReport {
+pub struct GapReport {
     bytes: [u8; MOST_BYTES],
     len: usize,
 }
 
 impl GapReport {
     /// Bytes of 64 bits.
-    pub(crate) const WORD: usize = 8;
+    pub const WORD: usize = 8;
 
     /// Of the packets after `missing`, in no more bytes than there is [room](KeptNumbers::room) for, but one word at least.
-    pub(crate) fn of(kept: &KeptNumbers, missing: u64) -> Self {
+    pub fn of(kept: &KeptNumbers, missing: u64) -> Self {
         let ahead = if kept.numbers.is_empty() { 1 } else { kept.top.saturating_sub(missing) };
         let words = (ahead as usize).div_ceil(64).min(kept.room() / WORD).clamp(1, MOST_BYTES / WORD);
         let mut report = Self { bytes: [0; MOST_BYTES], len: words * WORD };
@@ -30,7 +30,7 @@ impl GapReport {
     }
 
     /// The payload of an acknowledgement, if it is a report.
-    pub(crate) fn read(payload: &impl Payload) -> Option<Self> {
+    pub fn read(payload: &impl Payload) -> Option<Self> {
         let len = payload.len();
         if !(WORD..=MOST_BYTES).contains(&len) || !len.is_multiple_of(WORD) {
             return None;
@@ -40,19 +40,20 @@ impl GapReport {
         Some(report)
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// As the payload of a NAK.
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
     /// Of each 64 packets after `missing`, the first PSN, and what is kept of them.
-    pub(crate) fn words(&self, missing: u64) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+    pub fn words(&self, missing: u64) -> impl DoubleEndedIterator<Item = (u64, u64)> {
         let (words, _) = self.bytes[..self.len].as_chunks();
         let first = move |at| missing + 1 + 64 * at as u64;
         words.iter().enumerate().map(move |(at, word)| (first(at), u64::from_le_bytes(*word)))
     }
 
     /// Nothing is kept.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.bytes().iter().all(|byte| *byte == 0)
     }
 }

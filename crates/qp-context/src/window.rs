@@ -27,8 +27,9 @@ const SAMPLES: u8 = 8;
 /// The round trip taken for granted before the first measurement: that of a local network.
 const UNKNOWN_RTT: Duration = Duration::from_micros(200);
 
+/// How many bytes may be in flight.
 #[derive(Debug, Clone)]
-pub(crate) struct Window {
+pub struct Window {
     /// Bytes allowed in flight.
     size: u32,
     /// Slow start ends here.
@@ -56,8 +57,9 @@ pub(crate) struct Window {
     lost_since: Instant,
 }
 
-impl Window {
-    pub(crate) const fn new() -> Self {
+impl Default for Window {
+    /// Before anything is known of the path.
+    fn default() -> Self {
         Self {
             size: INITIAL,
             threshold: u32::MAX,
@@ -74,39 +76,41 @@ impl Window {
             lost_since: Instant(0),
         }
     }
+}
 
+impl Window {
     /// Bytes allowed in flight.
-    pub(crate) const fn size(&self) -> u32 {
+    pub const fn size(&self) -> u32 {
         self.size
     }
 
     /// The smoothed round trip, or a guess.
-    pub(crate) const fn rtt(&self) -> Duration {
+    pub const fn rtt(&self) -> Duration {
         if self.is_measured() { Duration::from_nanos(self.srtt) } else { UNKNOWN_RTT }
     }
 
     /// A round trip was measured.
-    pub(crate) const fn is_measured(&self) -> bool {
+    pub const fn is_measured(&self) -> bool {
         self.srtt != 0
     }
 
     /// An answer later than this is probably none. Before the first measurement nothing is known.
-    pub(crate) const fn patience(&self) -> Duration {
+    pub const fn patience(&self) -> Duration {
         Duration::from_nanos(self.patience_ns())
     }
 
     /// As [`Self::patience`], in nanoseconds.
-    pub(crate) const fn patience_ns(&self) -> u64 {
+    pub const fn patience_ns(&self) -> u64 {
         self.srtt * 2 + self.deviation * 4
     }
 
     /// A packet that left so long ago, and hasn't come, was lost: what left after it has come (`is_overtaken`), or the answer would be here.
-    pub(crate) fn is_overdue(&self, age: Duration, is_overtaken: bool) -> bool {
+    pub fn is_overdue(&self, age: Duration, is_overtaken: bool) -> bool {
         is_overtaken && age >= self.rtt() / 2 || age >= self.patience().max(self.rtt())
     }
 
     /// A round trip was measured (RFC 6298's smoothing), in which the path has carried `in_flight` bytes.
-    pub(crate) fn sample(&mut self, rtt: Duration, in_flight: u64) {
+    pub fn sample(&mut self, rtt: Duration, in_flight: u64) {
         let rtt = (rtt.as_nanos() as u64).clamp(1, 10_000_000_000);
         if self.shortest == 0 || rtt < self.shortest {
             // Bytes that were carried in a much longer one are too many.
@@ -132,7 +136,7 @@ impl Window {
     }
 
     /// `bytes` were acknowledged while `in_flight` were out: a window that isn't used doesn't grow.
-    pub(crate) fn acknowledged(&mut self, bytes: u32, in_flight: u32, mtu: u32) {
+    pub fn acknowledged(&mut self, bytes: u32, in_flight: u32, mtu: u32) {
         if in_flight < self.size / 2 {
             return;
         }
@@ -149,7 +153,7 @@ impl Window {
     }
 
     /// Something was lost. Queues that overflow have delayed packets before: then the path has carried less than what was in flight.
-    pub(crate) fn lost(&mut self, now: Instant, mtu: u32) {
+    pub fn lost(&mut self, now: Instant, mtu: u32) {
         let [latest, before] = self.carried;
         let lost = if now.since(self.lost_since) < self.rtt() { self.lost } else { 0 };
         let carried = u64::from(latest.max(before)).saturating_sub(lost) as u32;
@@ -161,7 +165,7 @@ impl Window {
 
     /// The peer has reported that so many bytes were lost. Few of many, where no long queue delays packets, aren't a sign of congestion: the
     /// window gets smaller by what was lost, and grows as before.
-    pub(crate) fn lost_bytes(&mut self, now: Instant, bytes: u64, mtu: u32) {
+    pub fn lost_bytes(&mut self, now: Instant, bytes: u64, mtu: u32) {
         if now.since(self.lost_since) >= self.rtt() {
             (self.lost, self.lost_since) = (0, now);
         }
@@ -175,7 +179,7 @@ impl Window {
     }
 
     /// A congestion notification has come.
-    pub(crate) fn congested(&mut self, now: Instant, mtu: u32) {
+    pub fn congested(&mut self, now: Instant, mtu: u32) {
         self.cut_to(self.size / 2, now, mtu);
     }
 
@@ -201,7 +205,7 @@ mod tests {
 
     #[test]
     fn window_is_halved_at_most_once_per_round_trip_and_never_under_one_packet() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.sample(Duration::from_micros(100), 1024);
         w.congested(Instant(1_000_000), 1024);
         w.congested(Instant(1_050_000), 1024);
@@ -214,7 +218,7 @@ mod tests {
 
     /// A path of 100 µs that carries 100 KB in that time; `queued` is how long packets wait besides.
     fn lose_with(queued: [u64; 3], in_flight: u64) -> (u32, u32) {
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.sample(Duration::from_micros(100), 1000);
         while w.size() < 200_000 {
             w.acknowledged(10_000, 1 << 20, 1024);
@@ -241,7 +245,7 @@ mod tests {
 
     #[test]
     fn few_reported_losses_cost_their_bytes_and_more_cut_the_window() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.sample(Duration::from_micros(100), 320_000);
         while w.size() < 300_000 {
             w.acknowledged(10_000, 1 << 20, 1024);
@@ -255,14 +259,14 @@ mod tests {
         w.lost_bytes(Instant(1_260_000), 100_000, 1024);
         assert_eq!(w.size(), 320_000 - 110_000);
         // They count for a round trip.
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.sample(Duration::from_micros(100), 32_000);
         w.lost_bytes(Instant(1), 900, 1024);
         w.lost(Instant(101_000), 1024);
         assert_eq!(w.size(), INITIAL - 900);
         // A process that waits for a processor delays packets for less than a round trip, and a queue for more.
         for (rtt, size) in [(200, 32_768 - 100), (201, 20_000 - 100)] {
-            let mut w = Window::new();
+            let mut w = Window::default();
             w.sample(Duration::from_micros(100), 20_000);
             w.sample(Duration::from_micros(rtt), 32_768);
             w.lost_bytes(Instant(1), 100, 1024);
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn what_was_carried_before_a_much_shorter_round_trip_does_not_count() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.sample(Duration::from_micros(800), 1 << 20);
         w.sample(Duration::from_micros(100), 1000);
         w.lost(Instant(1), 1024);
@@ -281,7 +285,7 @@ mod tests {
 
     #[test]
     fn what_a_path_has_carried_is_forgotten() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.sample(Duration::from_micros(100), 1 << 20);
         for _ in 0..SAMPLES * 2 {
             w.sample(Duration::from_micros(100), 1000);
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn window_doubles_per_round_trip_before_the_first_cut_and_grows_by_one_mtu_or_a_part_after() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.acknowledged(INITIAL, INITIAL, 1024);
         assert_eq!(w.size(), 2 * INITIAL);
         w.congested(Instant(1), 1024);
@@ -311,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_third_loss_without_a_round_trip_between_them_halves_the_window() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         for _ in 0..2 {
             w.sample(Duration::from_micros(100), 1 << 20);
         }
@@ -323,7 +327,7 @@ mod tests {
 
     #[test]
     fn idle_window_does_not_grow() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         for _ in 0..1000 {
             w.acknowledged(4096, 4096, 1024);
         }
@@ -332,7 +336,7 @@ mod tests {
 
     #[test]
     fn round_trip_is_smoothed() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         w.sample(Duration::from_micros(80), 1024);
         w.sample(Duration::from_micros(160), 1024);
         assert_eq!(w.rtt(), Duration::from_micros(90));

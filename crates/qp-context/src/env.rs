@@ -131,8 +131,10 @@ pub struct PlaceError;
 /// acknowledges packets, or has them sent again, and after a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Unanswered {
-    pub(crate) una: u64,
-    pub(crate) went_back: Option<(u64, Instant)>,
+    /// The oldest PSN.
+    pub una: u64,
+    /// Where and when the requester went back last.
+    pub went_back: Option<(u64, Instant)>,
 }
 
 /// The surroundings of one QP: its memory, receive queue, completion queues and fabric.

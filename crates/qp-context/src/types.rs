@@ -66,7 +66,7 @@ pub enum SendOp {
 
 impl SendOp {
     /// Carried out here, without a packet.
-    pub(crate) const fn is_local(&self) -> bool {
+    pub const fn is_local(&self) -> bool {
         matches!(self, Self::LocalInvalidate { .. } | Self::BindMw(_))
     }
 }
@@ -83,7 +83,7 @@ pub enum Data {
 impl Data {
     /// Becomes a copy of `data`. A list of one element, as most are, is written where the last one lay.
     #[inline(always)]
-    pub(crate) fn set(&mut self, data: DataRef<'_>) {
+    pub fn set(&mut self, data: DataRef<'_>) {
         match (self, data) {
             (Self::Sges(list), DataRef::Sges(&[sge])) => {
                 list.clear();
@@ -187,6 +187,46 @@ impl<A> Clone for SendRequest<'_, A> {
 }
 
 impl<A> Copy for SendRequest<'_, A> {}
+
+impl<A> SendRequest<'_, A> {
+    /// The element that the answer goes to, if it is a READ or an atomic that may take the short way.
+    #[must_use]
+    #[inline]
+    pub fn fetches_to(&self) -> Option<&Sge> {
+        match (self.op, self.data) {
+            (
+                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
+                DataRef::Sges([sge]),
+            ) => Some(sge),
+            _ => None,
+        }
+    }
+
+    /// It is a SEND that may take the short way: of one element of memory or inline.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        matches!(self.op, SendOp::Send | SendOp::SendWithImmediate { .. }) && !self.fence && self.is_single()
+    }
+
+    /// Its data are inline, or one element of memory.
+    #[must_use]
+    #[inline]
+    pub fn is_single(&self) -> bool {
+        matches!(self.data, DataRef::Sges([_]) | DataRef::Inline(_))
+    }
+
+    /// Whether it reads, and address and key at the peer, if it is an RDMA WRITE or READ that may take the short way.
+    #[must_use]
+    #[inline(always)]
+    pub fn one_sided(&self) -> Option<(bool, u64, u32)> {
+        match (self.op, self.data) {
+            (SendOp::Write { va, rkey }, DataRef::Sges([_]) | DataRef::Inline(_)) => Some((false, va, rkey)),
+            (SendOp::Read { va, rkey }, DataRef::Sges([_])) => Some((true, va, rkey)),
+            _ => None,
+        }
+    }
+}
 
 impl<A> SendWr<A> {
     /// The request, to be posted.

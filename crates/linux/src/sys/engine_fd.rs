@@ -106,7 +106,7 @@ pub fn with_forks_held<R>(f: impl FnOnce() -> R) -> R {
 
 /// For the handler that runs before a fork. True: no other thread is making descriptors any more; false: one took too long. Takes
 /// no lock. [`resume_openings`] undoes it in the parent, [`close_all_after_fork`] in the child.
-pub(crate) fn hold_openings() -> bool {
+pub fn hold_openings() -> bool {
     FORKING.store(true, Ordering::SeqCst);
     // A signal handler may fork in the middle of this thread's own.
     let own = DEPTH.get();
@@ -114,7 +114,7 @@ pub(crate) fn hold_openings() -> bool {
 }
 
 /// For the parent's handler after a fork.
-pub(crate) fn resume_openings() {
+pub fn resume_openings() {
     FORKING.store(false, Ordering::SeqCst);
 }
 
@@ -132,7 +132,7 @@ pub fn for_each_engine_fd(f: &mut dyn FnMut(RawFd)) {
 }
 
 /// Whether the number is one of the adapter's. Takes no lock.
-pub(crate) fn is_engine_fd(fd: RawFd) -> bool {
+pub fn is_engine_fd(fd: RawFd) -> bool {
     bit_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
 }
 
@@ -336,7 +336,7 @@ pub fn descriptor_limit() -> u64 {
 }
 
 /// Moves a descriptor to a high number if there is one to be had.
-pub(crate) fn out_of_the_way(fd: RawFd) -> RawFd {
+pub fn out_of_the_way(fd: RawFd) -> RawFd {
     if fd >= BASE {
         return fd;
     }

@@ -10,17 +10,17 @@ const MASK: u32 = 0x00ff_ffff;
 const ORIGIN: u64 = 1 << 24;
 
 /// The extended number of the first packet of a queue.
-pub(crate) const fn first(psn: u32) -> u64 {
+pub const fn first(psn: u32) -> u64 {
     ORIGIN + (psn & MASK) as u64
 }
 
 /// The PSN on the wire.
-pub(crate) const fn wire(extended: u64) -> u32 {
+pub const fn wire(extended: u64) -> u32 {
     (extended as u32) & MASK
 }
 
 /// The extended number with these low bits that is nearest to `reference`: up to 2^23 - 1 ahead, up to 2^23 behind.
-pub(crate) const fn extend(reference: u64, psn: u32) -> u64 {
+pub const fn extend(reference: u64, psn: u32) -> u64 {
     let ahead = psn.wrapping_sub(reference as u32) & MASK;
     if ahead < 1 << 23 {
         reference + ahead as u64

@@ -6,7 +6,7 @@ use ferroce_wire::NakCode;
 
 /// Why a request isn't executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NakReason {
+pub enum NakReason {
     /// No receive is posted: RNR NAK, and nothing has changed.
     NotReady,
     /// Wrong sequence of opcodes, wrong length, unsupported: NAK invalid request.
@@ -51,7 +51,18 @@ impl From<RemoteError> for NakReason {
 }
 
 impl NakReason {
-    pub(crate) const fn nak(self) -> NakCode {
+    /// The reason that a NAK with this code stands for.
+    #[must_use]
+    pub const fn of(code: NakCode) -> Self {
+        match code {
+            NakCode::RemoteAccessError => NakReason::Access,
+            NakCode::RemoteOperationalError => NakReason::Operational,
+            _ => NakReason::Invalid,
+        }
+    }
+
+    /// The code of the NAK.
+    pub const fn nak(self) -> NakCode {
         match self {
             NakReason::NotReady
             | NakReason::Invalid
@@ -68,7 +79,7 @@ impl NakReason {
     }
 
     /// The cause to report.
-    pub(crate) const fn cause(self, asked: RequestedAccess) -> Cause {
+    pub const fn cause(self, asked: RequestedAccess) -> Cause {
         let why = match self {
             NakReason::QpRights => Refusing::QpRights,
             NakReason::Depth => Refusing::Depth,

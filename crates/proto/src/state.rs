@@ -1,28 +1,11 @@
-//! The state of a queue pair, as plain data. The modules above have the functions, one for each subject.
+//! A queue pair: its parts are plain data. The modules above have the functions, one for each subject.
 
-mod answers;
-mod delegated;
-mod kept;
-mod message;
-mod recovery;
-mod refusal;
-mod report;
-mod requester;
-mod responder;
-mod tagged;
+pub(crate) use ferroce_qp_context::{
+    Answer, Answers, DelegatedRequest, GapReport, Issuer, KEPT_RANGE, LastRepeat, MessageProgress, NakReason,
+    Owed, PsnSet, Range, Read, Recovery, Requester, Responder, SMALLEST_CHARGE, Sample, SendQueue, Tagged,
+    Wqe, begins, charge, ends,
+};
 
-pub(crate) use answers::{Answer, Answers, Owed, Range, Read};
-pub(crate) use delegated::{Delegated, DelegatedRequest};
-pub(crate) use kept::{KEPT_RANGE, KeptNumbers, PsnSet};
-pub(crate) use message::{MessageProgress, begins, ends};
-pub(crate) use recovery::{LastRepeat, Recovery};
-pub(crate) use refusal::NakReason;
-pub(crate) use report::GapReport;
-pub(crate) use requester::{Requester, SMALLEST_CHARGE, Sample, charge};
-pub(crate) use responder::Responder;
-pub(crate) use tagged::Tagged;
-
-use crate::sendq::SendQueue;
 use crate::{Counters, QpParams};
 use ferroce_types::QpState;
 use ferroce_wire::Service;

@@ -3,7 +3,7 @@
 //! A thread of the host program that is cancelled inside one of ours would leave locks held; `libc::syscall` isn't a
 //! cancellation point, the C library's own `recvmsg`, `close`, `poll` … are. A descriptor that a
 //! forked child has no use for is owned by an [`EngineFd`], which enters it in a lock-free table, so that the child can
-//! close them all; one that a child keeps by a [`KeptFd`], and the pipe of events by its [`Readiness`](crate::Readiness).
+//! close them all; one that a child keeps by a [`KeptFd`], and the pipe of events by its `Readiness`.
 //! Out of here: whose addresses and names they are, policy, retries.
 
 mod address;
@@ -29,7 +29,7 @@ pub use buffer::large_buffer;
 pub use discard::{
     accept_descriptors, brings_descriptors, discard, discard_message, leave, refuse_descriptors,
 };
-pub(crate) use ending::{after_fork as forget_threads, thread_comes, thread_ends};
+pub use ending::{after_fork as forget_threads, thread_comes, thread_ends};
 pub use ending::{
     at_exit, end_process, how_often_to_look, only_our_threads_are_left, own_number, tell_of_ends,
 };
@@ -37,7 +37,7 @@ pub use engine_fd::{
     EngineFd, abandon_all, close_all_after_fork, close_if, descriptor_limit, device_and_inode, file_kind,
     find_lost, for_each_engine_fd, identity, with_forks_held,
 };
-pub(crate) use engine_fd::{hold_openings, is_engine_fd, out_of_the_way, resume_openings};
+pub use engine_fd::{hold_openings, is_engine_fd, out_of_the_way, resume_openings};
 pub use futex::{sleep, wake};
 
 pub use interface::{interface_mtu, interface_speed};
@@ -70,8 +70,12 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What a system call has returned, or its error.
+///
+/// # Errors
+/// That of the call.
 #[inline]
-pub(crate) fn check(result: libc::c_long) -> io::Result<usize> {
+pub fn check(result: libc::c_long) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 

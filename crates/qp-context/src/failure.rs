@@ -174,7 +174,7 @@ impl Cause {
 
 impl RequestedAccess {
     /// What a packet asks for.
-    pub(crate) fn of(headers: &Headers, payload: usize) -> Self {
+    pub fn of(headers: &Headers, payload: usize) -> Self {
         let operation = headers.bth.opcode.operation;
         let of_atomic = headers.atomic.map(|atomic| (atomic.va, atomic.rkey, 8));
         let of_reth = headers.reth.map(|reth| (reth.va, reth.rkey, u64::from(reth.dma_len)));
@@ -184,7 +184,7 @@ impl RequestedAccess {
     }
 
     /// What it does to memory.
-    pub(crate) const fn access(&self) -> RemoteAccess {
+    pub const fn access(&self) -> RemoteAccess {
         match self.operation {
             Operation::ReadRequest => RemoteAccess::Read,
             Operation::CompareSwap | Operation::FetchAdd => RemoteAccess::Atomic,

@@ -1,33 +1,36 @@
 //! What a requester knows of packets that the peer misses and of packets beyond them that the peer keeps.
 
-use super::PsnSet;
+use crate::PsnSet;
 use ferroce_types::Instant;
 use std::collections::VecDeque;
 
 /// A packet that the peer misses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LostPacket {
-    pub(crate) psn: u64,
+pub struct LostPacket {
+    /// Which.
+    pub psn: u64,
     /// It has left again; else it is to leave.
-    pub(crate) again: Option<LastRepeat>,
+    pub again: Option<LastRepeat>,
 }
 
 /// When a packet left again, and the PSN that was the next new one then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LastRepeat {
-    pub(crate) at: Instant,
-    pub(crate) next: u64,
+pub struct LastRepeat {
+    /// When.
+    pub at: Instant,
+    /// The PSN that was the next new one.
+    pub next: u64,
 }
 
 /// From the first report of a gap until the gap and those after it have closed.
 #[derive(Debug, Default)]
-pub(crate) struct Recovery {
+pub struct Recovery {
     /// The oldest unacknowledged packet.
     una: u64,
     /// Packets that the peer keeps.
-    pub(crate) kept: PsnSet,
+    pub kept: PsnSet,
     /// The PSN after the last of them.
-    pub(crate) top: u64,
+    pub top: u64,
     /// Packets that it misses, by PSN: the oldest unacknowledged one, and those below `top` that it doesn't keep.
     lost: VecDeque<LostPacket>,
     /// So many of them are to leave, and none before this PSN.
@@ -37,12 +40,12 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// The peer misses the packet `una`.
-    pub(crate) fn at(una: u64) -> Self {
+    pub fn at(una: u64) -> Self {
         Self { una, ..Self::default() }
     }
 
     /// The packet was lost and hasn't left again.
-    pub(crate) fn waits(&self, psn: u64) -> bool {
+    pub fn waits(&self, psn: u64) -> bool {
         self.place_of(psn).is_some_and(|at| self.lost[at].again.is_none())
     }
 
@@ -51,18 +54,18 @@ impl Recovery {
     }
 
     /// The packets before `end` that aren't in the network: the peer keeps them, or they were lost and haven't left again.
-    pub(crate) fn left_network(&self, end: u64) -> impl Iterator<Item = u64> {
+    pub fn left_network(&self, end: u64) -> impl Iterator<Item = u64> {
         (self.una..end.min(self.top.max(self.una + 1)))
             .filter(|psn| self.kept.contains(*psn) || self.waits(*psn))
     }
 
     /// Packets are to be sent again.
-    pub(crate) const fn is_due(&self) -> bool {
+    pub const fn is_due(&self) -> bool {
         self.waiting > 0
     }
 
     /// The PSN of the first packet to be sent again, and whether there is another one.
-    pub(crate) fn due(&self) -> Option<(u64, bool)> {
+    pub fn due(&self) -> Option<(u64, bool)> {
         if self.waiting == 0 {
             return None;
         }
@@ -72,7 +75,7 @@ impl Recovery {
     }
 
     /// The packet that was [`Self::due`] has left.
-    pub(crate) fn sent_again(&mut self, psn: u64, again: LastRepeat) {
+    pub fn sent_again(&mut self, psn: u64, again: LastRepeat) {
         if let Some(at) = self.place_of(psn).filter(|&at| self.lost[at].again.is_none()) {
             self.lost[at].again = Some(again);
             self.waiting -= 1;
@@ -81,12 +84,12 @@ impl Recovery {
     }
 
     /// The peer misses nothing, and keeps nothing.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.lost.is_empty() && self.kept.is_empty()
     }
 
     /// The peer has executed everything before `una`.
-    pub(crate) fn acknowledge(&mut self, una: u64) {
+    pub fn acknowledge(&mut self, una: u64) {
         while let Some(lost) = self.lost.front().filter(|lost| lost.psn < una) {
             self.waiting -= u32::from(lost.again.is_none());
             self.lost.pop_front();
@@ -98,7 +101,7 @@ impl Recovery {
     }
 
     /// The peer keeps a packet. Returns whether it was in the network.
-    pub(crate) fn keeps(&mut self, psn: u64) -> bool {
+    pub fn keeps(&mut self, psn: u64) -> bool {
         let was_in_network = !self.waits(psn);
         self.kept.insert(psn);
         was_in_network
@@ -106,7 +109,7 @@ impl Recovery {
 
     /// What the peer misses below `end` was lost, if that is new and `again` returns `None` for it, or if it has left again and is `overdue`.
     /// Gives the packets to `f` that were in the network until now.
-    pub(crate) fn note_lost(
+    pub fn note_lost(
         &mut self,
         end: u64,
         again: impl Fn(u64) -> Option<LastRepeat>,
@@ -153,7 +156,7 @@ impl Recovery {
     }
 
     /// The peer, which has kept these packets, may have dropped them: they count as sent once more.
-    pub(crate) fn forget(&mut self, dropped: &[u64], again: LastRepeat) {
+    pub fn forget(&mut self, dropped: &[u64], again: LastRepeat) {
         for &psn in dropped {
             self.kept.remove(psn);
             self.lost.push_back(LostPacket { psn, again: Some(again) });

@@ -5,65 +5,75 @@ use std::collections::VecDeque;
 
 /// What a READ asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub struct Range {
     /// What is left of it.
-    pub(crate) rest: Reth,
+    pub rest: Reth,
     /// XRC: whose protection domain the key is of.
-    pub(crate) srqn: Option<u32>,
+    pub srqn: Option<u32>,
     /// A READ rather than something else that is answered as one: does the peer's work request end with it? A request of
     /// several READs asks for no ACK before the last.
-    pub(crate) ends: Option<bool>,
+    pub ends: Option<bool>,
 }
 
 impl Range {
     /// What an atomic write and a flush are answered with.
-    pub(crate) const NOTHING: Self =
-        Self { rest: Reth { va: 0, rkey: 0, dma_len: 0 }, srqn: None, ends: None };
+    pub const NOTHING: Self = Self { rest: Reth { va: 0, rkey: 0, dma_len: 0 }, srqn: None, ends: None };
 }
 
 /// A READ being answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
+pub struct Read {
     /// Its first PSN (extended).
-    pub(crate) first: u64,
+    pub first: u64,
     /// The PSN of the next response packet.
-    pub(crate) next: u64,
+    pub next: u64,
     /// The PSN after the last one.
-    pub(crate) end: u64,
-    pub(crate) range: Range,
+    pub end: u64,
+    /// What is left of it.
+    pub range: Range,
     /// All bytes that were asked for.
-    pub(crate) bytes: u32,
+    pub bytes: u32,
     /// The next packet is the first of this answer.
-    pub(crate) start: bool,
-    pub(crate) msn: u32,
-    pub(crate) duplicate: bool,
+    pub start: bool,
+    /// The MSN of its packets.
+    pub msn: u32,
+    /// It was answered before.
+    pub duplicate: bool,
 }
 
 /// The result of an atomic.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Atomic {
-    pub(crate) psn: u64,
-    pub(crate) original: u64,
-    pub(crate) msn: u32,
-    pub(crate) duplicate: bool,
+pub struct Atomic {
+    /// The PSN of the request.
+    pub psn: u64,
+    /// The value that was there before.
+    pub original: u64,
+    /// The MSN of the packet.
+    pub msn: u32,
+    /// It was answered before.
+    pub duplicate: bool,
 }
 
+/// An answer that is owed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// Packets with what was read.
     Read(Read),
+    /// A packet with the result of an atomic.
     Atomic(Atomic),
 }
 
 impl Answer {
     /// The PSN of the next packet.
-    pub(crate) const fn next(&self) -> u64 {
+    pub const fn next(&self) -> u64 {
         match self {
             Answer::Read(read) => read.next,
             Answer::Atomic(atomic) => atomic.psn,
         }
     }
 
-    pub(crate) const fn is_duplicate(&self) -> bool {
+    /// It was answered before.
+    pub const fn is_duplicate(&self) -> bool {
         match self {
             Answer::Read(read) => read.duplicate,
             Answer::Atomic(atomic) => atomic.duplicate,
@@ -73,22 +83,27 @@ impl Answer {
 
 /// The answers of one QP.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
-    pub(crate) queue: VecDeque<Answer>,
+pub struct Answers {
+    /// Answers that have still to leave, by PSN.
+    pub queue: VecDeque<Answer>,
     /// The acknowledgement that is owed; a later one takes the place of an earlier one.
-    pub(crate) owed: Option<Owed>,
+    pub owed: Option<Owed>,
     /// Executed atomics by PSN, oldest first, for duplicates.
-    pub(crate) results: VecDeque<(u64, u64)>,
+    pub results: VecDeque<(u64, u64)>,
 }
 
+/// An acknowledgement that is owed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Owed {
+pub enum Owed {
     /// Everything before the expected PSN is done.
     Ack,
     /// This packet, which came again, and everything before it is done.
     Again(u64),
+    /// A packet is refused or missing.
     Nak {
+        /// The code.
         syndrome: Syndrome,
+        /// Which packet.
         psn: u64,
         /// The number of the reason, as the payload; 0: none.
         reason: u16,
@@ -96,43 +111,45 @@ pub(crate) enum Owed {
 }
 
 impl Answers {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Nothing is owed.
+    pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.owed.is_none()
     }
 
     /// READs and atomics that were asked for the first time and aren't answered yet.
-    pub(crate) fn outstanding(&self) -> usize {
+    pub fn outstanding(&self) -> usize {
         self.queue.iter().filter(|answer| !answer.is_duplicate()).count()
     }
 
     /// An ACK is owed. No NAK is: the packet that it was about has come.
-    pub(crate) fn owe_ack(&mut self) {
+    pub fn owe_ack(&mut self) {
         debug_assert!(!matches!(self.owed, Some(Owed::Nak { .. })), "a NAK is withdrawn first");
         self.owed = Some(Owed::Ack);
     }
 
     /// A SEND or WRITE packet came again. An ACK up to here and no further: the answer to a READ or atomic after it may
     /// have been lost too, and rdma_rxe takes an ACK with the PSN of one for its answer.
-    pub(crate) fn owe_ack_again(&mut self, psn: u64) {
+    pub fn owe_ack_again(&mut self, psn: u64) {
         if matches!(self.owed, None | Some(Owed::Again(_))) {
             self.owed = Some(Owed::Again(psn));
         }
     }
 
-    pub(crate) fn owe_nak(&mut self, syndrome: Syndrome, psn: u64, reason: u16) {
+    /// A NAK is owed.
+    pub fn owe_nak(&mut self, syndrome: Syndrome, psn: u64, reason: u16) {
         self.owed = Some(Owed::Nak { syndrome, psn, reason });
     }
 
     /// The expected packet has come: the NAK that reports its absence is void. It would have acknowledged what is before it, so an ACK is
     /// owed instead.
-    pub(crate) fn withdraw_nak(&mut self) {
+    pub fn withdraw_nak(&mut self) {
         if matches!(self.owed, Some(Owed::Nak { .. })) {
             self.owed = Some(Owed::Ack);
         }
     }
 
     /// A new READ of `psns` response packets.
-    pub(crate) fn read(&mut self, psn: u64, psns: u32, range: Range, msn: u32) {
+    pub fn read(&mut self, psn: u64, psns: u32, range: Range, msn: u32) {
         // Its answer acknowledges everything before it.
         self.owed = None;
         let end = psn + u64::from(psns);
@@ -149,7 +166,7 @@ impl Answers {
     }
 
     /// Remembers the result of an atomic that was executed, and the last `keep` of them at most.
-    pub(crate) fn remember(&mut self, psn: u64, original: u64, keep: usize) {
+    pub fn remember(&mut self, psn: u64, original: u64, keep: usize) {
         if self.results.len() >= keep {
             self.results.pop_front();
         }
@@ -157,21 +174,21 @@ impl Answers {
     }
 
     /// A new atomic was executed; the last `keep` results are remembered.
-    pub(crate) fn atomic(&mut self, psn: u64, original: u64, msn: u32, keep: usize) {
+    pub fn atomic(&mut self, psn: u64, original: u64, msn: u32, keep: usize) {
         self.owed = None;
         self.remember(psn, original, keep);
         self.queue.push_back(Answer::Atomic(Atomic { psn, original, msn, duplicate: false }));
     }
 
     /// Takes back the result of the atomic that was just executed; 0 when there is none.
-    pub(crate) fn take_atomic(&mut self) -> u64 {
+    pub fn take_atomic(&mut self) -> u64 {
         self.queue.clear();
         self.results.pop_back().map_or(0, |(_, original)| original)
     }
 
     /// A READ was asked for again, from its beginning or from a later PSN. Nothing is done if its answer is still to
     /// leave. At most `limit` answers are queued.
-    pub(crate) fn read_again(&mut self, psn: u64, psns: u32, range: Range, msn: u32, limit: usize) {
+    pub fn read_again(&mut self, psn: u64, psns: u32, range: Range, msn: u32, limit: usize) {
         let again = Read {
             first: psn,
             next: psn,
@@ -197,7 +214,7 @@ impl Answers {
     }
 
     /// An atomic was asked for again: its result is sent again, if it is remembered.
-    pub(crate) fn atomic_again(&mut self, psn: u64, msn: u32, limit: usize) {
+    pub fn atomic_again(&mut self, psn: u64, msn: u32, limit: usize) {
         let Some((_, original)) = self.results.iter().find(|(number, _)| *number == psn).copied() else {
             return;
         };
@@ -206,7 +223,8 @@ impl Answers {
         }
     }
 
-    pub(crate) fn insert(&mut self, answer: Answer, limit: usize) {
+    /// Queues an answer by its PSN, if there is room.
+    pub fn insert(&mut self, answer: Answer, limit: usize) {
         if self.queue.len() < limit {
             let at =
                 self.queue.iter().position(|other| other.next() > answer.next()).unwrap_or(self.queue.len());

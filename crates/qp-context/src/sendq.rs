@@ -7,19 +7,22 @@ use ferroce_types::SgeList;
 /// A posted work request.
 #[derive(Debug)]
 pub struct Wqe<A> {
-    pub(crate) wr: SendWr<A>,
+    /// The request.
+    pub wr: SendWr<A>,
     /// Bytes of the message.
-    pub(crate) len: u32,
+    pub len: u32,
     /// PSNs it takes: request packets, or response packets of a READ.
-    pub(crate) packets: u32,
+    pub packets: u32,
     /// Its first extended PSN; meaningful once it is started.
-    pub(crate) first: u64,
-    pub(crate) issuer: Issuer,
+    pub first: u64,
+    /// Its origin.
+    pub issuer: Issuer,
 }
 
 /// The origin of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Issuer {
+pub enum Issuer {
+    /// The program.
     Program,
     /// The adapter: the READ of a rendezvous.
     Rendezvous,
@@ -29,32 +32,33 @@ pub(crate) enum Issuer {
 
 impl<A> Wqe<A> {
     /// Whose its elements are: a rendezvous fetches the data into the receive that has matched.
-    pub(crate) fn buffer(&self) -> Buffer {
+    pub fn buffer(&self) -> Buffer {
         if self.issuer == Issuer::Rendezvous { Buffer::Receive } else { Buffer::Request }
     }
 
     /// An environment may carry it out without packets.
-    pub(crate) const fn may_be_executed(&self) -> bool {
+    pub const fn may_be_executed(&self) -> bool {
         self.len > 0 && matches!(self.wr.op, SendOp::Write { .. } | SendOp::Read { .. })
     }
 
     /// The responder answers it with data, if only with none.
-    pub(crate) const fn wants_data(&self) -> bool {
+    pub const fn wants_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. })
             || self.is_atomic()
     }
 
-    pub(crate) const fn is_atomic(&self) -> bool {
+    /// It is an atomic.
+    pub const fn is_atomic(&self) -> bool {
         matches!(self.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
     /// The extended PSN after its last.
-    pub(crate) const fn end(&self) -> u64 {
+    pub const fn end(&self) -> u64 {
         self.first + self.packets as u64
     }
 
     /// Where packet `packet` begins in the message, and its bytes.
-    pub(crate) fn slice(&self, packet: u32, mtu: u32) -> (u64, u32) {
+    pub fn slice(&self, packet: u32, mtu: u32) -> (u64, u32) {
         let offset = u64::from(packet) * u64::from(mtu);
         let left = u64::from(self.len).saturating_sub(offset);
         (offset, left.min(u64::from(mtu)) as u32)
@@ -95,7 +99,7 @@ impl<A: Clone> Wqe<A> {
 /// Work requests by a number that never wraps: the first one ever posted is 0. A request is written and read where it lies: it has two
 /// hundred bytes, of which most need few.
 #[derive(Debug)]
-pub(crate) struct SendQueue<A> {
+pub struct SendQueue<A> {
     /// Requests of the adapter come on top of the program's `max`.
     ring: EntryRing<Wqe<A>>,
     head: u64,
@@ -113,7 +117,7 @@ pub(crate) struct SendQueue<A> {
 impl<A: Clone> SendQueue<A> {
     /// Adds a request that takes so many PSNs, from this extended one on.
     #[inline(always)]
-    pub(crate) fn push(&mut self, request: &SendRequest<'_, A>, psns: (u32, u64), issuer: Issuer) -> &Wqe<A> {
+    pub fn push(&mut self, request: &SendRequest<'_, A>, psns: (u32, u64), issuer: Issuer) -> &Wqe<A> {
         self.own += u32::from(issuer != Issuer::Program);
         self.signaled += u32::from(request.signaled);
         let wqe = self.ring.add();
@@ -124,79 +128,89 @@ impl<A: Clone> SendQueue<A> {
 }
 
 impl<A> SendQueue<A> {
-    pub(crate) const fn new(max: u32) -> Self {
+    /// An empty one for so many requests.
+    pub const fn new(max: u32) -> Self {
         Self { ring: EntryRing::new(), head: 0, max, own: 0, bytes: 0, passed: 0, signaled: 0 }
     }
 
     /// Uses this ring, which is empty as the queue is.
-    pub(crate) fn place(&mut self, ring: EntryRing<Wqe<A>>) {
+    pub fn place(&mut self, ring: EntryRing<Wqe<A>>) {
         self.ring = ring;
     }
 
     /// Ends the queue, and returns its ring.
-    pub(crate) fn end(&mut self) -> EntryRing<Wqe<A>> {
+    pub fn end(&mut self) -> EntryRing<Wqe<A>> {
         self.reset();
         self.max = 0;
         std::mem::take(&mut self.ring)
     }
 
     /// The number of the oldest request (of the next one posted if there is none).
-    pub(crate) const fn head(&self) -> u64 {
+    pub const fn head(&self) -> u64 {
         self.head
     }
 
     /// The number of the next request posted.
-    pub(crate) fn tail(&self) -> u64 {
+    pub fn tail(&self) -> u64 {
         self.head + u64::from(self.len())
     }
 
-    pub(crate) fn len(&self) -> u32 {
+    /// There is no request.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many requests there are.
+    pub fn len(&self) -> u32 {
         self.ring.len() as u32
     }
 
     /// Is there room for one more of the program after `before` others?
-    pub(crate) fn has_room(&self, before: u32) -> bool {
+    pub fn has_room(&self, before: u32) -> bool {
         u64::from(self.len() - self.own) + u64::from(before) < u64::from(self.max)
     }
 
     /// Bytes of the messages of all requests that were ever posted.
-    pub(crate) const fn bytes(&self) -> u64 {
+    pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// A request of so many bytes was carried out without a place in the queue.
     #[inline]
-    pub(crate) fn count_passed(&mut self, len: u32) {
+    pub fn count_passed(&mut self, len: u32) {
         self.bytes += u64::from(len);
         self.passed += 1;
     }
 
     /// Requests in the queue that ask for a completion.
-    pub(crate) const fn signaled(&self) -> u32 {
+    pub const fn signaled(&self) -> u32 {
         self.signaled
     }
 
     /// Requests that have ended, however they have.
-    pub(crate) const fn ended(&self) -> u64 {
+    pub const fn ended(&self) -> u64 {
         self.head + self.passed
     }
 
+    /// The oldest request.
     #[inline]
-    pub(crate) fn front(&self) -> Option<&Wqe<A>> {
+    pub fn front(&self) -> Option<&Wqe<A>> {
         self.ring.front()
     }
 
-    pub(crate) fn get(&self, number: u64) -> Option<&Wqe<A>> {
+    /// The request with this number.
+    pub fn get(&self, number: u64) -> Option<&Wqe<A>> {
         self.ring.get(usize::try_from(number.checked_sub(self.head)?).ok()?)
     }
 
-    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Wqe<A>> {
+    /// The request with this number.
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut Wqe<A>> {
         self.ring.get_mut(usize::try_from(number.checked_sub(self.head)?).ok()?)
     }
 
     /// Removes the oldest request where it lies: a move costs more.
     #[inline(always)]
-    pub(crate) fn drop_front(&mut self) {
+    pub fn drop_front(&mut self) {
         let Some(wqe) = self.ring.get_mut(0) else { return };
         wqe.wr.data = Data::Sges(SgeList::new());
         wqe.wr.ud = None;
@@ -208,7 +222,7 @@ impl<A> SendQueue<A> {
     }
 
     /// Removes all requests and frees the memory of its own.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         while self.front().is_some() {
             self.drop_front();
         }
