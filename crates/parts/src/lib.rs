@@ -1,6 +1,6 @@
 //! What the adapter's objects are made of: attributes of QPs, address handles, paths, QPNs, the state of QP 1, settings.
 //!
-//! In here: data, the rules for it, and what it needs of the fabrics. Each module is by itself.
+//! In here: data, the rules for it, and what it needs of the fabrics.
 //! Out of here: the objects of verbs, and the adapter that has them (`ferroce_nic`).
 
 #![forbid(unsafe_code)]

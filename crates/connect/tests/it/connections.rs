@@ -47,7 +47,7 @@ pub fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
     let enter = ["nsenter", "-n", "-t", &pid];
     set_up(&[], HOSTS[0]);
     set_up(&enter, HOSTS[1]);
-    // The kernel may take a second to find the carrier. Without one the interface is no device.
+    // The kernel may take a second to find the carrier, and an interface is a device from then on.
     for enter in [&[][..], &enter] {
         eventually("the interface has carrier", || has_carrier(enter));
     }

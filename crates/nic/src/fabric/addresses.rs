@@ -1,10 +1,10 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
-use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
 use crate::device::AddressPair;
 use ferroce_os::{clock, fork, sys};
+use ferroce_parts::network::is_of_this_host;
 use ferroce_parts::network::{Arrivals, LeftOut, Local};
 use ferroce_parts::{AddressVector, Path, PeerSocket, ResolvedAv, settings};
 use ferroce_types::{Error, HostAddr, MAX_FLOW_LABEL, Result, first_qpn, invalid, steering_of};

@@ -6,12 +6,10 @@ use ferroce_engine::Source;
 use ferroce_hostlink::{
     Link, LinkRefusal, LinkWithWork, Receive, RecordRun, RingRecord, SentPacket, ShmPayload, Unserved,
 };
-use ferroce_os::{
-    clock,
-    sys::{self, EngineFd, InetAddress},
-};
+use ferroce_os::{clock, sys::EngineFd};
+use ferroce_parts::network::is_of_this_host;
 use ferroce_parts::{Path, Poller, ResolvedAv};
-use ferroce_types::{Error, HostAddr, Instant, Result, slot_of};
+use ferroce_types::{Error, Instant, Result, slot_of};
 use ferroce_udp::tap::Direction;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -341,19 +339,6 @@ impl Adapter {
             self.enqueue(&qp);
         }
     }
-}
-
-/// An address of this network namespace can be bound to.
-pub(crate) fn is_of_this_host(address: HostAddr) -> bool {
-    let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-    let bound = sys::socket(family, libc::SOCK_DGRAM)
-        .and_then(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))));
-    // Without a descriptor, a port or memory: another host's packets pass the checks for this host's, but not the other way round.
-    let is_full = |error: io::Error| {
-        const FULL: [i32; 5] = [libc::EADDRINUSE, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-        error.raw_os_error().is_some_and(|errno| FULL.contains(&errno))
-    };
-    bound.map_or_else(is_full, |()| true)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod multicast;
 mod sockets;
 mod taps;
 
-pub(crate) use links::{LinkSource, is_of_this_host};
+pub(crate) use links::LinkSource;
 pub(crate) use multicast::GroupSource;
 pub(crate) use sockets::{ForwardSource, SocketSource};
 pub(crate) use taps::TapSource;

@@ -16,7 +16,6 @@ mod tests;
 pub(crate) use lifelines::register;
 
 use crate::adapter::{self, Adapter};
-use crate::fabric::is_of_this_host;
 use ferroce_cm::{AddressedMad, AskedUser, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::Source;
 use ferroce_host::{Delivery, Destination, Host, NameHolder};
@@ -24,6 +23,7 @@ use ferroce_os::clock;
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
 use ferroce_parts::mads::{Attempt, CommunicationManager, Kept, PACKET_LEN, PendingInput, UnreadMad};
 use ferroce_parts::network::identification;
+use ferroce_parts::network::is_of_this_host;
 use ferroce_parts::{Path, ResolvedAv};
 use ferroce_types::{Datagram, HostAddr, Instant, Result, Unreachable, slot_of};
 use ferroce_udp::{OutgoingTap as _, send_alone};

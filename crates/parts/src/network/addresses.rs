@@ -2,6 +2,7 @@
 
 use crate::path::PeerSocket;
 use ferroce_os::sync::{Mutex, RwLock, class};
+use ferroce_os::sys::{self, InetAddress};
 use ferroce_types::HostAddr;
 use ferroce_udp::Endpoint;
 use smallvec::SmallVec;
@@ -91,4 +92,18 @@ impl Local {
             users: self.users.clone(),
         }
     }
+}
+
+/// An address of this network namespace can be bound to.
+#[must_use]
+pub fn is_of_this_host(address: HostAddr) -> bool {
+    let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    let bound = sys::socket(family, libc::SOCK_DGRAM)
+        .and_then(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))));
+    // Without a descriptor, a port or memory: another host's packets pass the checks for this host's, but not the other way round.
+    let is_full = |error: std::io::Error| {
+        const FULL: [i32; 5] = [libc::EADDRINUSE, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+        error.raw_os_error().is_some_and(|errno| FULL.contains(&errno))
+    };
+    bound.map_or_else(is_full, |()| true)
 }

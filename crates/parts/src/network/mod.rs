@@ -7,7 +7,7 @@ mod flow;
 mod multicast;
 mod taps;
 
-pub use addresses::{Addresses, Arrivals, LeftOut, Local};
+pub use addresses::{Addresses, Arrivals, LeftOut, Local, is_of_this_host};
 pub use flow::{LastFlow, flow_of, identification, verify};
 pub use multicast::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast};
 pub use taps::{Faults, Taps};
