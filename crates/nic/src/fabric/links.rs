@@ -348,6 +348,7 @@ pub(crate) mod tests {
     use crate::side::{Side, open};
     use ferroce_host::Host;
     use ferroce_hostlink::{CompactHeaders, SendOutcome};
+    use ferroce_os::sys;
     use ferroce_proto::SendOp;
     use ferroce_types::WcStatus;
     use ferroce_wire::{Opcode, Operation, Service};
