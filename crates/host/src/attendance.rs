@@ -86,3 +86,71 @@ impl Attendance {
         self.0.lock().addresses.get(place).map(|(address, _)| *address)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::group;
+    use super::*;
+
+    /// The sockets of an address, and the ends by which they get something.
+    fn sockets() -> (Arc<SocketGroup>, Vec<EngineFd>) {
+        let pairs = (0..GROUP_SIZE).map(|_| sys::socket_pair(libc::SOCK_DGRAM).unwrap());
+        let (own, peers): (Vec<_>, Vec<_>) = pairs.map(|[own, peer]| (own, peer)).unzip();
+        (group::boxed(own).expect("as many as there are").into(), peers)
+    }
+
+    /// What is readable, but for the timer.
+    fn readable(epoll: &Epoll) -> Vec<u64> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let ready = sys::epoll_wait(epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap();
+        let mut readable: Vec<u64> = events[..ready].iter().map(|event| event.u64).collect();
+        readable.retain(|&data| data != LEASES_TIMER);
+        readable.sort_unstable();
+        readable
+    }
+
+    #[test]
+    fn sockets_are_read_that_a_guest_has_asked_for_and_until_its_lease_ends() {
+        let (attendance, epoll) = (Attendance::default(), Epoll::new().unwrap());
+        let addresses = ["10.0.0.1", "10.0.0.2"].map(|ip| HostAddr::new(ip.parse().unwrap(), 0));
+        let groups = [(); 2].map(|()| sockets());
+        groups.iter().flat_map(|(_, peers)| peers).for_each(|peer| sys::send_byte(peer.raw()));
+        let group = |address| {
+            let at = addresses.iter().position(|known| *known == address)?;
+            Some(groups[at].0.clone())
+        };
+        let attend =
+            |at: usize, steerings| attendance.attend(addresses[at], &groups[at].0, steerings, &epoll);
+        attend(0, 0);
+        assert!(readable(&epoll).is_empty() && attendance.0.lock().timer.is_none());
+        let expected = |at: u64, steering: u64| at << 32 | ATTENDED | steering;
+        attend(0, 1 << 3 | 1 << 63);
+        attend(1, 1 << 5);
+        let all = [expected(0, 3), expected(0, 63), expected(1, 5)];
+        assert_eq!(readable(&epoll), all);
+        assert_eq!(
+            [0, 1, 2].map(|place| attendance.address(place)),
+            [Some(addresses[0]), Some(addresses[1]), None]
+        );
+        let age = |at: usize, steering: usize| {
+            let mut attended = attendance.0.lock();
+            let lease = &mut attended.addresses[at].1[steering];
+            *lease =
+                Some(lease.expect("a lease").checked_sub(2 * LEASE).expect("the machine runs for longer"));
+        };
+        // A lease that is renewed begins anew.
+        age(0, 63);
+        attend(0, 1 << 63);
+        age(0, 3);
+        attendance.end_leases(&group, &epoll);
+        assert_eq!(readable(&epoll), all[1..]);
+        assert!(attendance.0.lock().timer.is_some());
+        age(0, 63);
+        age(1, 5);
+        attendance.end_leases(&group, &epoll);
+        assert!(readable(&epoll).is_empty() && attendance.0.lock().timer.is_none());
+        // One that has ended is given again.
+        attend(0, 1 << 3);
+        assert_eq!(readable(&epoll), all[..1]);
+    }
+}

@@ -250,7 +250,10 @@ fn sender_of(messages: control::ReceivedControls<'_>) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::USABLE;
     use super::*;
+    use ferroce_os::sys::EngineFd;
+    use ferroce_types::HostAddr;
 
     /// Kernels before Linux 6.16 can't refuse it.
     #[test]
@@ -268,5 +271,150 @@ mod tests {
             assert_eq!(receiver.bytes(&received), expected);
         }
         assert!(receiver.receive(&inbox).unwrap().is_none());
+    }
+
+    /// A slot that no process has but this test, and its inbox.
+    struct Owner {
+        slot: u16,
+        inbox: ExposedSocket,
+    }
+
+    impl Owner {
+        fn new() -> Self {
+            let bind = |slot: u16| Some((slot, Name::slot(slot).bind(libc::SOCK_DGRAM).unwrap()?));
+            let (slot, inbox) = USABLE.rev().find_map(bind).expect("a free slot");
+            expect_credentials(inbox.raw()).unwrap();
+            Self { slot, inbox }
+        }
+
+        /// The first bytes of the payloads in the next datagram, of those that pass.
+        fn take(&self, stats: &ForwardStats, is_mine: fn(&Datagram<'_>) -> bool) -> Option<Vec<u8>> {
+            let mut receiver = ForwardReceiver::new();
+            let received = receiver.receive(&self.inbox).unwrap()?;
+            let mut taken = Vec::new();
+            receiver.hand_on(&received, stats, false, &mut |packet| is_mine(packet), &mut |batch| {
+                assert!(!batch.is_empty());
+                taken.extend(batch.iter().map(|packet| packet.bytes[0]));
+            });
+            Some(taken)
+        }
+    }
+
+    fn forwarder() -> (Forwarder, EngineFd) {
+        (
+            Forwarder::new(User::current()),
+            sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK).unwrap(),
+        )
+    }
+
+    fn packet(bytes: &[u8]) -> Datagram<'_> {
+        let source = "10.0.0.1:5000".parse().unwrap();
+        let destination = HostAddr::new("10.0.0.2".parse().unwrap(), 0);
+        Datagram {
+            source,
+            destination,
+            tos: 0,
+            ttl: None,
+            flow_label: 0,
+            is_of_user: false,
+            segment: 0,
+            bytes,
+        }
+    }
+
+    fn counts(stats: &ForwardStats) -> [u64; 4] {
+        [&stats.forwarded, &stats.received, &stats.dropped, &stats.unknown]
+            .map(|count| count.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn packets_arrive_together_and_in_order_as_far_as_a_datagram_has_room() {
+        let (owner, (forwarder, socket)) = (Owner::new(), forwarder());
+        let long: Vec<Vec<u8>> = (1..=3).map(|first| vec![first; BLOB / 3]).collect();
+        let packets: Vec<Datagram<'_>> = long.iter().map(|bytes| packet(bytes)).collect();
+        forwarder.forward(socket.raw(), owner.slot, &packets);
+        let stats = &forwarder.stats;
+        assert_eq!(counts(stats), [3, 0, 0, 0]);
+        assert_eq!(owner.take(stats, |_| true), Some(vec![1, 2]));
+        assert_eq!(owner.take(stats, |packet| packet.bytes[0] == 9), Some(vec![]), "another's");
+        assert_eq!((owner.take(stats, |_| true), counts(stats)), (None, [3, 2, 0, 0]));
+    }
+
+    #[test]
+    fn a_datagram_without_the_magic_or_longer_than_a_blob_has_no_packets() {
+        let (owner, (forwarder, socket)) = (Owner::new(), forwarder());
+        let sends = |magic: &[u8; 4], bytes: &[u8]| {
+            let mut blob = magic.to_vec();
+            encode(&packet(bytes), &mut blob);
+            send(socket.raw(), forwarder.user, &Name::slot(owner.slot), &blob).unwrap();
+            owner.take(&forwarder.stats, |_| true)
+        };
+        assert_eq!(sends(&MAGIC, &[7; 16]), Some(vec![7]));
+        assert_eq!(sends(b"FRC1", &[7; 16]), Some(vec![]));
+        assert_eq!(sends(&MAGIC, &vec![7; BLOB]), Some(vec![]));
+    }
+
+    /// A process of another user may claim it, too.
+    #[test]
+    fn a_packet_is_of_this_user_if_its_sender_is_and_claims_so() {
+        let (owner, (forwarder, socket)) = (Owner::new(), forwarder());
+        for (is_of_user, is_own) in [(true, true), (true, false), (false, true)] {
+            forwarder.forward(socket.raw(), owner.slot, &[Datagram { is_of_user, ..packet(&[7; 16]) }]);
+            let mut receiver = ForwardReceiver::new();
+            let received = receiver.receive(&owner.inbox).unwrap().expect("a datagram");
+            let mut of_user = Vec::new();
+            receiver.hand_on(&received, &forwarder.stats, is_own, &mut |_| true, &mut |batch| {
+                of_user.extend(batch.iter().map(|packet| packet.is_of_user));
+            });
+            assert_eq!(of_user, [is_of_user && is_own]);
+        }
+    }
+
+    #[test]
+    fn a_slot_without_a_process_is_taken_for_free_for_a_while() {
+        let (owner, (forwarder, socket)) = (Owner::new(), forwarder());
+        let (packets, Owner { slot, inbox }) = ([packet(&[7; 16])], owner);
+        drop(inbox);
+        let before = clock::now();
+        forwarder.forward(socket.raw(), slot, &packets);
+        let until = &forwarder.dead_until[usize::from(slot)];
+        assert!(until.load(Ordering::Relaxed) >= before.after(DEAD).0);
+        assert_eq!(counts(&forwarder.stats), [0, 0, 0, 1]);
+        // Whether a process has it by now isn't found out before.
+        let Some(inbox) = Name::slot(slot).bind(libc::SOCK_DGRAM).unwrap() else { return };
+        let owner = Owner { slot, inbox };
+        until.store(u64::MAX, Ordering::Relaxed);
+        forwarder.forward(socket.raw(), slot, &packets);
+        assert_eq!((owner.take(&forwarder.stats, |_| true), counts(&forwarder.stats)), (None, [0, 0, 0, 2]));
+        until.store(0, Ordering::Relaxed);
+        forwarder.forward(socket.raw(), slot, &packets);
+        assert_eq!(owner.take(&forwarder.stats, |_| true), Some(vec![7]));
+    }
+
+    #[test]
+    fn an_owner_without_room_is_waited_for_unless_that_was_in_vain() {
+        let (owner, (forwarder, socket)) = (Owner::new(), forwarder());
+        let packets = [packet(&[7; 16])];
+        while send(socket.raw(), forwarder.user, &Name::slot(owner.slot), b"fill").is_ok() {}
+        let before = clock::now();
+        forwarder.forward(socket.raw(), owner.slot, &packets);
+        let until = &forwarder.impatient_until;
+        assert_eq!(counts(&forwarder.stats), [0, 0, 1, 0]);
+        assert!(until.load(Ordering::Relaxed) >= before.after(PATIENCE).after(IMPATIENCE).0);
+        // No second wait.
+        until.store(u64::MAX, Ordering::Relaxed);
+        forwarder.forward(socket.raw(), owner.slot, &packets);
+        assert_eq!((counts(&forwarder.stats)[2], until.load(Ordering::Relaxed)), (2, u64::MAX));
+        // One that has room soon gets it, if this thread isn't held up for longer than it waits.
+        let gets_room = |_| {
+            until.store(0, Ordering::Relaxed);
+            std::thread::scope(|threads| {
+                threads.spawn(|| forwarder.forward(socket.raw(), owner.slot, &packets));
+                sys::pause(TRY_AGAIN * 5);
+                owner.take(&forwarder.stats, |_| true);
+            });
+            counts(&forwarder.stats)[0] > 0
+        };
+        assert!((0..100).any(gets_room));
     }
 }

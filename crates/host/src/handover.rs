@@ -232,6 +232,7 @@ fn read_reply(fd: RawFd, address: HostAddr) -> Result<HandoverReply, HostError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU16, Ordering};
 
     #[test]
     fn messages_round_trip_and_others_are_refused() {
@@ -244,5 +245,92 @@ mod tests {
             bad[index] ^= 1;
             assert_eq!(parse(&bad), None, "byte {index}");
         }
+    }
+
+    /// What a holder of the port does with requests.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum HolderAnswer {
+        Nothing,
+        Coming,
+        /// Of another address than was asked for.
+        ComingElsewhere,
+        /// Without a socket.
+        Granted,
+        Refused,
+        HangsUp,
+        Silent,
+    }
+
+    /// Asks holders with these answers, again and again with the same memory of those that haven't answered. Returns what the last search has come
+    /// to, and how often each holder was asked.
+    fn search(answers: &[HolderAnswer], times: usize) -> (SocketSearch, Vec<usize>) {
+        static NEXT: AtomicU16 = AtomicU16::new(1);
+        let [address, other] = ["10.0.0.1", "10.0.0.2"].map(|ip| HostAddr::new(ip.parse().unwrap(), 0));
+        // Of a user without processes, so that nothing real is disturbed.
+        let uid = 4_100_000_000 + std::process::id() % 1000;
+        let name = |_: &HolderAnswer| Name::listed_slot(uid, NEXT.fetch_add(1, Ordering::Relaxed));
+        let names: Vec<Name> = answers.iter().map(name).collect();
+        let listeners: Vec<_> =
+            names.iter().map(|name| name.listen().unwrap().expect("a free name")).collect();
+        let (mut unanswered, mut found) = (UnansweredHolders::default(), SocketSearch::Nobody);
+        let (mut counts, mut silent) = (vec![0; answers.len()], Vec::new());
+        for _ in 0..times {
+            let mut idle = || {
+                for ((listener, answer), count) in listeners.iter().zip(answers).zip(&mut counts) {
+                    let Ok(connection) = listener.accept() else { continue };
+                    let connection = connection.proven(Ok(())).unwrap();
+                    *count += 1;
+                    let reply =
+                        |status, of| frame::send(connection.raw(), &mut message(status, of), &[]).unwrap();
+                    let mut bytes = [0; MESSAGE];
+                    let (length, _) = frame::receive(connection.raw(), &mut bytes).unwrap();
+                    let find = |own: OwnSockets| {
+                        super::answer(&connection, &bytes[..length], &mut |of| {
+                            assert_eq!(of, address);
+                            match own {
+                                OwnSockets::Coming => OwnSockets::Coming,
+                                _ => OwnSockets::Nothing,
+                            }
+                        })
+                        .unwrap()
+                    };
+                    match answer {
+                        HolderAnswer::Nothing => find(OwnSockets::Nothing),
+                        HolderAnswer::Coming => find(OwnSockets::Coming),
+                        HolderAnswer::ComingElsewhere => reply(frame::COMING, other),
+                        HolderAnswer::Granted => reply(frame::GRANTED, address),
+                        HolderAnswer::Refused => reply(frame::REFUSED, address),
+                        HolderAnswer::HangsUp => {}
+                        HolderAnswer::Silent => silent.push(connection),
+                    }
+                }
+            };
+            let pace = (Duration::from_millis(100), false);
+            found = ask(&names, &mut unanswered, address, User::current(), pace, &mut idle).unwrap();
+        }
+        (found, counts)
+    }
+
+    #[test]
+    fn a_search_comes_to_nothing_only_if_all_have_answered_that_they_have_nothing() {
+        use HolderAnswer::*;
+        for answers in [&[][..], &[Nothing], &[Nothing, ComingElsewhere, Granted, Refused, HangsUp, Nothing]]
+        {
+            let (found, counts) = search(answers, 1);
+            assert!(matches!(found, SocketSearch::Nobody), "{answers:?}");
+            assert!(counts.iter().all(|&count| count == 1), "each is asked once");
+        }
+        for answers in [&[Coming][..], &[Nothing, Coming, Nothing], &[Silent, Nothing]] {
+            // This process has the names, and runs.
+            assert!(matches!(search(answers, 1).0, SocketSearch::Silence), "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn a_holder_that_has_not_answered_is_not_asked_once_more() {
+        use HolderAnswer::*;
+        let (found, counts) = search(&[Nothing, Silent], 3);
+        assert!(matches!(found, SocketSearch::Silence));
+        assert_eq!(counts, [3, 1]);
     }
 }

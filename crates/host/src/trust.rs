@@ -103,4 +103,18 @@ mod tests {
             assert!(wrong.parse::<Trust>().is_err(), "{wrong}");
         }
     }
+
+    #[test]
+    fn a_peer_is_trusted_for_its_user_or_a_group_of_its() {
+        let [own, _peer] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let peer = sys::peer_credentials(own.raw()).unwrap();
+        let includes = |users: &[u32], groups: &[u32]| {
+            Trust { users: users.into(), groups: groups.into(), unmapped: false }.includes(own.raw())
+        };
+        assert!(includes(&[peer.uid], &[]) && includes(&[7, peer.uid], &[8]));
+        assert!(includes(&[], &[peer.gid]) && includes(&[7], &[8, peer.gid]));
+        assert!(!includes(&[], &[]) && !includes(&[peer.uid ^ 1], &[peer.gid ^ 0x4000_0000]));
+        assert!(!Trust { unmapped: true, ..Trust::default() }.is_empty());
+        assert!(Trust { unmapped: true, ..Trust::default() }.knows(NO_NUMBER));
+    }
 }

@@ -123,6 +123,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_process_is_of_this_user_by_its_number_and_a_shared_number_proves_nothing_of_a_datagram() {
+        let uid = sys::user_id();
+        let [own, _peer] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        for (user, is_its) in [(uid, true), (uid ^ 1, false)] {
+            for shared in [false, true] {
+                let user = User { uid: user, shared };
+                assert!(!user.has_sent(None) && !user.has_sent(Some(user.uid ^ 1)));
+                assert_eq!(user.has_sent(Some(user.uid)), !shared);
+                assert!(shared || user.check_peer(own.raw()).is_ok() == is_its);
+                // Without a number of its own a process has to be one that may be inspected, besides.
+                assert!(is_its || user.check_peer(own.raw()).is_err());
+            }
+        }
+    }
+
+    #[test]
     fn only_a_whole_map_gives_everybody_a_number() {
         assert_eq!(mapped_users(b"         0          0 4294967295\n"), ALL_USERS);
         assert_eq!(mapped_users(b"0 0 1000\n1000 5000 4294966295\n"), ALL_USERS);

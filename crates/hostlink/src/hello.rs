@@ -255,5 +255,8 @@ mod tests {
             assert_eq!(Introduction::parse_answer(&answer), None, "byte {at}");
         }
         assert_eq!(Introduction::parse_hello(&answer), None);
+        // An answer isn't leave to introduce oneself once more.
+        assert!(is_leave(&frame::header(frame::GRANTED)));
+        assert!(!is_leave(&answer) && !is_leave(&frame::header(frame::REFUSED)) && !is_leave(&[]));
     }
 }

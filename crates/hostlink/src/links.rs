@@ -723,6 +723,26 @@ mod tests {
     }
 
     #[test]
+    fn link_of_the_lower_number_is_used_where_the_other_process_has_none_or_was_hung_up_on() {
+        for was_hung_up_on in [false, true] {
+            let [mut lower, mut higher] = Side::pair(true);
+            let none = || sys::epoll_create().unwrap();
+            if was_hung_up_on {
+                let connection = std::mem::replace(&mut higher.connection, none());
+                higher.introduces_itself(lower.slot, connection);
+                drop(std::mem::replace(&mut lower.listens, none()));
+            }
+            let connection = std::mem::replace(&mut lower.connection, none());
+            let link = lower.introduces_itself(higher.slot, connection);
+            let (connection, message, fds) = hear(higher.listens);
+            higher.links.serve(connection, &message, fds);
+            lower.links.finish(&link);
+            assert!(link.remote.get().is_some() && !link.is_dead());
+            assert_eq!(higher.links.snapshot().len(), 1 + usize::from(was_hung_up_on));
+        }
+    }
+
+    #[test]
     fn processes_of_another_layout_make_no_link() {
         // Of the hello, and of the answer to one that was accepted.
         for changes_hello in [true, false] {
@@ -766,6 +786,16 @@ mod tests {
                 |links: &Arc<Links>| links.snapshot().iter().map(|link| link.id).collect::<Vec<_>>();
             assert_eq!(numbers(&lower), [used.id], "answered in rounds {lower_answers} and {higher_answers}");
             assert_eq!(numbers(&higher), [other.id]);
+            // Neither asks who has the other's slot again.
+            let to_slot = |links: &Arc<Links>, slot| {
+                links.to_slot(slot, || unreachable!("the kernel has named the holder")).map(|link| link.id)
+            };
+            assert_eq!(to_slot(&lower, of_higher), Some(used.id));
+            // A bell is noticed once.
+            lower.own.unwrap().bell().background_sleeps();
+            higher.snapshot()[0].ring_bell();
+            assert!(!lower.was_rung() && lower.attend(&mut |_| unreachable!("the peer is there")).is_empty());
+            assert!(lower.was_rung() && !lower.was_rung());
             // The kernel's connection is the one that the process with the higher number has made.
             assert!(higher.snapshot()[0].was_offered_to(used.pid, lower.own.unwrap().process));
         }

@@ -335,6 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_is_overdue_after_half_a_round_trip_where_a_later_one_has_come() {
+        let mut w = Window::new();
+        let is_overdue =
+            |w: &Window, micros, is_overtaken| w.is_overdue(Duration::from_micros(micros), is_overtaken);
+        // Nothing is known: the round trip is taken for that of a local network.
+        assert!(!is_overdue(&w, 99, true) && is_overdue(&w, 100, true));
+        assert!(!is_overdue(&w, 199, false) && is_overdue(&w, 200, false));
+        for _ in 0..100 {
+            w.sample(Duration::from_micros(1000), 1024);
+        }
+        assert!(!is_overdue(&w, 499, true) && is_overdue(&w, 500, true));
+        let patience = w.patience().as_micros() as u64;
+        assert!(patience >= 2000 && !is_overdue(&w, patience - 1, false) && is_overdue(&w, patience, false));
+    }
+
+    #[test]
     fn round_trip_is_smoothed() {
         let mut w = Window::default();
         w.sample(Duration::from_micros(80), 1024);

@@ -95,3 +95,99 @@ impl Link {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PeerMemory;
+    use crate::directory::{Directory, ListedQp, ListedRegion, PeerDirectory};
+    use crate::link::{LEN, LinkEnd, PeerProcess};
+    use ferroce_access::SharedMemory;
+    use ferroce_types::Access;
+
+    const ENDS: QpnPair = (0x4001, 0x3005);
+    const KEY: u32 = 0x177;
+
+    /// A link, and the one of the process at its other end, which is this one: its QP and a region of it are listed.
+    fn links(own: &Directory, range: (u64, u64)) -> [Link; 2] {
+        let memory = SharedMemory::create(LEN, false).unwrap();
+        let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
+        let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let pid = std::process::id().cast_signed();
+        let links = [
+            Link::new(1, 1, pid, None, one, memory.into(), LinkEnd::Maker),
+            Link::new(1, 0, pid, None, other, same.into(), LinkEnd::Peer),
+        ];
+        let memory = PeerMemory::probe(pid, own.cookie.at(), own.cookie.value());
+        assert!(memory.is_some());
+        let directory = PeerDirectory::open(sys::duplicate_engine(own.fd()).unwrap()).unwrap();
+        assert!(links[0].remote.set(PeerProcess { process: 1, directory, memory }).is_ok());
+        let access = Access { remote_read: true, ..Access::default() };
+        own.add_slot(3);
+        own.publish_qp(&ListedQp { ends: (ENDS.1, ENDS.0), connection: 9, pd: 6, access, owes: false });
+        let (addr, length) = range;
+        let (remote_read, remote_write, shared) = (true, false, false);
+        own.publish_region(
+            KEY,
+            &ListedRegion { pd: 6, addr, iova: addr, length, remote_read, remote_write, shared },
+        );
+        links
+    }
+
+    #[test]
+    fn memory_is_reached_while_the_peer_allows_it_and_the_link_lasts() {
+        let memory = [7u8; 64];
+        let range = (memory.as_ptr() as u64, 64);
+        type Ends = fn(&Link, &Directory);
+        let ends: [Ends; 4] = [
+            |peer, _| peer.terms(true).sees_exit.store(0, Ordering::Release),
+            |peer, _| peer.terms(true).ended.set(),
+            |peer, _| sys::shutdown(peer.connection.raw()),
+            |_, own| {
+                own.region(KEY).unwrap().revoke();
+            },
+        ];
+        for end in ends {
+            let own = Directory::new().unwrap();
+            let [link, peer] = links(&own, range);
+            let reach = |at, purpose| {
+                link.access(ENDS, (KEY, at, 8), purpose, |peer, address| {
+                    let mut bytes = [0u8; 8];
+                    assert_eq!((peer.connection(), address), (9, at));
+                    assert!(peer.read(address, bytes.as_mut_ptr() as u64, 8));
+                    Some(bytes)
+                })
+            };
+            assert!(
+                !link.may_access() && reach(range.0, Purpose::Read).is_none(),
+                "the peer doesn't see its exit"
+            );
+            peer.entitle();
+            assert!(link.may_access());
+            assert_eq!(reach(range.0 + 56, Purpose::Read), Some([7; 8]));
+            assert!(reach(range.0 + 57, Purpose::Read).is_none() && reach(range.0, Purpose::Write).is_none());
+            // As often as there are lanes, and more: each is free again.
+            assert!((0..20).all(|_| reach(range.0, Purpose::Read).is_some()));
+            assert_eq!(peer.accesses_of_peer().count(), 0);
+            end(&peer, &own);
+            // That the connection was open is believed for some microseconds.
+            sys::pause(Duration::from_millis(2));
+            assert!(reach(range.0, Purpose::Read).is_none());
+        }
+    }
+
+    #[test]
+    fn the_peer_sees_an_access_while_it_lasts() {
+        let memory = [7u8; 64];
+        let range = (memory.as_ptr() as u64, 64);
+        let own = Directory::new().unwrap();
+        let [link, peer] = links(&own, range);
+        peer.entitle();
+        let seen = link.access(ENDS, (KEY, range.0, 8), Purpose::Read, |_, _| peer.accesses_of_peer().next());
+        let access = seen.expect("one that is seen");
+        use crate::protocol::RevokedObject;
+        assert!(access.names(RevokedObject::Region(KEY)) && access.names(RevokedObject::Qp(ENDS.1)));
+        assert!(!access.names(RevokedObject::Region(KEY + 1)) && !access.names(RevokedObject::Qp(ENDS.0)));
+        assert!(!peer.goes_on(access));
+    }
+}

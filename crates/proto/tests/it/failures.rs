@@ -2,7 +2,7 @@
 //! flushes.
 
 use crate::crafted;
-use crate::host::{ALL, BASE, REASON, Region, THERE};
+use crate::host::{ALL, BASE, Frame, REASON, Region, THERE};
 use crate::net::{Pair, READ, WRITE, datagram, params, wr};
 use ferroce_proto::{Cause, QpParams, Refusing, RequestedAccess, SendOp, Telling};
 use ferroce_types::{Access, QpState, RemoteAccess, WcStatus};
@@ -127,6 +127,13 @@ fn each_refusal_has_its_own_cause() {
     }
 }
 
+fn sequence_nak(psn: u32) -> Frame {
+    let mut nak = crafted::frame(Operation::Acknowledge, psn & 0xff_ffff, &[]);
+    let syndrome = Syndrome::Nak(NakCode::PsnSequenceError).to_u8();
+    nak.headers.aeth = Some(Aeth { syndrome, msn: 0 });
+    nak
+}
+
 #[test]
 fn silence_is_told_with_what_is_known_of_it() {
     let a = QpParams { retry_cnt: 2, timeout: 10, ..params(1024) };
@@ -134,6 +141,8 @@ fn silence_is_told_with_what_is_known_of_it() {
     p.drop_to_b = Some(Box::new(|_| true));
     p.a.post(wr(1, WRITE, BASE, 8));
     p.a.post(wr(2, WRITE, BASE, 8));
+    // No peer that has these PSNs asks for one that is far ahead.
+    p.inject(false, &sequence_nak(p.a.qp.sq_psn().wrapping_add(50)));
     p.run();
     let cause = Cause::NoAnswer { tries: 3, asked_for: None, answered: false };
     assert_eq!(p.a.host.failures, [(cause, Some(1), None, 1)]);
@@ -159,10 +168,7 @@ fn a_stale_nak_of_a_peer_that_has_answered_is_no_reason_for_its_silence() {
     p.a.post(wr(1, WRITE, BASE, 8));
     p.run();
     assert!(p.a.send_ok());
-    let mut nak = crafted::frame(Operation::Acknowledge, p.a.qp.sq_psn().wrapping_sub(1), &[]);
-    let syndrome = Syndrome::Nak(NakCode::PsnSequenceError).to_u8();
-    nak.headers.aeth = Some(Aeth { syndrome, msn: 0 });
-    p.inject(false, &nak);
+    p.inject(false, &sequence_nak(p.a.qp.sq_psn().wrapping_sub(1)));
     p.drop_to_b = Some(Box::new(|_| true));
     p.a.post(wr(2, WRITE, BASE, 8));
     p.run();

@@ -22,6 +22,7 @@ mod plain;
 mod psns;
 mod rate;
 mod repetition;
+mod reports;
 mod retries;
 mod sans_io;
 mod selective;

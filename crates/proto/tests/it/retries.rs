@@ -104,6 +104,19 @@ fn sequence_naks_leave_the_local_ack_timer_its_time() {
     }
 }
 
+/// As where the peer is dead and a queue on the way to it stays full.
+#[test]
+fn retries_are_used_up_where_nothing_can_leave() {
+    let a = QpParams { retry_cnt: 2, timeout: 10, ..params(1024) };
+    let mut p = Pair::with(Service::Rc, a, params(1024), 5);
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+    p.transmit();
+    p.a.host.room = Some(0);
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr)]);
+}
+
 #[test]
 fn timeout_zero_never_gives_up() {
     let mut p = Pair::with(Service::Rc, QpParams { timeout: 0, ..params(1024) }, params(1024), 5);

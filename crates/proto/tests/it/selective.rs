@@ -504,7 +504,7 @@ fn reads_and_atomics_go_back_and_come_in_order() {
 }
 
 /// A pair with a large window and without a local ACK timer.
-fn wide_and_patient() -> Pair {
+pub fn wide_and_patient() -> Pair {
     let mut p =
         Pair::with(Service::Rc, QpParams { timeout: 0, retry_cnt: 2, ..params(MTU) }, params(MTU), START);
     p.keep(1024);
@@ -557,7 +557,7 @@ fn reports_count_as_retries_while_the_oldest_packet_cannot_leave() {
 }
 
 /// A NAK of `b` for the packet `psn` with this payload.
-fn nak(psn: u32, payload: Vec<u8>) -> Frame {
+pub fn nak(psn: u32, payload: Vec<u8>) -> Frame {
     let opcode = Opcode::new(Service::Rc, Operation::Acknowledge).unwrap();
     let mut headers = Headers::new(Bth::new(opcode, 0x11, psn & 0xff_ffff));
     let syndrome = Syndrome::Nak(ferroce_wire::NakCode::PsnSequenceError).to_u8();
