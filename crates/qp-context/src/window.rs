@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_overdue_after_half_a_round_trip_where_a_later_one_has_come() {
-        let mut w = Window::new();
+        let mut w = Window::default();
         let is_overdue =
             |w: &Window, micros, is_overtaken| w.is_overdue(Duration::from_micros(micros), is_overtaken);
         // Nothing is known: the round trip is taken for that of a local network.
