@@ -185,9 +185,9 @@ impl QpEnv<'_> {
     }
 
     /// Over a network, asks the initiator for time while another process doesn't answer. What it sends again needn't wait here.
-    pub(super) fn ask_for_time(&mut self, proto: &mut Proto) {
+    pub(super) fn ask_for_time(&mut self, proto: &mut Proto, psn: u32) {
         let waits = self.xrc_target.has_backlog() || self.xrc_target.fetching.is_some();
-        if proto.ask_for_time(self.now, waits, self) {
+        if proto.ask_for_time(self.now, psn, waits, self) {
             self.xrc_target.drop_backlog();
         }
     }
@@ -276,8 +276,11 @@ impl Qp {
                 match asked {
                     Ok(process) => processes.push(process),
                     Err(ConnectError::NoSrq) => return env.refuse_backlog(proto, now, slot),
-                    // What waits comes again, and then it is asked again.
-                    Err(ConnectError::Refused) => env.xrc_target.drop_backlog(),
+                    // What waits comes again, and then it is asked again. It hasn't been silent.
+                    Err(ConnectError::Refused) => {
+                        env.xrc_target.drop_backlog();
+                        proto.note_result();
+                    }
                 }
             }
             env.handle_backlog(proto, now);
@@ -286,7 +289,9 @@ impl Qp {
 
     /// Requests that wait are lost, as on a wire: the initiator sends them again.
     pub(crate) fn drop_backlog(&self) {
-        self.inner.lock().xrc_target.drop_backlog();
+        let mut inner = self.inner.lock();
+        inner.xrc_target.drop_backlog();
+        inner.proto.note_result();
     }
 
     /// The domain has a file, by which other processes may have it too.

@@ -13,6 +13,8 @@ pub(crate) struct Delegated {
     pub(crate) nak: bool,
     /// If the process gives no result until then, the initiator is asked for time.
     pub(crate) patient_until: Option<Instant>,
+    /// All requests that have come while something waited for the process have extended PSNs below this.
+    pub(crate) come: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

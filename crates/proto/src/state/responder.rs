@@ -11,8 +11,8 @@ pub(crate) struct Responder {
     pub(crate) first: u64,
     /// The extended PSN of the next request.
     pub(crate) expected: u64,
-    /// READ responses and results of atomics that have left acknowledge everything before this one. An ACK or a NAK leaves last: nothing is
-    /// owed then.
+    /// READ responses, results of atomics and NAKs for time that have left acknowledge everything before this one. Any other ACK or NAK leaves
+    /// last: nothing is owed then.
     pub(crate) acknowledged: u64,
     /// Messages completed: those that have come the short way, and the others.
     pub(crate) plain: u64,
@@ -54,7 +54,7 @@ impl Responder {
         psn::wire(self.expected)
     }
 
-    /// A READ response or the result of an atomic has left, which acknowledges everything before `end`.
+    /// A READ response, the result of an atomic or a NAK for time has left, which acknowledges everything before `end`.
     #[inline]
     pub(crate) fn note_acknowledged(&mut self, end: u64) {
         self.acknowledged = self.acknowledged.max(end);
