@@ -184,6 +184,16 @@ impl QpEnv<'_> {
         *acknowledged = acknowledged.saturating_add(count.into());
     }
 
+    /// The QP is broken: no acknowledgement is reported any more, to this process or by it. What waits for one completes.
+    pub(super) fn abandon_acknowledgements(&mut self) {
+        if self.xrc_target.acknowledged != u64::MAX {
+            self.xrc_target.acknowledged = u64::MAX;
+        }
+        if !self.xrc_target.srq_processes.is_empty() {
+            self.qp.leave_srq_processes(self.xrc_target);
+        }
+    }
+
     /// Over a network, asks the initiator for time while another process doesn't answer. What it sends again needn't wait here.
     pub(super) fn ask_for_time(&mut self, proto: &mut Proto, psn: u32) {
         let waits = self.xrc_target.has_backlog() || self.xrc_target.fetching.is_some();
@@ -354,7 +364,12 @@ impl Qp {
         inner.xrc_target.drop_backlog();
         inner.xrc_target.delegated = PendingDelegations::NONE;
         (inner.xrc_target.fetching, inner.xrc_target.fetched) = (None, None);
-        for process in inner.xrc_target.srq_processes.drain(..) {
+        self.leave_srq_processes(&mut inner.xrc_target);
+    }
+
+    /// Closes the connections to processes with SRQs: what they have received completes there.
+    fn leave_srq_processes(&self, target: &mut XrcTargetPart) {
+        for process in target.srq_processes.drain(..) {
             self.adapter.xrc.close(&process);
         }
     }
