@@ -31,6 +31,8 @@ use std::time::Duration;
 
 /// No message is longer.
 const LONGEST: usize = MAX_PAYLOAD + 256;
+/// So many requests are reported even if no receive waits for one of them: their count doesn't overflow.
+const MOST_UNREPORTED: u32 = 1 << 16;
 /// Messages of one connection in a row.
 pub(super) const TURN: usize = 32;
 
@@ -86,7 +88,7 @@ pub(crate) struct SrqProcess {
 #[derive(Default, Debug)]
 struct UnreportedOutcomes {
     /// Oldest first: the number of a request that a receive may wait for, and how many requests it is with those before it that none waits for. So
-    /// the program's receives there bound the length.
+    /// the program's receives there bound the length, but for one entry in [`MOST_UNREPORTED`] requests.
     unacknowledged: VecDeque<(u64, u32)>,
     /// Requests after those.
     others: u32,
@@ -124,12 +126,13 @@ impl SrqProcess {
     pub(crate) fn note_outcome(&mut self, number: u64, receives: bool) {
         let UnreportedOutcomes { unacknowledged, others, .. } = &mut self.outcomes;
         *others += 1;
-        if receives {
+        if receives || *others >= MOST_UNREPORTED {
             unacknowledged.push_back((number, std::mem::take(others)));
         }
     }
 
-    /// The initiator has the answers to all requests before this number, or gets none: reports that to the process if a receive waits for it.
+    /// The initiator has the answers to all requests before this number, or gets none: reports that to the process if a receive waits for it,
+    /// or if there are many.
     pub(crate) fn report_acknowledged(&mut self, from: u64) {
         let UnreportedOutcomes { unacknowledged, acknowledged, .. } = &mut self.outcomes;
         while let Some(&(number, count)) = unacknowledged.front()
@@ -459,5 +462,8 @@ mod tests {
         process.note_outcome(15, true);
         process.report_acknowledged(u64::MAX);
         assert_eq!((reported(), reported()), (Some(2), None));
+        (16..16 + u64::from(MOST_UNREPORTED)).for_each(|number| process.note_outcome(number, false));
+        process.report_acknowledged(u64::MAX);
+        assert_eq!((reported(), reported()), (Some(MOST_UNREPORTED), None), "many that no receive waits for");
     }
 }
