@@ -79,11 +79,11 @@ impl<A: Clone> QpProtocol<A> {
             0 => PayloadSource::None,
             _ => PayloadSource::Remote { rkey: read.range.rest.rkey, va: read.range.rest.va, len },
         };
-        let sent = match read.range.srqn {
-            Some(srqn) if env.select_srq(srqn) == SrqPlace::Nowhere => {
-                Err(TransmitError::Remote(RemoteError::Access))
-            }
-            _ => env.transmit(&headers, source, None),
+        // The SRQ was there when the request came.
+        let is_gone = read.range.srqn.is_some_and(|srqn| env.select_srq(srqn) == SrqPlace::Nowhere);
+        let sent = match is_gone {
+            true => Err(TransmitError::Remote(RemoteError::Operational)),
+            false => env.transmit(&headers, source, None),
         };
         match sent {
             Ok(()) => {}
@@ -102,7 +102,8 @@ impl<A: Clone> QpProtocol<A> {
                 let Reth { va, rkey, dma_len } = read.range.rest;
                 let operation = Operation::ReadRequest;
                 let asked = RequestedAccess { operation, va, rkey, len: u64::from(dma_len), packet: 0 };
-                self.refuse(refusal, read.next, refusal.cause(asked), env);
+                let cause = if is_gone { NakReason::NoSrq } else { refusal }.cause(asked);
+                self.refuse(refusal, read.next, cause, env);
                 return Some(0);
             }
         }

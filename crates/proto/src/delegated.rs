@@ -13,7 +13,8 @@ use core::time::Duration;
 use ferroce_types::{Instant, QpState};
 use ferroce_wire::{Aeth, Headers, NakCode, Operation, Syndrome};
 
-/// A process without a result for this long counts as silent. Eight timeouts of an initiator take longer, however short they are.
+/// A process without a result for this long counts as silent. Eight timeouts of an initiator, as `retry_cnt` 7 allows, take longer, however
+/// short they are.
 const SILENCE: Duration = Duration::from_millis(50);
 /// The shortest time between two RNR NAKs: the first may have been lost.
 const BETWEEN: Duration = Duration::from_millis(10);
@@ -111,16 +112,26 @@ impl<A: Clone> QpProtocol<A> {
         true
     }
 
-    /// A request packet has come. If another process has been silent for long, asks the initiator to pause, and to send again what isn't
-    /// acknowledged. `waits`: a packet that the caller keeps, or an answer, needs something of that process. Returns whether it asks: then what
-    /// the caller keeps comes again.
-    pub fn ask_for_time<E: Env<Address = A>>(&mut self, now: Instant, waits: bool, env: &mut E) -> bool {
+    /// A request packet with this PSN has come. If another process has been silent for long, and the initiator repeats its requests, asks it to
+    /// pause, and to send again what isn't acknowledged. `waits`: a packet that the caller keeps, or an answer, needs something of that process.
+    /// Returns whether it asks: then what the caller keeps comes again.
+    pub fn ask_for_time<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        psn: u32,
+        waits: bool,
+        env: &mut E,
+    ) -> bool {
         let runs = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         if !runs || self.params.lossless || !(waits || self.is_delegating()) {
             self.note_result();
             return false;
         }
-        if now < *self.resp.delegated.patient_until.get_or_insert(now.after(SILENCE)) {
+        let number = psn::extend(self.next_request(), psn);
+        // The timer of a packet that comes for the first time has just begun.
+        let comes_again = number < self.resp.delegated.come;
+        self.resp.delegated.come = self.resp.delegated.come.max(number + 1).max(self.next_request());
+        if now < *self.resp.delegated.patient_until.get_or_insert(now.after(SILENCE)) || !comes_again {
             return false;
         }
         // Everything before is acknowledged by that.
@@ -129,6 +140,7 @@ impl<A: Clone> QpProtocol<A> {
         headers.aeth = Some(Aeth { syndrome: PAUSE.to_u8(), msn: self.resp.msn() });
         let asks = env.transmit(&headers, PayloadSource::None, None).is_ok();
         if asks {
+            self.resp.note_acknowledged(number);
             self.resp.delegated.patient_until = Some(now.after(BETWEEN));
             self.counters.rnr_naks_sent += 1;
             self.counters.responses_sent += 1;
@@ -136,7 +148,7 @@ impl<A: Clone> QpProtocol<A> {
         asks
     }
 
-    /// The other process has given a result.
+    /// The other process has given a result, or nothing waits for it any more.
     pub fn note_result(&mut self) {
         self.resp.delegated.patient_until = None;
     }

@@ -4,13 +4,22 @@
 use crate::state::{Issuer, Wqe};
 use crate::state::{NakReason, Tagged, begins, ends};
 use crate::{
-    DataRef, Env, MAX_MESSAGE, Payload, PlaceError, QpEvent, QpProtocol, SendOp, SendRequest, TagInfo, Taken,
+    DataRef, Env, MAX_MESSAGE, Payload, PlaceError, QpProtocol, SendOp, SendRequest, TagInfo, Taken,
 };
 use ferroce_types::{Completion, RecvWqe, Sge, SgeList, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
 
 /// Bytes of the longest request of a rendezvous, headers included: it has to fit into any packet.
 pub const MAX_RENDEZVOUS_REQUEST: usize = 256;
+
+/// What a work request of the adapter comes to.
+#[derive(Debug)]
+pub(crate) enum OwnEnd {
+    /// The data of a rendezvous are there, or can't be had.
+    Data(Completion),
+    /// The FIN couldn't be sent.
+    LostFin,
+}
 
 impl<A: Clone> QpProtocol<A> {
     /// Reads the header of a message whose first packet this is, and takes what the message goes to.
@@ -62,21 +71,18 @@ impl<A: Clone> QpProtocol<A> {
         self.enqueue(&request, issuer);
     }
 
-    /// A work request of the adapter has ended.
-    pub(crate) fn complete_own<E: Env<Address = A>>(&self, wqe: &Wqe<A>, status: WcStatus, env: &mut E) {
+    /// What a work request of the adapter comes to that ends with this status.
+    pub(crate) fn own_end(&self, wqe: &Wqe<A>, status: WcStatus) -> Option<OwnEnd> {
         let good = status == WcStatus::Success;
-        if wqe.issuer == Issuer::Rendezvous {
-            let status = if good { status } else { WcStatus::TmRndvIncomplete };
-            let tags = TagFlags { data_valid: good, ..TagFlags::default() };
-            let mut completion = self.recv_completion(wqe.wr.wr_id, status).with_tags(tags);
-            completion.opcode = WcOpcode::TmRecv;
-            completion.byte_len = if good { wqe.len } else { 0 };
-            // The data have come with answers of the peer, so it waits for no acknowledgement.
-            env.complete_tagged(completion, 0, TagInfo::default());
-        } else if !good && status != WcStatus::WrFlushErr {
-            // No completion reports that the FIN couldn't be sent.
-            env.event(QpEvent::Fatal);
+        if wqe.issuer != Issuer::Rendezvous {
+            return (!good && status != WcStatus::WrFlushErr).then_some(OwnEnd::LostFin);
         }
+        let status = if good { status } else { WcStatus::TmRndvIncomplete };
+        let tags = TagFlags { data_valid: good, ..TagFlags::default() };
+        let mut completion = self.recv_completion(wqe.wr.wr_id, status).with_tags(tags);
+        completion.opcode = WcOpcode::TmRecv;
+        completion.byte_len = if good { wqe.len } else { 0 };
+        Some(OwnEnd::Data(completion))
     }
 
     /// The receive of the message in progress has ended.

@@ -16,6 +16,8 @@ pub struct Delegated {
     pub nak: bool,
     /// If the process gives no result until then, the initiator is asked for time.
     pub patient_until: Option<Instant>,
+    /// All requests that have come while something waited for the process have extended PSNs below this.
+    pub come: u64,
 }
 
 /// One of them.

@@ -11,8 +11,8 @@ pub struct Responder {
     pub first: u64,
     /// The extended PSN of the next request.
     pub expected: u64,
-    /// READ responses and results of atomics that have left acknowledge everything before this one. An ACK or a NAK leaves last: nothing is
-    /// owed then.
+    /// READ responses, results of atomics and NAKs for time that have left acknowledge everything before this one. Any other ACK or NAK leaves
+    /// last: nothing is owed then.
     pub acknowledged: u64,
     /// Messages completed: those that have come the short way, and the others.
     pub plain: u64,
@@ -60,7 +60,7 @@ impl Responder {
         psn::wire(self.expected)
     }
 
-    /// A READ response or the result of an atomic has left, which acknowledges everything before `end`.
+    /// A READ response, the result of an atomic or a NAK for time has left, which acknowledges everything before `end`.
     #[inline]
     pub fn note_acknowledged(&mut self, end: u64) {
         self.acknowledged = self.acknowledged.max(end);

@@ -73,6 +73,7 @@ fn flush(
     if done.is_err() {
         tracing::error!(qpn = env.qp.qpn(), "its requests can't be flushed either");
     }
+    env.abandon_acknowledgements();
     env.publish(u64::MAX);
 }
 
@@ -83,7 +84,8 @@ mod tests {
     use crate::namespace::in_namespace;
     use crate::side::{QKEY, Side, cap, open};
     use crate::{Context, Poll as _, create_ah};
-    use ferroce_os::clock;
+    use ferroce_host::frame;
+    use ferroce_os::{clock, sys};
     use ferroce_parts::{QpAttr, mask};
     use ferroce_proto::{Data, SendOp, SendWr, UdTarget};
     use ferroce_queues::Cq;
@@ -220,6 +222,36 @@ mod tests {
             for side in [a, b, datagrams] {
                 side.close();
             }
+        });
+    }
+
+    #[test]
+    fn a_queue_pair_after_a_panic_waits_for_no_other_process_and_none_for_it() {
+        const NAME: &str =
+            "qp::broken::tests::a_queue_pair_after_a_panic_waits_for_no_other_process_and_none_for_it";
+        in_namespace(NAME, || {
+            let [a, b] = pair(&open(), Service::Rc, 64);
+            let [connection, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+            {
+                let mut inner = a.qp.inner.lock();
+                // As what executes another process's requests, none of which is acknowledged.
+                inner.xrc_target.acknowledged = 0;
+                // As a target whose requests another process executes.
+                let process = a.qp.adapter.xrc.await_answer(&a.qp, 1, connection).unwrap();
+                inner.xrc_target.srq_processes.push(process);
+            }
+            a.recv(1, a.sge(0, 8));
+            b.send(2, SendOp::Send, b.sge(0, 8), None);
+            assert_eq!(b.wait().wr_id, 2);
+            assert!(a.cq.poll(1, |wc| panic!("{wc:?}")).is_ok());
+
+            break_it(&a);
+            let received = a.wait();
+            assert_eq!((received.wr_id, received.status), (1, WcStatus::Success));
+            let (len, _) = frame::receive(other.checked(), &mut [0; 64]).unwrap();
+            assert_eq!(len, 0, "the connection has ended");
+            a.close();
+            b.close();
         });
     }
 }

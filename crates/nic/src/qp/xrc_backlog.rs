@@ -184,10 +184,20 @@ impl QpEnv<'_> {
         *acknowledged = acknowledged.saturating_add(count.into());
     }
 
+    /// The QP is broken: no acknowledgement is reported any more, to this process or by it. What waits for one completes.
+    pub(super) fn abandon_acknowledgements(&mut self) {
+        if self.xrc_target.acknowledged != u64::MAX {
+            self.xrc_target.acknowledged = u64::MAX;
+        }
+        if !self.xrc_target.srq_processes.is_empty() {
+            self.qp.leave_srq_processes(self.xrc_target);
+        }
+    }
+
     /// Over a network, asks the initiator for time while another process doesn't answer. What it sends again needn't wait here.
-    pub(super) fn ask_for_time(&mut self, proto: &mut Proto) {
+    pub(super) fn ask_for_time(&mut self, proto: &mut Proto, psn: u32) {
         let waits = self.xrc_target.has_backlog() || self.xrc_target.fetching.is_some();
-        if proto.ask_for_time(self.now, waits, self) {
+        if proto.ask_for_time(self.now, psn, waits, self) {
             self.xrc_target.drop_backlog();
         }
     }
@@ -276,8 +286,11 @@ impl Qp {
                 match asked {
                     Ok(process) => processes.push(process),
                     Err(ConnectError::NoSrq) => return env.refuse_backlog(proto, now, slot),
-                    // What waits comes again, and then it is asked again.
-                    Err(ConnectError::Refused) => env.xrc_target.drop_backlog(),
+                    // What waits comes again, and then it is asked again. It hasn't been silent.
+                    Err(ConnectError::Refused) => {
+                        env.xrc_target.drop_backlog();
+                        proto.note_result();
+                    }
                 }
             }
             env.handle_backlog(proto, now);
@@ -286,7 +299,9 @@ impl Qp {
 
     /// Requests that wait are lost, as on a wire: the initiator sends them again.
     pub(crate) fn drop_backlog(&self) {
-        self.inner.lock().xrc_target.drop_backlog();
+        let mut inner = self.inner.lock();
+        inner.xrc_target.drop_backlog();
+        inner.proto.note_result();
     }
 
     /// The domain has a file, by which other processes may have it too.
@@ -349,7 +364,12 @@ impl Qp {
         inner.xrc_target.drop_backlog();
         inner.xrc_target.delegated = PendingDelegations::NONE;
         (inner.xrc_target.fetching, inner.xrc_target.fetched) = (None, None);
-        for process in inner.xrc_target.srq_processes.drain(..) {
+        self.leave_srq_processes(&mut inner.xrc_target);
+    }
+
+    /// Closes the connections to processes with SRQs: what they have received completes there.
+    fn leave_srq_processes(&self, target: &mut XrcTargetPart) {
+        for process in target.srq_processes.drain(..) {
             self.adapter.xrc.close(&process);
         }
     }

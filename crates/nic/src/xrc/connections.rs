@@ -31,6 +31,8 @@ use std::time::Duration;
 
 /// No message is longer.
 const LONGEST: usize = MAX_PAYLOAD + 256;
+/// So many requests are reported even if no receive waits for one of them: their count doesn't overflow.
+const MOST_UNREPORTED: u32 = 1 << 16;
 /// Messages of one connection in a row.
 pub(super) const TURN: usize = 32;
 
@@ -85,11 +87,13 @@ pub(crate) struct SrqProcess {
 /// Requests that another process has executed. Their receives complete there when the acknowledgement is reported.
 #[derive(Default, Debug)]
 struct UnreportedOutcomes {
-    /// The number of each that isn't acknowledged, and whether a receive may wait for that; oldest first.
-    unacknowledged: VecDeque<(u64, bool)>,
+    /// Oldest first: the number of a request that a receive may wait for, and how many requests it is with those before it that none waits for. So
+    /// the program's receives there bound the length, but for one entry in [`MOST_UNREPORTED`] requests.
+    unacknowledged: VecDeque<(u64, u32)>,
+    /// Requests after those.
+    others: u32,
+    /// Acknowledged, and not reported because the connection took nothing.
     acknowledged: u32,
-    /// A receive waits for one of those that are acknowledged.
-    is_awaited: bool,
 }
 
 impl SrqProcess {
@@ -120,22 +124,26 @@ impl SrqProcess {
 
     /// The process has executed a request with this number, or hasn't looked at it. `receives`: a receive may wait for the acknowledgement.
     pub(crate) fn note_outcome(&mut self, number: u64, receives: bool) {
-        self.outcomes.unacknowledged.push_back((number, receives));
+        let UnreportedOutcomes { unacknowledged, others, .. } = &mut self.outcomes;
+        *others += 1;
+        if receives || *others >= MOST_UNREPORTED {
+            unacknowledged.push_back((number, std::mem::take(others)));
+        }
     }
 
-    /// The initiator has the answers to all requests before this number, or gets none: reports that to the process if a receive waits for it.
+    /// The initiator has the answers to all requests before this number, or gets none: reports that to the process if a receive waits for it,
+    /// or if there are many.
     pub(crate) fn report_acknowledged(&mut self, from: u64) {
-        let UnreportedOutcomes { unacknowledged, acknowledged, is_awaited } = &mut self.outcomes;
-        while let Some(&(number, receives)) = unacknowledged.front()
+        let UnreportedOutcomes { unacknowledged, acknowledged, .. } = &mut self.outcomes;
+        while let Some(&(number, count)) = unacknowledged.front()
             && number < from
         {
             unacknowledged.pop_front();
-            *acknowledged += 1;
-            *is_awaited |= receives;
+            *acknowledged += count;
         }
         // If the connection takes nothing now, the process still has requests to answer, and each answer comes back here.
-        if *is_awaited && send(&self.connection, &mut message::acknowledged(*acknowledged)) {
-            (*acknowledged, *is_awaited) = (0, false);
+        if *acknowledged > 0 && send(&self.connection, &mut message::acknowledged(*acknowledged)) {
+            *acknowledged = 0;
         }
     }
 
@@ -426,5 +434,36 @@ mod tests {
         assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
         peer.set_nonblocking(true).unwrap();
         assert_eq!(peer.recv(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn acknowledgements_are_reported_where_a_receive_waits_for_them() {
+        let [connection, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let (connection, outcomes) = (Arc::new(connection), UnreportedOutcomes::default());
+        let mut process = SrqProcess { slot: 1, number: 1, connection, is_reached: true, outcomes };
+        let mut bytes = [0; 64];
+        let mut reported = || match receive(&other, &mut bytes) {
+            Some(Some(len)) => match message::parse_request(&bytes[..len]) {
+                Some(message::TargetRequest::Acknowledged(count)) => Some(count),
+                other => panic!("{other:?}"),
+            },
+            Some(None) => None,
+            None => panic!("the connection has ended"),
+        };
+        for (number, receives) in [(10, false), (11, true), (12, false), (13, true), (14, false)] {
+            process.note_outcome(number, receives);
+        }
+        process.report_acknowledged(11);
+        assert_eq!(reported(), None);
+        process.report_acknowledged(12);
+        assert_eq!(reported(), Some(2));
+        process.report_acknowledged(u64::MAX);
+        assert_eq!((reported(), reported()), (Some(2), None), "no receive waits for the last");
+        process.note_outcome(15, true);
+        process.report_acknowledged(u64::MAX);
+        assert_eq!((reported(), reported()), (Some(2), None));
+        (16..16 + u64::from(MOST_UNREPORTED)).for_each(|number| process.note_outcome(number, false));
+        process.report_acknowledged(u64::MAX);
+        assert_eq!((reported(), reported()), (Some(MOST_UNREPORTED), None), "many that no receive waits for");
     }
 }

@@ -1,7 +1,8 @@
 //! How work requests end, and what becomes of the QP when one fails.
 
 use crate::state::{Issuer, Wqe};
-use crate::{Cause, Env, QpEvent, QpProtocol, SendOp, SendWr};
+use crate::tags::OwnEnd;
+use crate::{Cause, Env, QpEvent, QpProtocol, SendOp, SendWr, TagInfo};
 use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
 
 /// What a request that ends comes to.
@@ -14,7 +15,7 @@ pub enum RequestEnd<'a, A> {
 }
 
 impl<A: Clone> QpProtocol<A> {
-    /// Ends the oldest send request.
+    /// Ends the oldest send request, which is removed before its completion is given.
     pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
         let Some(wqe) = self.sq.front() else { return };
         if wqe.issuer == Issuer::Program {
@@ -23,9 +24,16 @@ impl<A: Clone> QpProtocol<A> {
                 RequestEnd::Completed(completion) => env.complete_send(completion),
             });
         }
-        self.complete_own(wqe, status, env);
+        let end = self.own_end(wqe, status);
         self.sq.drop_front();
         self.req.forget_before(self.sq.head());
+        match end {
+            // The data have come with answers of the peer, so it waits for no acknowledgement.
+            Some(OwnEnd::Data(completion)) => env.complete_tagged(completion, 0, TagInfo::default()),
+            // No completion reports that the FIN couldn't be sent.
+            Some(OwnEnd::LostFin) => env.event(QpEvent::Fatal),
+            None => {}
+        }
     }
 
     /// Removes the oldest request, which is the program's, and gives it to `ended`, and then its completion if it has one. The request is no

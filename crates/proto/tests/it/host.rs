@@ -6,7 +6,7 @@ use ferroce_proto::{
 };
 use ferroce_types::{
     Access, AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge,
-    WcStatus,
+    WcOpcode, WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -74,7 +74,7 @@ pub struct Host {
     /// It asks the initiator for time while that process is silent.
     pub asks_for_time: bool,
     pub sends: Vec<Completion>,
-    /// The next completion of a send request is given and then panics.
+    /// The next completion of a work request, or of a rendezvous's data, is given and then panics.
     pub panics_once: bool,
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
@@ -538,7 +538,9 @@ impl Env for Host {
 
     fn complete_tagged(&mut self, completion: Completion, number: u64, info: TagInfo) {
         self.infos.push(info);
+        let ends_rendezvous = completion.opcode == WcOpcode::TmRecv && !completion.tags().matched;
         self.complete_recv(completion, number);
+        assert!(!(ends_rendezvous && std::mem::take(&mut self.panics_once)), "injected");
     }
 
     fn failed(&mut self, failure: &Failure<'_, u32>) -> u16 {

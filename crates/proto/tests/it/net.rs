@@ -348,7 +348,7 @@ impl Side {
         } else {
             self.qp.handle_packet(now, &frame.headers, payload, &mut self.host);
             if self.host.asks_for_time {
-                self.qp.ask_for_time(now, false, &mut self.host);
+                self.qp.ask_for_time(now, bth.psn, false, &mut self.host);
             }
         }
     }

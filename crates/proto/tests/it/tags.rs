@@ -6,6 +6,7 @@ use core::time::Duration;
 use ferroce_proto::{Data, QpEvent, QpParams, SendOp, TagInfo};
 use ferroce_types::{Completion, QpState, RecvWqe, Sge, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::{Service, TagOperation, Tmh};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const THERE: u64 = BASE + (1 << 20);
 const UNEXPECTED: u64 = BASE + (2 << 20);
@@ -124,6 +125,20 @@ fn rendezvous_that_cannot_be_carried_out_says_so_and_sends_no_fin() {
     let incomplete = (9, WcStatus::TmRndvIncomplete, WcOpcode::TmRecv, NOTHING, 0);
     assert_eq!(told(&p.b.host), [(9, WcStatus::Success, WcOpcode::TmRecv, MATCHED, 0), incomplete]);
     assert_eq!((p.b.qp.state(), p.a.host.bytes(FINS, 16)), (QpState::Err, &[0; 16][..]));
+}
+
+/// The caller flushes a QP in whose work it has caught a panic.
+#[test]
+fn rendezvous_whose_completion_panics_completes_once() {
+    let mut p = pair(1024);
+    p.b.host.tags = vec![(1, 1, receive(9, THERE, 5000))];
+    send(&mut p, 1, &rendezvous(1, BASE, ALL, 5000));
+    p.b.host.panics_once = true;
+    assert!(catch_unwind(AssertUnwindSafe(|| p.run())).is_err());
+    p.b.qp.set_state(QpState::Err, &mut p.b.host);
+    p.b.host.recvs.append(&mut p.b.host.unpublished);
+    let done = [(MATCHED, 0), (VALID, 5000)];
+    assert_eq!(told(&p.b.host), done.map(|(tags, len)| (9, WcStatus::Success, WcOpcode::TmRecv, tags, len)));
 }
 
 #[test]

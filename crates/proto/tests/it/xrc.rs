@@ -4,7 +4,7 @@ use crate::host::{ALL, BASE, Frame, Host, Region, THERE, pattern};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::cell::RefCell;
 use core::time::Duration;
-use ferroce_proto::{Executed, QpEvent, QpParams, QpProtocol, SendOp, SendWr};
+use ferroce_proto::{Cause, Executed, QpEvent, QpParams, QpProtocol, Refusing, SendOp, SendWr};
 use ferroce_types::{QpState, RecvWqe, Sge, WcOpcode, WcStatus};
 use ferroce_wire::{Bth, Headers, NakCode, Opcode, Operation, Service};
 use std::collections::VecDeque;
@@ -174,7 +174,9 @@ fn read_whose_srq_is_gone_when_it_is_answered_is_refused() {
     p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
     p.b.host.xrc_srqs.remove(&SRQS[0]);
     p.run();
-    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr)]);
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemOpErr)]);
+    let told = p.b.host.failures[0].0;
+    assert!(matches!(told, Cause::Refuses { why: Refusing::NoSrq, .. }), "{told:?}");
 }
 
 #[test]
@@ -444,4 +446,44 @@ fn no_time_is_asked_for_while_results_come() {
     p.run();
     assert!(p.a.send_ok());
     assert_eq!(p.b.qp.counters().rnr_naks_sent, 0);
+}
+
+#[test]
+fn no_time_is_asked_for_until_the_initiator_repeats_a_request() {
+    let mut p = pair(256);
+    p.b.host.other_process.push(OTHER_PROCESS);
+    let mut sent = Vec::new();
+    for i in 0..20 {
+        p.a.post(to(OTHER_PROCESS, wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 64)));
+        p.transmit_a_into(|frames, _| sent.extend(frames));
+    }
+    let mut asked = |n: usize| {
+        p.now = p.now.after(Duration::from_millis(10));
+        p.inject(true, &sent[n]);
+        p.b.qp.ask_for_time(p.now, sent[n].headers.bth.psn, false, &mut p.b.host)
+    };
+    // The last but one is lost.
+    let firsts: Vec<_> = (0..18).chain([19]).map(&mut asked).collect();
+    assert_eq!(firsts, [false; 19]);
+    assert!(asked(3));
+}
+
+#[test]
+fn nak_that_asks_for_time_acknowledges_the_receives_before_it() {
+    let mut p = pair(256);
+    post_srq(&mut p, SRQS[0], 7, THERE, 64);
+    p.a.post(to(SRQS[0], wr(1, SendOp::Send, BASE, 64)));
+    p.a.post(to(SRQS[1], wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 64)));
+    let psn = p.a.qp.sq_psn() + 1;
+    // The bytes of the READ don't come.
+    p.b.host.room = Some(0);
+    p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
+    assert!(!p.b.qp.ask_for_time(p.now, psn, true, &mut p.b.host));
+    p.b.host.room = Some(1);
+    assert!(p.b.qp.ask_for_time(p.now.after(Duration::from_millis(60)), psn, true, &mut p.b.host));
+    let nak = p.b.host.out.pop().unwrap();
+    assert_eq!((nak.headers.bth.psn, p.b.host.unpublished.len()), (psn, 1));
+    assert!(p.b.qp.unacknowledged_from() > p.b.host.ended_with[&7]);
+    p.b.qp.set_state(QpState::Err, &mut p.b.host);
+    assert_eq!(p.b.host.unpublished[0].status, WcStatus::Success);
 }

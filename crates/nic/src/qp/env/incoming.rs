@@ -150,7 +150,7 @@ impl QpEnv<'_> {
     ) {
         let request = self.qp.is_target() && headers.bth.opcode.is_request();
         if request && self.defer(proto, headers, &payload, meta) {
-            return self.ask_for_time(proto);
+            return self.ask_for_time(proto, headers.bth.psn);
         }
         self.meta = Some(*meta);
         if headers.bth.opcode.operation == Operation::ReadRequest {
@@ -160,7 +160,7 @@ impl QpEnv<'_> {
         proto.handle_packet(now, headers, payload, self);
         self.meta = None;
         if request {
-            self.ask_for_time(proto);
+            self.ask_for_time(proto, headers.bth.psn);
         }
     }
 
