@@ -135,6 +135,8 @@ fn what_leaves_after_a_report_is_what_was_lost_and_what_the_window_has_room_for(
             // What the peer gets of what is in the network, but not the packet that it misses first.
             let mut kept = known.kept.clone();
             kept.extend(known.network.iter().filter(|_| rng.below(3) == 0));
+            // Some that were taken for lost come late.
+            kept.extend(known.lost.iter().filter(|_| rng.below(6) == 0));
             kept.remove(&known.una);
             if rng.below(4) == 0 {
                 kept.retain(|_| rng.below(8) > 0);
