@@ -65,6 +65,9 @@ on_both_fabrics! {
     signal_without_restart_interrupts: "completions/blocked_waits" "interrupted" "ok";
     signal_with_restart_goes_on_waiting: "completions/blocked_waits" "restarted" "ok";
     waiting_needs_no_limit_of_descriptors: "completions/blocked_waits" "sandboxed" "ok";
+    handler_that_leaves_a_wait_leaves_no_lock: "completions/left_waits" "left" "ok";
+    handler_that_interrupts_a_wait_may_use_other_objects: "completions/left_waits" "handled" "ok";
+    thread_that_is_cancelled_in_a_wait_amid_traffic_leaves_no_lock: "completions/left_waits" "cancelled" "ok";
     channel_fd_serves_an_event_loop: "completions/event_descriptors" "event_loop" "ok";
     event_descriptors_are_readable_while_an_event_is_unread_and_never_writable: "completions/event_descriptors" "readiness" "ok";
     solicited_events_come_for_solicited_messages_only: "completions/event_descriptors" "solicited" "ok";

@@ -38,12 +38,12 @@ pub struct WaitPlan {
 
 impl<H: Handler> Loop<H> {
     /// Makes progress and returns what a thread that waits for an event of a channel is to sleep on; `None` if it `has_event`
-    /// meanwhile. `may_wait`: it waits until there is an event. The caller polls, without a lock and without anything that needs a
-    /// destructor (it may be cancelled there), then calls [`Loop::progress_of_waiter`].
+    /// meanwhile. `may_wait` is asked if there is none: whether the thread waits until there is one. The caller polls, without a lock
+    /// and without anything that needs a destructor (it may be cancelled there), then calls [`Loop::progress_of_waiter`].
     pub fn prepare_wait(
         handler: &'static H,
         channel: RawFd,
-        may_wait: bool,
+        may_wait: impl FnOnce() -> bool,
         has_event: impl Fn() -> bool,
     ) -> Option<WaitPlan> {
         for _ in 0..ROUNDS {
@@ -55,7 +55,7 @@ impl<H: Handler> Loop<H> {
         let (engine, sources) = (handler.engine(), handler.sources());
         let watch = &engine.lease.watch;
         engine.lease.stamp_wait(now.after(WAIT));
-        if has_event() || (may_wait && watch.begins() && Self::watch_for_event(handler, now, &has_event)) {
+        if has_event() || (may_wait() && watch.begins() && Self::watch_for_event(handler, now, &has_event)) {
             engine.lease.stamp_wait(clock::now().after(LEASE));
             return None;
         }

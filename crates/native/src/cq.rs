@@ -143,7 +143,7 @@ impl NativeCq {
     fn plan(&self) -> Option<ferroce_engine::WaitPlan> {
         let events = self.0.channel.events();
         let _attending = events.attend();
-        nic::prepare_wait(events.fd(), true, || events.has_events())
+        nic::prepare_wait(events.fd(), || true, || events.has_events())
     }
 
     /// Takes the events that were announced. Their completions are polled next.

@@ -5,7 +5,7 @@ use ferroce_os::sync::{Mutex, Ordering, class, sleep, wake};
 use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::time::{Duration, Instant};
 
 /// A queue and a descriptor that is readable while the queue has events. A reader takes events from the queue; the descriptor is
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub struct EventQueue<T> {
     /// The program's descriptor; −1 once it is closed.
     fd: AtomicI32,
+    /// There are unread events, as of the last change.
+    unread: AtomicBool,
     inner: Mutex<class::EventQueue, EventQueueState<T>>,
 }
 
@@ -101,6 +103,7 @@ impl<T> EventQueue<T> {
         let readiness = Readiness::new().map_err(Error::os("making a descriptor for events"))?;
         Ok(Self {
             fd: AtomicI32::new(readiness.fd()),
+            unread: AtomicBool::new(false),
             inner: Mutex::new(EventQueueState {
                 events: VecDeque::new(),
                 lapsed: None,
@@ -132,6 +135,7 @@ impl<T> EventQueue<T> {
         let mut inner = self.inner.lock();
         if inner.readiness.is_some() {
             inner.events.push_back(event);
+            self.note_unread(&inner);
         }
         if inner.attending > 0 {
             inner.deferred = true;
@@ -152,16 +156,30 @@ impl<T> EventQueue<T> {
         !self.inner.lock().events.is_empty()
     }
 
+    /// As [`EventQueue::has_events`], without the lock: other threads may be about to change it.
+    pub fn may_have_events(&self) -> bool {
+        self.unread.load(Ordering::Relaxed)
+    }
+
+    fn note_unread(&self, inner: &EventQueueState<T>) {
+        self.unread.store(!inner.events.is_empty(), Ordering::Relaxed);
+    }
+
     /// Takes the oldest event.
     pub fn take(&self) -> Option<T> {
-        self.inner.lock().take(Duration::ZERO)
+        let mut inner = self.inner.lock();
+        let event = inner.take(Duration::ZERO);
+        self.note_unread(&inner);
+        event
     }
 
     /// As [`EventQueue::take`], and gives the event to `f` before another thread can withdraw an event: the destruction of the
     /// event's object then waits for the event that `f` counts as got. A reader that has `waited` long gets a lapsed event.
     pub fn take_with<R>(&self, waited: Duration, f: impl FnOnce(&T) -> R) -> Option<R> {
         let mut inner = self.inner.lock();
-        inner.take(waited).map(|event| f(&event))
+        let event = inner.take(waited);
+        self.note_unread(&inner);
+        event.map(|event| f(&event))
     }
 
     /// For a reader that has found no event behind a readable descriptor: a fork's child and its parent share the descriptor, and
@@ -183,6 +201,7 @@ impl<T> EventQueue<T> {
         let before = inner.events.len();
         inner.events.retain(|e| !f(e));
         if inner.events.len() < before {
+            self.note_unread(&inner);
             inner.lower_if_empty();
         }
     }
@@ -194,6 +213,7 @@ impl<T> EventQueue<T> {
         let Some(event) = inner.events.iter().rposition(f).and_then(|at| inner.events.remove(at)) else {
             return false;
         };
+        self.note_unread(&inner);
         inner.lapsed = Some((event, Instant::now()));
         inner.lower_if_empty();
         true
@@ -304,7 +324,10 @@ mod tests {
     #[test]
     fn the_descriptor_is_readable_exactly_while_an_event_is_unread() {
         let q = EventQueue::new().unwrap();
-        let readable = || ferroce_os::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
+        let readable = || {
+            assert_eq!(q.may_have_events(), q.has_events());
+            ferroce_os::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO)
+        };
         assert!(!readable());
         q.push(1);
         q.push(2);

@@ -7,7 +7,7 @@ use ferroce_nic as nic;
 
 pub use crate::context::ibv_open_device;
 pub use crate::device::{ibv_free_device_list, ibv_get_device_list};
-pub use crate::events::{EventSleep, Woken, ibv_create_comp_channel, ibv_destroy_comp_channel};
+pub use crate::events::{EventSleep, Woken, end_call, ibv_create_comp_channel, ibv_destroy_comp_channel};
 pub use crate::mcast::{ibv_attach_mcast, ibv_detach_mcast};
 pub use crate::memory::{ibv_alloc_pd, ibv_dealloc_pd};
 pub use crate::qp::{

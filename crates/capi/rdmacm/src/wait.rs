@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use ferroce_entry::call::{self, Outcome, Refusal, put};
 use ferroce_entry::entry;
-use ferroce_ibverbs::calls::{EventSleep, Woken};
+use ferroce_ibverbs::calls::{EventSleep, Woken, end_call};
+use ferroce_os::sys::HeldSignals;
 
 use crate::abi::*;
 use crate::block::IdBlock;
@@ -51,11 +52,25 @@ pub(crate) unsafe fn wait(
     channel: *mut rdma_event_channel,
     call: &'static str,
 ) -> Outcome<Option<*mut rdma_cm_event>> {
-    let (since, mut spoken, mut announced) = (Instant::now(), false, false);
     let queue = channel::queue_of(channel)?;
+    let held = HeldSignals::begin();
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { wait_with(&queue, call, held) };
+    held.end();
+    outcome
+}
+
+/// # Safety
+/// As [`deliver`].
+unsafe fn wait_with(
+    queue: &Queue,
+    call: &'static str,
+    held: HeldSignals,
+) -> Outcome<Option<*mut rdma_cm_event>> {
+    let (since, mut spoken, mut announced) = (Instant::now(), false, false);
     loop {
         // SAFETY: the caller's promise.
-        if let Looked::Found(event) = unsafe { next(&queue, announced) } {
+        if let Looked::Found(event) = unsafe { next(queue, announced) } {
             return Ok(Some(event));
         }
         let mut sleep = asleep(queue.fd());
@@ -63,7 +78,7 @@ pub(crate) unsafe fn wait(
             return Ok(None);
         }
         // SAFETY: this thread can't be cancelled here.
-        match ferroce_os::fork::outside_library(|| unsafe { sleep.wait() }) {
+        match ferroce_os::fork::outside_library(|| unsafe { sleep.wait(held) }) {
             Woken::ByEvent => announced = true,
             Woken::ByAnother => announced = false,
             Woken::InVain => {
@@ -118,6 +133,20 @@ unsafe extern "C-unwind" fn get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
+    // SAFETY: nothing on this frame needs a destructor.
+    unsafe { pthread_testcancel() };
+    let held = HeldSignals::begin();
+    // SAFETY: by the man page the caller's variable, or null. Nothing on this frame needs a destructor.
+    end_call(held, unsafe { get_of_channel(channel, event, held) })
+}
+
+/// # Safety
+/// As [`get`].
+unsafe extern "C-unwind" fn get_of_channel(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+    held: HeldSignals,
+) -> c_int {
     // A program may destroy the channel while a thread waits (cmtime does): the thread keeps the queue, for ever if it is cancelled.
     let Some(queue) = step(|| Ok(channel::find(channel).map_or(null(), Arc::into_raw))) else { return -1 };
     if queue.is_null() {
@@ -127,14 +156,14 @@ unsafe extern "C-unwind" fn get_cm_event(
             && !channel.is_null()
         {
             // SAFETY: nothing on this frame needs a destructor.
-            unsafe { sleep.wait() };
+            unsafe { sleep.wait(held) };
         }
         step::<()>(|| Err(channel::no_channel(channel)));
         return -1;
     }
     // SAFETY: kept, and the caller's variable; the count was taken above.
     unsafe {
-        let result = get(&*queue, event);
+        let result = get(&*queue, event, held);
         Arc::decrement_strong_count(queue);
         result
     }
@@ -142,13 +171,11 @@ unsafe extern "C-unwind" fn get_cm_event(
 
 /// # Safety
 /// `event` is null or the caller's variable. Nothing on the frames above needs a destructor.
-unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event) -> c_int {
+unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event, held: HeldSignals) -> c_int {
     // SAFETY: numbers only.
     let mut sleep: EventSleep = unsafe { zeroed() };
     let mut announced = false;
     let mut since = None;
-    // SAFETY: nothing on this frame needs a destructor.
-    unsafe { pthread_testcancel() };
     loop {
         // SAFETY: the caller's promise.
         match step(|| unsafe { look(queue, event, announced) }) {
@@ -174,11 +201,11 @@ unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event) -
         if queue.fd() < 0 {
             // The program has destroyed the channel under this thread, as rping does, which takes an error here for its own.
             // SAFETY: nothing on this frame needs a destructor.
-            unsafe { EventSleep::for_ever() };
+            unsafe { EventSleep::for_ever(held) };
         }
         since = since.or_else(|| Some(Instant::now()));
         // SAFETY: nothing on this frame needs a destructor.
-        match unsafe { sleep.wait() } {
+        match unsafe { sleep.wait(held) } {
             Woken::ByEvent => announced = true,
             Woken::InVain if queue.fd() < 0 => {}
             Woken::ByAnother

@@ -18,6 +18,7 @@ mod kept_fd;
 mod messages;
 mod rights;
 mod shared;
+mod signals;
 mod socket;
 mod thread;
 mod user;
@@ -51,6 +52,7 @@ pub use shared::{
     PAGE, add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_page_anywhere,
     map_shared, memfd, page_size, pidfd, proc_entry, process_exists, read_at, seals, seek_end, unmap,
 };
+pub use signals::{CANCELS, HeldSignals, NEVER_HELD, SignalSet, block, signal_set, without_signals};
 
 pub use socket::{
     KernelAddress, accept, attach_program, bind, connect, discard_messages, int_option, listen,

@@ -4,6 +4,7 @@
 //! the thread that calls: perhaps a real-time thread that is bound to a processor and never gives it up.
 
 use super::ending::Ours;
+use super::signals::without_signals;
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
@@ -139,18 +140,7 @@ fn create(attributes: &mut ThreadAttributes, body: Body) -> Result<libc::pthread
 /// No thread can be made.
 pub fn start_thread(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     note_processors();
-    // SAFETY: plain data; both sets are initialised by the calls that are handed them.
-    let old = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut old: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        old
-    };
-    let started = start(name, stack, Box::new(run));
-    // SAFETY: `old` is the mask that was in force.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
-    started
+    without_signals(|| start(name, stack, Box::new(run)))
 }
 
 fn start(name: &str, stack: usize, run: Body) -> io::Result<()> {

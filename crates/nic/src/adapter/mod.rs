@@ -139,13 +139,20 @@ pub(crate) fn expect_sleeper(is_one_more: bool) {
 }
 
 /// Makes progress and returns the descriptors and the timeout with which a thread waits for a completion event; `None` if it `has_event`
-/// meanwhile. `may_wait`: the call blocks until there is an event. The caller polls, without a lock and without anything that needs a
-/// destructor (it may be cancelled there), then calls [`progress_of_waiter`].
+/// meanwhile. `may_wait` is asked if there is none: whether the call blocks until there is one. The caller polls, without a lock and
+/// without anything that needs a destructor (it may be cancelled there), then calls [`progress_of_waiter`].
 #[must_use]
-pub fn prepare_wait(channel: RawFd, may_wait: bool, has_event: impl Fn() -> bool) -> Option<WaitPlan> {
+pub fn prepare_wait(
+    channel: RawFd,
+    may_wait: impl FnOnce() -> bool,
+    has_event: impl Fn() -> bool,
+) -> Option<WaitPlan> {
     match current() {
         Some(adapter) => Loop::prepare_wait(adapter, channel, may_wait, has_event),
-        None => Some(WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) }),
+        None => {
+            may_wait();
+            Some(WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) })
+        }
     }
 }
 

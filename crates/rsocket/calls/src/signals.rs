@@ -11,39 +11,20 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
+pub use ferroce_os::sys::without_signals;
+use ferroce_os::sys::{CANCELS, NEVER_HELD, SignalSet, block, signal_set};
 use libc::siginfo_t;
 
 use crate::this_process::ThisProcess;
 
-/// A set of signals as the kernel has it: signal 1 is the lowest bit.
-type SignalSet = u64;
-
-/// The set of these signals.
-const fn set_of(signals: &[c_int]) -> SignalSet {
-    let (mut set, mut at) = (0, 0);
-    while at < signals.len() {
-        set |= 1 << (signals[at] - 1);
-        at += 1;
-    }
-    set
-}
-
-/// The signal by which the C library wakes a thread that is cancelled, and the preload library with it.
-const CANCELS: SignalSet = set_of(&[32]);
-
-/// Signals of faults, which a thread causes itself, and the one by which the C library changes the user of all threads. SIGABRT isn't one:
-/// abort(3) lets it in.
-const NEVER_HELD: SignalSet =
-    set_of(&[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, 33]);
-
 /// Signals that the kernel leaves out of the set of a signalfd.
-const NEVER_IN_A_SIGNALFD: SignalSet = set_of(&[libc::SIGKILL, libc::SIGSTOP]);
+const NEVER_IN_A_SIGNALFD: SignalSet = signal_set(&[libc::SIGKILL, libc::SIGSTOP]);
 
 /// The first realtime signal of the kernel. Of these each one is kept in its queue.
 const FIRST_QUEUED: c_int = 32;
 
 /// Signals that change nothing where they have no handler.
-const WITHOUT_EFFECT: SignalSet = set_of(&[libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]);
+const WITHOUT_EFFECT: SignalSet = signal_set(&[libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]);
 
 thread_local! {
     /// The signals that the program blocks in this thread, while the thread is in a call.
@@ -70,8 +51,6 @@ fn mark(value: c_int) -> Option<c_int> {
 }
 
 unsafe extern "C-unwind" {
-    /// A handler that runs in it may end its thread.
-    fn syscall(number: c_long, ...) -> c_long;
     /// A thread that was cancelled ends in it where its cancellation is asynchronous.
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_setcanceltype(of: c_int, old: *mut c_int) -> c_int;
@@ -79,26 +58,6 @@ unsafe extern "C-unwind" {
 }
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 const PTHREAD_CANCEL_DEFERRED: c_int = 0;
-
-/// Blocks `signals`, also others (SIG_BLOCK) or no others (SIG_SETMASK). Returns what was blocked before.
-fn block(how: c_int, signals: SignalSet) -> SignalSet {
-    let mut before: SignalSet = 0;
-    // By the system call: a set of the C library is sixteen times as long. It can't fail.
-    // SAFETY: two sets of this length.
-    unsafe {
-        let (signals, before) = (&raw const signals, &raw mut before);
-        syscall(libc::SYS_rt_sigprocmask, c_long::from(how), signals, before, size_of::<SignalSet>());
-    }
-    before
-}
-
-/// Runs `start`, which starts a thread, with all signals held back: the thread inherits that.
-pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    let before = block(libc::SIG_BLOCK, !set_of(&[32, 33]));
-    let result = start();
-    block(libc::SIG_SETMASK, before);
-    result
-}
 
 /// A thread is in a call, and isn't cancelled: the forced unwinding of the C library must not run through Rust code that has something to
 /// drop. It has no destructor, since [`ThreadInCall::leave`] may not return.
@@ -259,18 +218,18 @@ pub fn interruption() -> Option<io::Error> {
         };
         match action.sa_sigaction {
             libc::SIG_IGN => {}
-            libc::SIG_DFL if WITHOUT_EFFECT & set_of(&[signal]) != 0 => {}
+            libc::SIG_DFL if WITHOUT_EFFECT & signal_set(&[signal]) != 0 => {}
             libc::SIG_DFL => {
                 // It ends or stops the process. Handlers of signals that come while it is stopped run after the call.
                 give_back(signal, &[info], PATIENCE);
-                let held = block(libc::SIG_UNBLOCK, set_of(&[signal]));
+                let held = block(libc::SIG_UNBLOCK, signal_set(&[signal]));
                 block(libc::SIG_SETMASK, held);
             }
             _ => {
                 // A signal that is given back is the last of its number: realtime signals keep their order only if all of them are taken.
                 let mut taken = vec![info];
                 while let Some((_, next)) =
-                    (signal >= FIRST_QUEUED).then(|| take(set_of(&[signal]))).flatten()
+                    (signal >= FIRST_QUEUED).then(|| take(signal_set(&[signal]))).flatten()
                 {
                     taken.push(next);
                 }
@@ -401,7 +360,7 @@ mod tests {
             assert_eq!(slept(0), Ok(false), "a signal without a handler ends no sleep");
             thread.leave();
         }
-        let blocked = block(libc::SIG_BLOCK, set_of(&[libc::SIGUSR2]));
+        let blocked = block(libc::SIG_BLOCK, signal_set(&[libc::SIGUSR2]));
         let thread = ThreadInCall::enter(true);
         raise(libc::SIGUSR2);
         assert_eq!(slept(0), Ok(false), "the program has blocked it");
@@ -458,7 +417,7 @@ mod tests {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: room for the answer.
         unsafe { libc::getrlimit(libc::RLIMIT_SIGPENDING, &raw mut limit) };
-        let blocked = block(libc::SIG_BLOCK, set_of(&[signal]));
+        let blocked = block(libc::SIG_BLOCK, signal_set(&[signal]));
         set_limit(&libc::rlimit { rlim_cur: 0, ..limit });
         with(&|| set_limit(&limit));
         set_limit(&limit);
@@ -476,7 +435,7 @@ mod tests {
                 });
                 give_back(signal, &[queued(7)], Duration::from_secs(60));
             });
-            let (taken, info) = take(set_of(&[signal])).expect("it's pending");
+            let (taken, info) = take(signal_set(&[signal])).expect("it's pending");
             // SAFETY: a queued signal.
             assert_eq!((taken, unsafe { info.si_value().sival_ptr.addr() }), (signal, 7));
         });
@@ -487,9 +446,9 @@ mod tests {
         for signal in [libc::SIGRTMIN() + 2, libc::SIGUSR2] {
             without_room(signal, |_| {
                 give_back(signal, &[7, 8].map(queued), Duration::from_millis(5));
-                let (taken, info) = take(set_of(&[signal])).expect("it's pending");
+                let (taken, info) = take(signal_set(&[signal])).expect("it's pending");
                 assert_eq!((taken, info.si_code), (signal, libc::SI_USER));
-                assert!(take(set_of(&[signal])).is_none(), "signals without a value are one");
+                assert!(take(signal_set(&[signal])).is_none(), "signals without a value are one");
             });
         }
     }
@@ -580,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_signalfd_of_the_program_with_the_number_keeps_its_signals() {
-        let own = signal_fd(-1, set_of(&[libc::SIGHUP])).unwrap();
+        let own = signal_fd(-1, signal_set(&[libc::SIGHUP])).unwrap();
         let set_at = |fd: RawFd| {
             let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("it's open");
             about.lines().find(|line| line.starts_with("sigmask:")).map(str::to_owned)
@@ -595,7 +554,7 @@ mod tests {
             assert!(sleeps_until_the_deadline());
             let first = take(arrivals(true).unwrap());
             // The thread waits for others than before.
-            let before = block(libc::SIG_BLOCK, set_of(&[libc::SIGWINCH]));
+            let before = block(libc::SIG_BLOCK, signal_set(&[libc::SIGWINCH]));
             assert!(sleeps_until_the_deadline());
             block(libc::SIG_SETMASK, before);
             assert!(sleeps_until_the_deadline());

@@ -3,7 +3,8 @@
 //!
 //! The two functions that block may be cancelled by `pthread_cancel` at their beginning and in their poll, whose
 //! unwinding then passes through them: at that point they hold nothing that would need a destructor, and nothing
-//! catches.
+//! catches. A call that finds no event at once holds the thread's signals back until it ends, but for its poll
+//! (`sleep.rs`): the thread makes progress for all queue pairs of the process, with their locks.
 
 mod sleep;
 
@@ -17,7 +18,8 @@ use ferroce_abi::verbs::*;
 use ferroce_check as check;
 use ferroce_entry::call::{self, Outcome, entry, put};
 use ferroce_objects::{self, ChannelBlock, ContextBlock, CqBlock, Headed, QpBlock, SrqBlock, WqBlock};
-pub use sleep::{EventSleep, Woken};
+use ferroce_os::sys::HeldSignals;
+pub use sleep::{EventSleep, Woken, end_call};
 
 /// Logs that the destruction of an object waits until events are acknowledged.
 pub(crate) fn late(late: Late, count: u32) {
@@ -125,35 +127,45 @@ unsafe extern "C-unwind" fn get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: numbers only.
-    let mut sleep: EventSleep = unsafe { std::mem::zeroed() };
-    let mut announced = false;
-    let mut since = None;
     // SAFETY: nothing on this frame needs a destructor.
     unsafe { pthread_testcancel() };
-    loop {
+    // SAFETY: by the man page a channel.
+    if unsafe { ChannelBlock::of(channel) }.is_ok_and(|block| block.nic().events().may_have_events()) {
         // SAFETY: by the man page a channel and the caller's variables.
-        match step("ibv_get_cq_event", || unsafe { take_cq_event(channel, cq, cq_context, announced, since) })
-        {
+        match step("ibv_get_cq_event", || unsafe { take_cq_event(channel, cq, cq_context, false, None) }) {
             Some(WaitStep::Done) => return 0,
             Some(WaitStep::Again) => {}
             None => return -1,
         }
-        if sleep.nonblocking {
-            call::set_errno(libc::EAGAIN);
-            return -1;
-        }
+    }
+    let held = HeldSignals::begin();
+    // SAFETY: by the man page a channel and the caller's variables. Nothing on this frame needs a destructor.
+    end_call(held, unsafe { wait_for_cq_event(channel, cq, cq_context, held) })
+}
+
+/// # Safety
+/// A channel and the caller's variables. Nothing on the frames above needs a destructor.
+unsafe extern "C-unwind" fn wait_for_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+    held: HeldSignals,
+) -> c_int {
+    // SAFETY: numbers only.
+    let mut sleep: EventSleep = unsafe { std::mem::zeroed() };
+    let mut since = None;
+    loop {
         let prepared = step("ibv_get_cq_event", || {
-            // SAFETY: by the man page a channel.
+            // SAFETY: the caller's promise.
             let block = unsafe { ChannelBlock::of(channel) }?;
             let queue = block.nic().events();
             let _attending = queue.attend();
             sleep = EventSleep::with_progress(block.c.fd, || queue.has_events());
             if !sleep.nonblocking && check::is_on() {
-                let slept = since.map_or(Duration::ZERO, |since| since.elapsed());
+                let slept = since.map_or(Duration::ZERO, |since: Instant| since.elapsed());
                 sleep.bound(check::before_sleep(channel, block.nic().queues(), slept));
             }
-            // SAFETY: by the man page a channel and the caller's variables.
+            // SAFETY: the caller's promise.
             unsafe { take_cq_event(channel, cq, cq_context, false, since) }
         });
         match prepared {
@@ -163,31 +175,43 @@ unsafe extern "C-unwind" fn get_cq_event(
         }
         if sleep.nonblocking {
             // Another thread may have announced one.
-            announced = true;
-            continue;
+            // SAFETY: the caller's promise.
+            return match step("ibv_get_cq_event", || unsafe {
+                take_cq_event(channel, cq, cq_context, true, since)
+            }) {
+                Some(WaitStep::Done) => 0,
+                Some(WaitStep::Again) => {
+                    call::set_errno(libc::EAGAIN);
+                    -1
+                }
+                None => -1,
+            };
         }
-        if sleep.event_came {
-            // Another thread has taken it.
-            continue;
+        // If an event has come, another thread has taken it.
+        if !sleep.event_came {
+            since = since.or_else(|| Some(Instant::now()));
+            // SAFETY: nothing on this frame needs a destructor.
+            let announced = match unsafe { sleep.wait(held) } {
+                Woken::ByEvent => true,
+                Woken::ByAnother => false,
+                Woken::InVain => return -1,
+            };
+            let woken = step("ibv_get_cq_event", || {
+                // SAFETY: the caller's promise.
+                let _attending = unsafe { ChannelBlock::of(channel) }?.nic().events().attend();
+                nic::progress_of_waiter(sleep.has_sources_readable());
+                // SAFETY: the caller's promise.
+                unsafe { take_cq_event(channel, cq, cq_context, announced, since) }
+            });
+            match woken {
+                Some(WaitStep::Done) => return 0,
+                Some(WaitStep::Again) => {}
+                None => return -1,
+            }
         }
-        since = since.or_else(|| Some(Instant::now()));
         // SAFETY: nothing on this frame needs a destructor.
-        announced = match unsafe { sleep.wait() } {
-            Woken::ByEvent => true,
-            Woken::ByAnother => false,
-            Woken::InVain => return -1,
-        };
-        let woken = step("ibv_get_cq_event", || {
-            // SAFETY: by the man page a channel.
-            let _attending = unsafe { ChannelBlock::of(channel) }?.nic().events().attend();
-            nic::progress_of_waiter(sleep.has_sources_readable());
-            // SAFETY: by the man page a channel and the caller's variables.
-            unsafe { take_cq_event(channel, cq, cq_context, announced, since) }
-        });
-        match woken {
-            Some(WaitStep::Done) => return 0,
-            Some(WaitStep::Again) => announced = false,
-            None => return -1,
+        if let Woken::InVain = unsafe { EventSleep::let_signals_in(held) } {
+            return -1;
         }
     }
 }
@@ -277,20 +301,32 @@ unsafe fn take_async_event(
 /// ibv_get_async_event(3).
 #[unsafe(export_name = "ferroce_c_ibv_get_async_event")]
 unsafe extern "C-unwind" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    // SAFETY: nothing on this frame needs a destructor.
+    unsafe { pthread_testcancel() };
+    let held = HeldSignals::begin();
+    // SAFETY: by the man page an open context and the caller's structure. Nothing on this frame needs a destructor.
+    end_call(held, unsafe { wait_for_async_event(context, event, held) })
+}
+
+/// # Safety
+/// An open context and the caller's structure. Nothing on the frames above needs a destructor.
+unsafe extern "C-unwind" fn wait_for_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+    held: HeldSignals,
+) -> c_int {
     // SAFETY: numbers only.
     let mut sleep: EventSleep = unsafe { std::mem::zeroed() };
     let mut announced = false;
-    // SAFETY: nothing on this frame needs a destructor.
-    unsafe { pthread_testcancel() };
     loop {
-        // SAFETY: by the man page an open context and the caller's structure.
+        // SAFETY: the caller's promise.
         match step("ibv_get_async_event", || unsafe { take_async_event(context, event, announced) }) {
             Some(WaitStep::Done) => return 0,
             Some(WaitStep::Again) => {}
             None => return -1,
         }
         let prepared = step("ibv_get_async_event", || {
-            // SAFETY: by the man page an open context.
+            // SAFETY: the caller's promise.
             let fd = unsafe { ContextBlock::of(context) }?.nic().async_events().fd();
             sleep = EventSleep::on([fd, -1], None);
             Ok(WaitStep::Done)
@@ -303,7 +339,7 @@ unsafe extern "C-unwind" fn get_async_event(context: *mut ibv_context, event: *m
             return -1;
         }
         // SAFETY: nothing on this frame needs a destructor.
-        match unsafe { sleep.wait() } {
+        match unsafe { sleep.wait(held) } {
             Woken::ByEvent => announced = true,
             Woken::ByAnother => announced = false,
             Woken::InVain => return -1,

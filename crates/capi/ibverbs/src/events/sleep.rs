@@ -1,9 +1,13 @@
 //! How a thread sleeps until there is an event: in a poll, which a signal ends or doesn't as it would a kernel's read.
+//!
+//! The thread's signals are held back from the beginning of its wait to the end ([`HeldSignals`]), and let in by the poll alone. There the
+//! thread has no lock, so a handler may call verbs, leave by siglongjmp(3), or end the thread.
 
 use std::ffi::c_int;
 use std::time::Duration;
 
 use ferroce_nic as nic;
+use ferroce_os::sys::{HeldSignals, NEVER_HELD, signal_set};
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use ferroce_entry::call;
@@ -19,7 +23,7 @@ pub struct EventSleep {
     fds: [pollfd; 2],
     /// `None`: for ever.
     timeout: Option<timespec>,
-    /// The descriptor's O_NONBLOCK, which is looked up at each call.
+    /// The descriptor's O_NONBLOCK, which is looked up before each sleep.
     pub nonblocking: bool,
     /// An event has come while the thread made progress: there is nothing to sleep for.
     pub(super) event_came: bool,
@@ -47,8 +51,12 @@ pub enum Woken {
 impl EventSleep {
     /// Makes progress, then prepares the sleep of a thread that waits for events of the descriptor `fd`, unless it `has_event` meanwhile.
     pub(super) fn with_progress(fd: c_int, has_event: impl Fn() -> bool) -> Self {
-        let mut sleep = Self::on([fd, -1], None);
-        let plan = nic::prepare_wait(fd, !sleep.nonblocking, has_event);
+        let mut sleep = Self::of([fd, -1], None);
+        let may_wait = || {
+            sleep.look_up_flags();
+            !sleep.nonblocking
+        };
+        let plan = nic::prepare_wait(fd, may_wait, has_event);
         if let Some(ferroce_engine::WaitPlan { fds: [_, sources], timeout }) = plan {
             sleep.fds[1].fd = sources;
             sleep.timeout = Some(timespec_of(timeout));
@@ -60,14 +68,24 @@ impl EventSleep {
 
     /// Of two descriptors (−1: none), without progress.
     pub fn on(fds: [c_int; 2], timeout: Option<timespec>) -> Self {
-        // SAFETY: no memory is passed.
-        let flags = unsafe { libc::fcntl(fds[0], libc::F_GETFL) };
+        let mut sleep = Self::of(fds, timeout);
+        sleep.look_up_flags();
+        sleep
+    }
+
+    fn of(fds: [c_int; 2], timeout: Option<timespec>) -> Self {
         Self {
             fds: fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }),
             timeout,
-            nonblocking: flags >= 0 && flags & libc::O_NONBLOCK != 0,
+            nonblocking: false,
             event_came: false,
         }
+    }
+
+    fn look_up_flags(&mut self) {
+        // SAFETY: no memory is passed.
+        let flags = unsafe { libc::fcntl(self.fds[0].fd, libc::F_GETFL) };
+        self.nonblocking = flags >= 0 && flags & libc::O_NONBLOCK != 0;
     }
 
     /// Sleeps no longer than this at once.
@@ -88,36 +106,33 @@ impl EventSleep {
     ///
     /// # Safety
     /// As [`EventSleep::wait`].
-    pub unsafe extern "C-unwind" fn for_ever() -> ! {
+    pub unsafe extern "C-unwind" fn for_ever(held: HeldSignals) -> ! {
+        let mask = held.mask();
         loop {
-            // SAFETY: no entries and no timeout; nothing on this frame needs a destructor.
-            unsafe { ppoll(std::ptr::null_mut(), 0, std::ptr::null(), std::ptr::null()) };
+            // SAFETY: no entries, no timeout, and a mask; nothing on this frame needs a destructor.
+            unsafe { ppoll(std::ptr::null_mut(), 0, std::ptr::null(), &raw const mask) };
         }
     }
 
-    /// Waits until an event is announced, something else has happened, or the time is over.
+    /// Waits until an event is announced, something else has happened, or the time is over. Signals that are `held` back are let in.
     ///
     /// # Safety
     /// Nothing on the frames above needs a destructor, up to those of the program: a cancelled thread unwinds from here.
-    pub unsafe extern "C-unwind" fn wait(&mut self) -> Woken {
+    pub unsafe extern "C-unwind" fn wait(&mut self, held: HeldSignals) -> Woken {
         let timeout = self.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: two valid entries and a timeout or NULL; nothing on this frame needs a destructor.
-        let mut n = unsafe { ppoll(self.fds.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+        let mask = held.mask();
+        // SAFETY: two valid entries, a timeout or NULL, and a mask; nothing on this frame needs a destructor.
+        let mut n = unsafe { ppoll(self.fds.as_mut_ptr(), 2, timeout, &raw const mask) };
         if n < 0 && call::last_errno() == libc::EINVAL {
             let nap = self.timeout.filter(|t| t.tv_sec == 0 && t.tv_nsec < NAP.tv_nsec).unwrap_or(NAP);
-            // SAFETY: no entries, and a timeout; nothing on this frame needs a destructor.
-            n = unsafe { ppoll(std::ptr::null_mut(), 0, &raw const nap, std::ptr::null()) };
+            // SAFETY: no entries, a timeout, and a mask; nothing on this frame needs a destructor.
+            n = unsafe { ppoll(std::ptr::null_mut(), 0, &raw const nap, &raw const mask) };
             if n == 0 {
                 return Woken::ByAnother;
             }
         }
         if n < 0 {
-            let error = call::last_errno();
-            if error == libc::EINTR && signal_restarts() {
-                return Woken::ByAnother;
-            }
-            call::set_errno(error);
-            return Woken::InVain;
+            return after_failure(held);
         }
         if self.fds[0].fd < 0 || self.fds[0].revents & libc::POLLNVAL != 0 {
             call::set_errno(libc::EBADF);
@@ -125,29 +140,48 @@ impl EventSleep {
         }
         if self.fds[0].revents == 0 { Woken::ByAnother } else { Woken::ByEvent }
     }
+
+    /// Lets the signals in that are pending, without a sleep. A poll that finds a descriptor ready leaves them pending: a thread whose
+    /// sockets are always ready would never let them in.
+    ///
+    /// # Safety
+    /// As [`EventSleep::wait`].
+    pub unsafe extern "C-unwind" fn let_signals_in(held: HeldSignals) -> Woken {
+        let (mask, at_once) = (held.mask(), timespec_of(Duration::ZERO));
+        // SAFETY: no entries, a timeout, and a mask; nothing on this frame needs a destructor.
+        let n = unsafe { ppoll(std::ptr::null_mut(), 0, &raw const at_once, &raw const mask) };
+        if n < 0 { after_failure(held) } else { Woken::ByAnother }
+    }
 }
 
-/// Signals of a thread's own faults, and of its own doing: none interrupts a sleep.
-const FAULTS: [c_int; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+/// The poll has failed.
+fn after_failure(held: HeldSignals) -> Woken {
+    let error = call::last_errno();
+    if error == libc::EINTR && signal_restarts(held) {
+        return Woken::ByAnother;
+    }
+    call::set_errno(error);
+    Woken::InVain
+}
+
+/// Ends a call that has held the signals back. The handlers of those that are pending run here, and leave the call's errno as it is.
+pub extern "C-unwind" fn end_call(held: HeldSignals, result: c_int) -> c_int {
+    let errno = call::last_errno();
+    held.end();
+    call::set_errno(errno);
+    result
+}
 
 /// Would the read of a kernel's channel have gone on after the signal that has just ended a poll? It would with
 /// SA_RESTART, which poll(2) doesn't honour. Which handler ran can't be known. Yes if every handler that can have run in
 /// this thread restarts. A handler that ran once (SA_RESETHAND) leaves its flags behind. A handler that has removed itself
 /// leaves flags with the default action on most systems, and whether it restarted isn't known: no, if there is no other
 /// handler. Where there is none at all the signal was the C library's own (setuid(2) with threads), which restarts.
-fn signal_restarts() -> bool {
-    let mut mask = std::mem::MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: the call fills the mask in; with no new mask it can't fail.
-    let mask = unsafe {
-        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
-        mask.assume_init()
-    };
+fn signal_restarts(held: HeldSignals) -> bool {
     let (mut handled, mut removed) = (false, false);
     // The C library keeps the signals in between to itself.
     for signal in (1..32).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
-        // SAFETY: a mask that is filled in, and the number of a signal.
-        if FAULTS.contains(&signal) || unsafe { libc::sigismember(&raw const mask, signal) } == 1 {
+        if NEVER_HELD & signal_set(&[signal]) != 0 || held.program_blocks(signal) {
             continue;
         }
         // SAFETY: sigaction consists of numbers and a nullable pointer; the call fills it in or fails.
