@@ -522,8 +522,10 @@ mod tests {
     struct List {
         calls: Mutex<Vec<(u32, ListCall)>>,
         /// Called once, in the middle of the revocation of this key.
-        meanwhile: Mutex<Option<(u32, Box<dyn FnOnce() + Send>)>>,
+        meanwhile: Mutex<Option<(u32, Meanwhile)>>,
     }
+
+    type Meanwhile = Box<dyn FnOnce() + Send>;
 
     impl List {
         fn note(&self, key: u32, call: ListCall) {
