@@ -7,7 +7,7 @@ use ferroce_hostlink::{self, Link, ListedQp, PeerAccess};
 use ferroce_parts::network::is_of_this_host;
 use ferroce_parts::{UnreadRecords, check, mask};
 use ferroce_queues::QpCntrs;
-use ferroce_types::{HostAddr, Instant, QpState, Result, invalid};
+use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -178,7 +178,7 @@ impl Qp {
         match &inner.path {
             // No process reaches memory through it; its peer sees whether it owes answers.
             Some(Path::Shm { .. }) if self.is_target() => directory.note_peer(self.qpn, peer, false),
-            Some(Path::Udp { dest, .. }) if is_of_this_host(HostAddr::from(dest.peer())) => {
+            Some(Path::Udp { dest, .. }) if is_of_this_host(dest.peer()) => {
                 directory.note_peer(self.qpn, peer, true);
             }
             _ => directory.note_no_udp(self.qpn),
