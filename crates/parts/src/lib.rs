@@ -29,7 +29,7 @@ pub use attr::{
 pub use frames::{FrameQps, FrameSource, drive_frames, frame_qps};
 pub use kept::KeptOfQp;
 pub use numbers::{HasQpn, MAX_QP, QpTable};
-pub use path::{Path, PeerSocket, ResolvedAv};
+pub use path::{LastFlow, Path, PeerSocket, ResolvedAv};
 pub use poller::Poller;
 pub use unacked_pace::UnackedPace;
 pub use unread::UnreadRecords;

@@ -6,9 +6,14 @@ use ferroce_os::{clock, sys};
 use ferroce_proto::Pace;
 use ferroce_types::{HostAddr, Instant, PacketMeta};
 use ferroce_udp::{Dest, Endpoint};
+use ferroce_wire::icrc::Flow;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+
+/// The flow of a packet, with what it follows from: saves the work that packets of one source have in common.
+pub type LastFlow = Option<(SocketAddr, HostAddr, Flow)>;
 
 /// How packets get to a QP: which fabric, and what it needs to know.
 #[derive(Clone, Debug)]
@@ -19,6 +24,8 @@ pub enum Path {
         dest: Dest,
         /// The peer's socket, of which this QP may fill a part.
         socket: Arc<PeerSocket>,
+        /// Of the last packet that has come alone from the peer.
+        from: LastFlow,
     },
     /// To a QP of a process of this host, through memory that both processes have; of this process too.
     Shm {

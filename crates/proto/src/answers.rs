@@ -6,7 +6,7 @@
 use crate::state::{Answer, Answers, NakReason, Owed, Read};
 use crate::{Cause, Env, PayloadSource, QpProtocol, RequestedAccess, SrqPlace, TransmitError, psn};
 use ferroce_types::{Instant, QpState, RemoteError};
-use ferroce_wire::{Aeth, Headers, NakCode, Operation, Reth, Syndrome};
+use ferroce_wire::{Aeth, Bth, Headers, NakCode, Opcode, Operation, Reth, Service, Syndrome};
 
 impl<A: Clone> QpProtocol<A> {
     /// Sends what is owed until `budget` bytes of payload or the fabric ends it; `true` for the budget.
@@ -133,8 +133,8 @@ impl<A: Clone> QpProtocol<A> {
             Owed::Again(psn) => (Syndrome::ACK_UNLIMITED, psn, 0),
             Owed::Nak { syndrome, psn, reason } => (syndrome, psn, reason),
         };
-        let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
-        headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn() });
+        let bth = self.bth(Operation::Acknowledge, psn::wire(number));
+        let headers = self.acknowledgement(bth, syndrome);
         let is_sent = match (reason, syndrome) {
             (0, Syndrome::Nak(NakCode::PsnSequenceError)) => self.send_sequence_nak(&headers, env),
             (0, _) => env.transmit(&headers, PayloadSource::None, None).is_ok(),
@@ -144,6 +144,27 @@ impl<A: Clone> QpProtocol<A> {
             self.answers.owed = None;
             self.counters.responses_sent += 1;
         }
+    }
+
+    #[inline]
+    fn acknowledgement(&self, bth: Bth, syndrome: Syndrome) -> Headers {
+        let aeth = Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn() };
+        Headers { aeth: Some(aeth), ..Headers::new(bth) }
+    }
+
+    /// The ACK of all that was executed, if it is all that an RC queue pair owes. It is owed no more: the caller sends it.
+    #[inline(always)]
+    pub fn take_ack(&mut self) -> Option<Headers> {
+        let is_alone = self.service == Service::Rc && self.answers.queue.is_empty();
+        if !(is_alone && matches!(self.answers.owed, Some(Owed::Ack))) {
+            return None;
+        }
+        self.answers.owed = None;
+        self.counters.responses_sent += 1;
+        let opcode = Opcode { service: Service::Rc, operation: Operation::Acknowledge };
+        let psn = psn::wire(self.resp.expected.wrapping_sub(1));
+        let bth = Bth { pkey: self.params.pkey, ..Bth::new(opcode, self.params.dest_qpn, psn) };
+        Some(self.acknowledgement(bth, Syndrome::ACK_UNLIMITED))
     }
 
     /// Refuses a request for good: the NAK follows the answers before it, and the QP goes to ERR.

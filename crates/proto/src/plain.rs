@@ -4,9 +4,9 @@
 //! way. So the general way has all the rules, and these functions only what remains of them for such messages.
 
 use crate::state::{Issuer, SMALLEST_CHARGE, Sample};
-use crate::{Env, Payload, QpProtocol, ReceivedWhole, RequestEnd, SendRequest, psn};
+use crate::{Env, Payload, QpProtocol, ReceivedWhole, RequestEnd, SendOp, SendRequest, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
-use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Reth, Service};
 
 /// A SEND that has come in one packet.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl<A: Clone> QpProtocol<A> {
         self.req.ack_deadline
     }
 
-    /// The PSN of a SEND of `len` bytes if it may leave at once, in one packet and after all that was posted before. `window`:
+    /// The PSN of a SEND or a WRITE of `len` bytes if it may leave at once, in one packet and after all that was posted before. `window`:
     /// [`Env::window`].
     #[must_use]
     #[inline(always)]
@@ -79,7 +79,7 @@ impl<A: Clone> QpProtocol<A> {
         ready.then(|| psn::wire(self.req.next))
     }
 
-    /// The SEND for which [`QpProtocol::plain_psn`] gave the PSN has left. Returns when [`QpProtocol::handle_timeout`] wants to be called for
+    /// The SEND or WRITE for which [`QpProtocol::plain_psn`] gave the PSN has left. Returns when [`QpProtocol::handle_timeout`] wants to be called for
     /// it, unless that was to be called earlier anyway. Where nothing is lost, `now` is asked only if no other request is waited for.
     #[inline(always)]
     pub fn plain_sent(
@@ -90,7 +90,7 @@ impl<A: Clone> QpProtocol<A> {
         let psn = self.req.next;
         let len = self.sq.push(request, (1, psn), Issuer::Program).len;
         self.counters.requests_sent += 1;
-        self.req.sent_plain(u64::from(len));
+        self.req.sent_plain(u64::from(len), matches!(request.op, SendOp::Write { .. }));
         if self.params.lossless {
             return self.start_ack_timer(now);
         }
@@ -155,25 +155,16 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// Takes an acknowledgement that has come as a packet with this BTH and is neither a NAK nor asks for time. False: the caller takes the
-    /// general way, which goes on where this has ended.
+    /// general way, which goes on where this has ended. `ended` is that of [`QpProtocol::take_executed`].
     #[inline]
-    pub fn take_acknowledgement<E: Env<Address = A>>(
+    pub fn take_acknowledgement(
         &mut self,
         now: Instant,
         bth: &Bth,
-        env: &mut E,
+        ended: impl FnMut(RequestEnd<'_, A>),
     ) -> bool {
         let is_new = psn::extend(self.req.una, bth.psn) >= self.req.una;
-        let done = is_new
-            && bth.pkey == self.params.pkey
-            && self.take_executed(
-                || now,
-                bth.psn,
-                |end| match end {
-                    RequestEnd::Retired(request) => env.retire(request, WcStatus::Success),
-                    RequestEnd::Completed(completion) => env.complete_send(completion),
-                },
-            );
+        let done = is_new && bth.pkey == self.params.pkey && self.take_executed(|| now, bth.psn, ended);
         self.counters.packets_received += u64::from(done);
         done
     }
@@ -206,6 +197,24 @@ impl<A: Clone> QpProtocol<A> {
     pub fn plain_taken(&mut self, send: &PlainSend, len: usize) {
         self.resp.count_plain(len as u64);
         self.accept(1, send.ack_request);
+    }
+
+    /// Whether a WRITE of `len` bytes that has come in one packet is as usual: it is the next, and its QP permits it.
+    #[must_use]
+    #[inline]
+    pub fn expects_write(&self, bth: &Bth, reth: &Reth, len: usize) -> bool {
+        self.expects(bth.psn, bth.pkey)
+            && self.params.access.remote_write
+            && reth.dma_len as usize == len
+            && len <= self.mtu() as usize
+    }
+
+    /// A WRITE of `len` bytes that was expected has been placed.
+    #[inline]
+    pub fn write_taken(&mut self, bth: &Bth, len: usize) {
+        self.counters.packets_received += 1;
+        self.resp.count_message(len as u64);
+        self.accept(1, bth.ack_request);
     }
 
     /// The completion of the receive `wr_id` of a SEND of `len` bytes that was taken.

@@ -205,12 +205,15 @@ impl Requester {
         self.in_flight == 0 || self.in_flight + len.max(SMALLEST_CHARGE) <= window
     }
 
-    /// A request of one packet has left, after all others, and asks for an acknowledgement: the timers have to be armed.
+    /// A SEND of one packet, or a WRITE (`one_sided`), has left, after all others, and asks for an acknowledgement: the timers have to be
+    /// armed.
     #[inline]
-    pub fn sent_plain(&mut self, bytes: u64) {
+    pub fn sent_plain(&mut self, bytes: u64, one_sided: bool) {
         self.next += 1;
         self.max = self.next;
-        self.two_sided = self.next;
+        if !one_sided {
+            self.two_sided = self.next;
+        }
         self.cursor += 1;
         self.started = self.cursor;
         self.in_flight += bytes.max(SMALLEST_CHARGE);

@@ -108,30 +108,14 @@ impl TxBatch {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8], u32) -> Result<u32, E>,
     ) -> Result<(), PushError<E>> {
-        let pad = payload_len.wrapping_neg() % 4;
-        let header_len = headers.len();
-        let len = payload_len
-            .checked_add(header_len + pad + ICRC_LEN)
-            .filter(|&len| len <= MAX_TRAIN)
-            .ok_or(PushError::TooLong(payload_len))?;
+        let len = packet_len(headers, payload_len).filter(|&len| len <= MAX_TRAIN);
+        let len = len.ok_or(PushError::TooLong(payload_len))?;
         if self.used + len > self.staging.len() || self.trains.len() == MAX_TRAINS {
             self.send(clock::now());
         }
         let last = self.trains.last_mut().filter(|train| train.takes(dest, len));
         let id = last.as_ref().map_or(0, |train| train.count);
-
-        let packet = &mut self.staging[self.used..self.used + len];
-        headers.emit_padded(pad as u8, packet).map_err(PushError::Headers)?;
-        let (emitted, rest) = packet.split_at_mut(header_len);
-        let (payload, end) = rest.split_at_mut(payload_len);
-        let mut icrc = dest.flow.start(len, id);
-        icrc.bth(emitted);
-        icrc.took(payload_len, fill(payload, icrc.so_far()).map_err(PushError::Fill)?);
-        let (padding, place) = end.split_at_mut(pad);
-        padding.fill(0);
-        icrc.update(padding);
-        place.copy_from_slice(&icrc.finish());
-
+        build(&mut self.staging[self.used..self.used + len], (dest, id), headers, payload_len, fill)?;
         if let Some(train) = last {
             train.count += 1;
             train.len += len;
@@ -175,7 +159,63 @@ impl TxBatch {
     }
 }
 
+/// Bytes of a packet, BTH to ICRC; `None`: too many for a number.
+#[inline(always)]
+fn packet_len(headers: &Headers, payload_len: usize) -> Option<usize> {
+    payload_len.checked_add(headers.len() + payload_len.wrapping_neg() % 4 + ICRC_LEN)
+}
+
+/// Writes a packet, which has the length of `packet`, for this destination and with this IPv4 identification; `fill` as in
+/// [`TxBatch::packet`].
+#[inline(always)]
+fn build<E>(
+    packet: &mut [u8],
+    (dest, id): (&Dest, u16),
+    headers: &Headers,
+    payload_len: usize,
+    fill: impl FnOnce(&mut [u8], u32) -> Result<u32, E>,
+) -> Result<(), PushError<E>> {
+    let (len, pad) = (packet.len(), payload_len.wrapping_neg() % 4);
+    headers.emit_padded(pad as u8, packet).map_err(PushError::Headers)?;
+    let (emitted, rest) = packet.split_at_mut(headers.len());
+    let (payload, end) = rest.split_at_mut(payload_len);
+    let mut icrc = dest.flow.start(len, id);
+    icrc.bth(emitted);
+    if payload_len > 0 {
+        icrc.took(payload_len, fill(payload, icrc.so_far()).map_err(PushError::Fill)?);
+    }
+    let (padding, place) = end.split_at_mut(pad);
+    padding.fill(0);
+    icrc.update(padding);
+    place.copy_from_slice(&icrc.finish());
+    Ok(())
+}
+
+/// Builds a packet in `room` and sends it, before anything that waits in a batch; `fill` as in [`TxBatch::packet`], `now` as in
+/// [`TxBatch::flush`]. No tap sees it.
+///
+/// # Errors
+/// See [`PushError`], which a packet that doesn't fit into `room` is too long for; nothing was sent then.
+#[inline(always)]
+pub fn send_at_once<E>(
+    room: &mut [u8],
+    dest: &Dest,
+    headers: &Headers,
+    (payload_len, now): (usize, Instant),
+    fill: impl FnOnce(&mut [u8], u32) -> Result<u32, E>,
+) -> Result<(), PushError<E>> {
+    let packet = packet_len(headers, payload_len).and_then(|len| room.get_mut(..len));
+    let packet = packet.ok_or(PushError::TooLong(payload_len))?;
+    build(packet, (dest, 0), headers, payload_len, fill)?;
+    if !send::plain(dest, packet, now) {
+        send_alone(dest, packet);
+    }
+    Ok(())
+}
+
 /// Sends one packet that is complete as it is.
+#[cold]
+#[inline(never)]
 pub fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
     let len = packet.len();
     let train = Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 };

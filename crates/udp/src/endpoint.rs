@@ -376,6 +376,7 @@ impl Endpoint {
 
     /// The number of a sending socket, looked at: nothing is sent by a socket of the program's that has the number now.
     /// `now` is the present, at most half a millisecond ago.
+    #[inline]
     pub(super) fn sender_fd(&self, sender: u8, now: Instant) -> RawFd {
         self.senders
             .get(usize::from(sender))

@@ -32,7 +32,7 @@ mod stats;
 pub mod tap;
 mod train;
 
-pub use batch::{OutgoingTap, PushError, TxBatch, send_alone};
+pub use batch::{OutgoingTap, PushError, TxBatch, send_alone, send_at_once};
 pub use endpoint::{Dest, Endpoint};
 pub use multicast::GroupSocket;
 pub use receive::RecvOutcome;

@@ -2,7 +2,7 @@
 
 use super::Stats;
 use ferroce_os::room;
-use ferroce_os::sys::{self, EngineFd, ReceiveBatch, control};
+use ferroce_os::sys::{self, BatchMessage, EngineFd, ReceiveBatch, control};
 use ferroce_types::{Datagram, HostAddr, MAX_FLOW_LABEL};
 use ferroce_wire::MIN_PACKET_LEN;
 use std::io;
@@ -119,28 +119,51 @@ impl SocketReader {
             _ => messages.max(1),
         };
         self.was_filled = more;
+        let count = match messages {
+            0 => 0,
+            1 => self.hand_on_alone(destination, stats, f),
+            _ => self.hand_on(destination, stats, f),
+        };
+        stats.received.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(RecvOutcome::Packets { count, more })
+    }
+
+    /// Hands on the only message that has been received. A packet that has come alone needs no room in the batch.
+    #[inline]
+    fn hand_on_alone(
+        &mut self,
+        destination: HostAddr,
+        stats: &Stats,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+    ) -> usize {
+        let first = self.messages.messages().next();
+        let alone = first.and_then(|message| ReceivedTrain::of(message, destination));
+        if let Some(ReceivedTrain { datagram, segment_size }) = &alone
+            && *segment_size >= datagram.bytes.len()
+        {
+            if datagram.bytes.len() < MIN_PACKET_LEN {
+                stats.malformed.fetch_add(1, Ordering::Relaxed);
+                return 0;
+            }
+            f(std::slice::from_ref(datagram));
+            return 1;
+        }
+        self.hand_on(destination, stats, f)
+    }
+
+    /// Hands on what has been received, at most [`BATCH`] packets at once; returns how many there were.
+    #[inline(never)]
+    fn hand_on(&mut self, destination: HostAddr, stats: &Stats, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
         let mut count = 0;
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
-        for message in self.messages.messages() {
-            let Some(source) = message.source.socket_addr() else { continue };
-            let bytes: &[u8] = message.bytes;
-            let mut about = Datagram {
-                source,
-                destination,
-                tos: 0,
-                ttl: None,
-                flow_label: 0,
-                is_of_user: false,
-                segment: 0,
-                bytes: &[],
-            };
-            let segment_size = read_control(message.control, &mut about);
-            for (segment, bytes) in bytes.chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate() {
+        let messages = self.messages.messages().filter_map(|message| ReceivedTrain::of(message, destination));
+        for ReceivedTrain { datagram, segment_size } in messages {
+            for (segment, bytes) in datagram.bytes.chunks(segment_size).enumerate() {
                 if bytes.len() < MIN_PACKET_LEN {
                     stats.malformed.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
-                batch.push(Datagram { segment: segment as u16, bytes, ..about });
+                batch.push(Datagram { segment: segment as u16, bytes, ..datagram });
                 if batch.len() == BATCH {
                     count += batch.len();
                     f(&batch);
@@ -154,12 +177,40 @@ impl SocketReader {
             batch.clear();
         }
         self.batch = room::reuse(batch);
-        stats.received.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(RecvOutcome::Packets { count, more })
+        count
+    }
+}
+
+/// What the kernel has received at once: a packet, or a train that it has merged.
+struct ReceivedTrain<'a> {
+    /// Its first packet, with the bytes of all.
+    datagram: Datagram<'a>,
+    /// Bytes of each packet but the last.
+    segment_size: usize,
+}
+
+impl<'a> ReceivedTrain<'a> {
+    #[inline(always)]
+    fn of(message: BatchMessage<'a>, destination: HostAddr) -> Option<Self> {
+        let source = message.source.socket_addr()?;
+        let bytes = message.bytes;
+        let mut datagram = Datagram {
+            source,
+            destination,
+            tos: 0,
+            ttl: None,
+            flow_label: 0,
+            is_of_user: false,
+            segment: 0,
+            bytes,
+        };
+        let segment_size = read_control(message.control, &mut datagram).unwrap_or(MESSAGE_BYTES);
+        Some(Self { datagram, segment_size })
     }
 }
 
 /// Fills in TOS, TTL and flow label; returns the segment size of a merged train.
+#[inline]
 fn read_control(messages: control::ReceivedControls<'_>, about: &mut Datagram<'_>) -> Option<usize> {
     let mut segment_size = None;
     for message in messages {

@@ -1,6 +1,6 @@
 //! Handing a batch to the kernel: `sendmmsg`, and what to do when it refuses.
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Dest, Endpoint};
 use super::train::{Flushed, Train};
 use ferroce_os::clock;
 use ferroce_os::sys::{self, Outgoing, SendBatch, control};
@@ -37,6 +37,18 @@ pub(super) fn send(
         let _ = sending.messages(trains);
     }
     sending.flushed
+}
+
+/// Sends a packet that needs no control message, and counts it. False, and nothing was sent: [`send`] has to, which knows what errors mean.
+/// `now` as in [`send`].
+#[inline(always)]
+pub(super) fn plain(dest: &Dest, packet: &[u8], now: Present) -> bool {
+    let sent =
+        dest.is_plain() && sys::send_to(dest.endpoint.sender_fd(dest.sender, now), packet, &dest.to).is_ok();
+    if sent {
+        dest.endpoint.stats().sent.fetch_add(1, Ordering::Relaxed);
+    }
+    sent
 }
 
 /// The errors that sending one message has returned. An error may be the ICMP error of an earlier packet: it is returned once, and the message
@@ -288,7 +300,7 @@ fn refuses_segmentation(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TxBatch;
+    use crate::{PushError, TxBatch, send_at_once};
     use ferroce_os::sys::{EngineFd, InetAddress};
     use ferroce_types::{GROUP_SIZE, HostAddr, Unreachable};
     use ferroce_wire::crc::extend;
@@ -424,5 +436,42 @@ mod tests {
             batch.flush(clock::now());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    #[test]
+    fn a_packet_that_is_sent_at_once_arrives_though_an_error_of_an_earlier_one_is_returned() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let port = receiver.local_addr().unwrap().port();
+        let lo = HostAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+        let endpoint = Arc::new(Endpoint::new(lo, None));
+        let to = |port| {
+            let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
+            dest.to = InetAddress::new(lo.with_port(port));
+            dest.flow = Flow::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, dest.source_port(), port);
+            dest
+        };
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
+        closed.connect(closed.local_addr().unwrap()).unwrap();
+        let nowhere = to(closed.local_addr().unwrap().port());
+        let fill = |buffer: &mut [u8], crc| -> Result<u32, ()> {
+            buffer.fill(7);
+            Ok(extend(crc, buffer))
+        };
+        let mut buffer = [0; 2048];
+        // With a TOS of its own, a packet needs a control message.
+        for dest in [to(port), to(port).ecn_capable()] {
+            for psn in 0..10 {
+                let now = clock::now();
+                send_at_once(&mut [0; 64], &nowhere, &headers(psn), (8, now), fill).unwrap();
+                send_at_once(&mut [0; 64], &dest, &headers(psn), (9, now), fill).unwrap();
+                let len = receiver.recv(&mut buffer).unwrap();
+                assert_eq!((len, buffer[11]), (12 + 12 + 4, psn as u8));
+                assert_eq!(dest.flow.verify(&buffer[..len], 0), Some(0));
+            }
+        }
+        assert_eq!(endpoint.stats().sent.load(Ordering::Relaxed), 40);
+        let refused = send_at_once(&mut [0; 64], &to(port), &headers(0), (49, clock::now()), fill);
+        assert_eq!(refused, Err(PushError::TooLong(49)), "12 and 4 bytes are around it");
     }
 }

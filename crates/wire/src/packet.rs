@@ -1,6 +1,6 @@
 //! A whole packet from BTH to ICRC, as a UDP datagram carries it.
 
-use crate::{Bth, Headers, ICRC_LEN, Opcode, Operation, ParseError, Service, Syndrome};
+use crate::{Bth, Headers, ICRC_LEN, Opcode, Operation, ParseError, Reth, Service, Syndrome};
 use core::error::Error;
 use core::fmt;
 
@@ -25,6 +25,15 @@ pub enum ShortPacket<'a> {
         /// Bytes of the message.
         payload: &'a [u8],
     },
+    /// An RDMA WRITE in one packet, without immediate data.
+    Write {
+        /// Its BTH.
+        bth: Bth,
+        /// Where it writes to.
+        reth: Reth,
+        /// Bytes of the message.
+        payload: &'a [u8],
+    },
     /// An acknowledgement that is neither a NAK nor asks for time, without a payload.
     Acknowledge {
         /// Its BTH.
@@ -35,29 +44,39 @@ pub enum ShortPacket<'a> {
 impl<'a> ShortPacket<'a> {
     /// Reads a packet, BTH to ICRC, of which [`Packet::parse`] reads the same. `None`: it is another packet, or none.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (bth, rest) = bytes.split_first_chunk()?;
         let bth = Bth::parse(bth).ok()?;
         let (rest, _) = rest.split_last_chunk::<ICRC_LEN>()?;
         let Opcode { service: Service::Rc, operation } = bth.opcode else { return None };
-        let (immediate, padded) = match operation {
-            Operation::SendOnly => (None, rest),
+        match operation {
+            Operation::SendOnly => {
+                Some(Self::Send { bth, immediate: None, payload: unpadded(rest, bth.pad)? })
+            }
             Operation::SendOnlyWithImmediate => {
                 let (immediate, rest) = rest.split_first_chunk()?;
-                (Some(*immediate), rest)
+                Some(Self::Send { bth, immediate: Some(*immediate), payload: unpadded(rest, bth.pad)? })
+            }
+            Operation::WriteOnly => {
+                let (reth, rest) = rest.split_first_chunk()?;
+                Some(Self::Write { bth, reth: Reth::parse(reth), payload: unpadded(rest, bth.pad)? })
             }
             Operation::Acknowledge => {
                 let &[syndrome, _, _, _] = rest else { return None };
                 let acknowledges = matches!(Syndrome::from_u8(syndrome), Syndrome::Ack { .. });
-                return (acknowledges && bth.pad == 0).then_some(Self::Acknowledge { bth });
+                (acknowledges && bth.pad == 0).then_some(Self::Acknowledge { bth })
             }
-            _ => return None,
-        };
-        let len = padded.len().checked_sub(usize::from(bth.pad))?;
-        let payload = padded.get(..len).filter(|_| padded.len() % 4 == 0)?;
-        Some(Self::Send { bth, immediate, payload })
+            _ => None,
+        }
     }
+}
+
+/// A payload without its pad bytes.
+#[inline]
+fn unpadded(padded: &[u8], pad: u8) -> Option<&[u8]> {
+    let len = padded.len().checked_sub(usize::from(pad))?;
+    padded.get(..len).filter(|_| padded.len() % 4 == 0)
 }
 
 /// Why bytes aren't a packet.

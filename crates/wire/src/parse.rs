@@ -123,6 +123,7 @@ impl Bth {
         })
     }
 
+    #[inline(always)]
     fn emit(&self, pad: u8) -> [u8; BTH_LEN] {
         let [_, qp2, qp1, qp0] = self.dest_qp.to_be_bytes();
         let [_, psn2, psn1, psn0] = self.psn.to_be_bytes();
@@ -141,6 +142,18 @@ impl Bth {
             psn1,
             psn0,
         ]
+    }
+}
+
+impl Reth {
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8; 16]) -> Self {
+        let [v0, v1, v2, v3, v4, v5, v6, v7, k0, k1, k2, k3, l0, l1, l2, l3] = *bytes;
+        Self {
+            va: u64::from_be_bytes([v0, v1, v2, v3, v4, v5, v6, v7]),
+            rkey: u32::from_be_bytes([k0, k1, k2, k3]),
+            dma_len: u32::from_be_bytes([l0, l1, l2, l3]),
+        }
     }
 }
 
@@ -178,7 +191,7 @@ impl Headers {
             self.flush = Some(Feth { placement: bits & 0x0f, selectivity: bits >> 4 & 3 });
         }
         if extensions.has(Extensions::RETH) {
-            self.reth = Some(Reth { va: r.u64()?, rkey: r.u32()?, dma_len: r.u32()? });
+            self.reth = Some(Reth::parse(&r.array()?));
         }
         if extensions.has(Extensions::ATOMIC_ETH) {
             self.atomic =
@@ -215,7 +228,7 @@ impl Headers {
     }
 
     /// The optional headers that are there.
-    #[inline]
+    #[inline(always)]
     fn present(&self) -> u16 {
         let bit = |is_there, bit| if is_there { bit } else { 0 };
         bit(self.xrc_srqn.is_some(), Extensions::XRCETH)
@@ -238,7 +251,7 @@ impl Headers {
 
     /// Exactly the optional headers are there that the opcode has.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn fits_opcode(&self) -> bool {
         let opcode = self.bth.opcode;
         Opcode::from_u8(opcode.to_u8()) == Some(opcode) && self.present() == opcode.extensions().bits()

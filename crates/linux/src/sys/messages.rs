@@ -270,32 +270,31 @@ impl<const MESSAGES: usize, const BYTES: usize, const CONTROL: usize> ReceiveBat
     /// Buffers without messages; with `sources` the kernel is asked where each is from.
     #[must_use]
     pub fn new(sources: bool) -> Self {
-        Self {
-            buffers: vec![0; MESSAGES * BYTES].into_boxed_slice(),
-            // SAFETY: all-zero bytes are a valid mmsghdr and iovec (null pointers, lengths of 0), and an empty Control and
-            // InetAddress, which consist of numbers.
-            slots: unsafe { room::zeroed() },
-            sources,
-            received: 0,
-            used: MESSAGES,
-        }
-    }
-
-    /// Makes the headers that were used ready for the next call.
-    fn prepare(&mut self) {
-        let ReceiveSlots { headers, parts, controls, sources } = &mut *self.slots;
-        let buffers = self.buffers.chunks_exact_mut(BYTES);
-        let slots = headers.iter_mut().zip(parts).zip(controls).zip(sources).zip(buffers);
-        for ((((header, part), control), source), buffer) in slots.take(self.used) {
+        // SAFETY: all-zero bytes are a valid mmsghdr and iovec (null pointers, lengths of 0), and an empty Control and
+        // InetAddress, which consist of numbers.
+        let mut slots: Box<ReceiveSlots<MESSAGES, CONTROL>> = unsafe { room::zeroed() };
+        let mut buffers = vec![0; MESSAGES * BYTES].into_boxed_slice();
+        let ReceiveSlots { headers, parts, controls, sources: names } = &mut *slots;
+        let rooms = buffers.chunks_exact_mut(BYTES);
+        let each = headers.iter_mut().zip(parts).zip(controls).zip(names).zip(rooms);
+        for ((((header, part), control), source), buffer) in each {
             *part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             let header = &mut header.msg_hdr;
-            header.msg_iov = part;
-            header.msg_iovlen = 1;
-            if self.sources {
+            (header.msg_iov, header.msg_iovlen) = (part, 1);
+            if sources {
                 header.msg_name = std::ptr::from_mut(source).cast();
-                header.msg_namelen = InetAddress::SIZE;
             }
-            (header.msg_control, header.msg_controllen) = control.for_receiving();
+            header.msg_control = control.for_receiving().0;
+        }
+        Self { buffers, slots, sources, received: 0, used: MESSAGES }
+    }
+
+    /// Makes the headers that were used ready for the next call: of a header, the kernel writes to the lengths only.
+    #[inline]
+    fn prepare(&mut self) {
+        let name_length = if self.sources { InetAddress::SIZE } else { 0 };
+        for header in &mut self.slots.headers[..self.used] {
+            (header.msg_hdr.msg_namelen, header.msg_hdr.msg_controllen) = (name_length, CONTROL);
         }
         self.used = 0;
     }
@@ -307,7 +306,7 @@ impl<const MESSAGES: usize, const BYTES: usize, const CONTROL: usize> ReceiveBat
     #[inline]
     pub fn receive(&mut self, fd: RawFd, wanted: usize) -> io::Result<usize> {
         self.prepare();
-        // SAFETY: every pointer was set by `prepare`, to buffers that this value owns, and those stay where they are.
+        // SAFETY: every pointer was set by `new`, to buffers that this value owns, and those stay where they are.
         let received = unsafe {
             match &mut self.slots.headers[..wanted.min(MESSAGES)] {
                 // One message costs the kernel less to ask for in this way.

@@ -179,6 +179,7 @@ pub fn peer_credentials(fd: RawFd) -> io::Result<libc::ucred> {
 ///
 /// # Errors
 /// That of the call.
+#[inline]
 pub fn send_to(fd: RawFd, bytes: &[u8], address: &impl KernelAddress) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let (pointer, length) = (address.pointer(), address.length());

@@ -324,7 +324,7 @@ impl Adapter {
             sockets.insert(key, Arc::downgrade(&socket));
             socket
         });
-        Ok(Path::Udp { dest, socket })
+        Ok(Path::Udp { dest, socket, from: None })
     }
 
     /// Payload bytes that packets on this path may carry: a power of two from 256 to 4096.

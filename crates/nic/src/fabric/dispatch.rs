@@ -7,7 +7,7 @@ use ferroce_parts::network::{flow_of, verify};
 use ferroce_types::{Datagram, HostAddr, Instant};
 use ferroce_wire::cm::GSI_QPN;
 use ferroce_wire::icrc::Flow;
-use ferroce_wire::{Opcode, Packet};
+use ferroce_wire::{Opcode, Packet, ShortPacket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,15 @@ impl Adapter {
         self.empty_rings(&qp.links_to_peer(within)?, &mut waits);
         self.empty_sockets(qp.qpn(), &mut waits);
         Ok(())
+    }
+
+    /// Takes a packet that has come alone, if that is possible the short way. False: [`Self::dispatch`] has to.
+    #[inline]
+    pub(super) fn take_alone(&self, datagram: &Datagram<'_>, now: Instant) -> bool {
+        ShortPacket::parse(datagram.bytes).is_some_and(|packet| {
+            let qp = self.qp(datagram.dest_qpn());
+            qp.is_some_and(|qp| qp.take_alone(datagram, &packet, now))
+        })
     }
 
     /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.

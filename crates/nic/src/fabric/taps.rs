@@ -37,6 +37,11 @@ impl Adapter {
     pub(crate) fn arrived(&'static self, datagrams: &[Datagram<'_>], now: Instant) {
         self.has_arrived.store(true, Ordering::Relaxed);
         let Some(taps) = self.taps else {
+            if let [datagram] = datagrams
+                && self.take_alone(datagram, now)
+            {
+                return;
+            }
             return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
         taps.show_datagrams(Direction::In, datagrams);

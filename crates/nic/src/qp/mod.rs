@@ -18,6 +18,7 @@ mod payload;
 mod plain;
 mod post;
 mod received;
+mod short;
 mod work;
 mod wr_session;
 mod xrc_backlog;

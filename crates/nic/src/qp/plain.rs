@@ -3,22 +3,19 @@
 //! order of their cells, and end here by their results.
 
 use super::broken::EndsOnPanic;
-use super::payload::{RxPayload, fill_summed, scatter};
+use super::payload::{RxPayload, scatter};
 use super::{LockedQp, Path, Qp, QpEnv};
-use crate::adapter::ThreadBuffers;
 use ferroce_access::Fault;
 use ferroce_hostlink::{
     CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket, ShmPayload,
 };
-use ferroce_mem::{Denied, KeyTable, KeyUser};
+use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_parts::{Ah, Poller};
-use ferroce_proto::{
-    DataRef, Payload as _, PayloadSource, PlainSend, ReceivedWhole, RequestEnd, SendOp, SendRequest,
-};
+use ferroce_proto::{DataRef, Payload as _, PlainSend, ReceivedWhole, RequestEnd, SendOp, SendRequest};
 use ferroce_queues::{Cq, RecvQueue};
 use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};
-use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use ferroce_wire::{Opcode, Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -99,40 +96,6 @@ impl Qp {
         // The general way finds the cause again.
         let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
-        if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), request) {
-            self.adapter.schedule(self, at);
-        }
-        true
-    }
-
-    /// Adds a SEND of `len` bytes to the packets that leave for the network. False, and nothing has happened: the general way has to.
-    #[inline]
-    pub(super) fn send_packet(
-        self: &Arc<Self>,
-        inner: &mut LockedQp,
-        work: &mut ThreadBuffers,
-        request: &SendRequest<'_, Arc<Ah>>,
-        len: u64,
-    ) -> bool {
-        let is_ecn_capable = inner.is_ecn_capable();
-        let LockedQp { proto, path: Some(Path::Udp { dest, socket }), .. } = inner else { return false };
-        let usable = request.is_plain() && !self.is_broken();
-        let Some(psn) = proto.plain_psn(len, || socket.window()).filter(|_| usable) else { return false };
-        let (opcode, immediate) = opcode_of(&request.op);
-        let (params, solicited) = (proto.params(), request.solicited);
-        let bth = Bth::new(opcode, params.dest_qpn, psn);
-        let headers = Headers::new(Bth { pkey: params.pkey, solicited, ack_request: true, ..bth });
-        let source = match request.data {
-            DataRef::Sges(sges) => PayloadSource::Local { sges, offset: 0, len: len as u32 },
-            DataRef::Inline(bytes) => PayloadSource::Bytes(bytes),
-        };
-        let by = KeyUser { pd: self.pd.id(), qp: self.serial };
-        let marked = is_ecn_capable.then(|| dest.ecn_capable());
-        let dest = marked.as_ref().unwrap_or(dest);
-        let fill = |buf: &mut [u8], crc| fill_summed(by, source, buf, crc);
-        if work.batch.packet(dest, &Headers { immediate, ..headers }, len as usize, fill).is_err() {
-            return false;
-        }
         if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), request) {
             self.adapter.schedule(self, at);
         }

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 pub struct Poster<'a> {
     qp: &'a Arc<Qp>,
     inner: &'a mut LockedQp,
-    /// Takes packets to the network; none: they have to take the general way.
+    /// Takes packets to the network; none: a packet leaves alone.
     work: Option<&'a mut ThreadBuffers>,
     /// A cell was published: the peer is to be woken.
     sent: bool,
@@ -31,7 +31,7 @@ pub struct Poster<'a> {
 }
 
 impl<'a> Poster<'a> {
-    fn new(
+    pub(super) fn new(
         qp: &'a Arc<Qp>,
         inner: &'a mut LockedQp,
         work: Option<&'a mut ThreadBuffers>,
@@ -79,11 +79,7 @@ impl<'a> Poster<'a> {
         }
         let sent = match request.op {
             SendOp::Send | SendOp::SendWithImmediate { .. } => {
-                qp.send_plain(self.inner, request, len)
-                    || self
-                        .work
-                        .as_deref_mut()
-                        .is_some_and(|work| qp.send_packet(self.inner, work, request, len))
+                qp.send_plain(self.inner, request, len) || self.send_packet(request, len)
             }
             SendOp::Write { .. } | SendOp::Read { .. } if (1..=MOST).contains(&len) => {
                 // Others wait for the queue pair as long as for a full send queue at most.
@@ -92,13 +88,23 @@ impl<'a> Poster<'a> {
                     self.passed += 1;
                     return true;
                 }
-                may && qp.send_fetch(self.inner, request)
+                let is_write = matches!(request.op, SendOp::Write { .. });
+                (may && qp.send_fetch(self.inner, request)) || (is_write && self.send_packet(request, len))
             }
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => qp.send_fetch(self.inner, request),
             _ => false,
         };
         self.sent |= sent;
         sent
+    }
+
+    /// Sends a request as a packet to the network, in one with those that the poster has sent before, or alone.
+    #[inline(always)]
+    fn send_packet(&mut self, request: &SendRequest<'_, Arc<Ah>>, len: u64) -> bool {
+        match self.work.as_deref_mut() {
+            Some(work) => self.qp.send_packet(self.inner, work, request, len),
+            None => self.qp.send_alone(self.inner, request, len),
+        }
     }
 }
 
@@ -133,7 +139,10 @@ impl Qp {
 
     /// As [`Qp::post_send`], the general way.
     #[inline(never)]
-    fn post_queued(self: &Arc<Self>, request: SendRequest<'_, Arc<Ah>>) -> Result<()> {
+    fn post_queued(self: &Arc<Self>, mut request: SendRequest<'_, Arc<Ah>>) -> Result<()> {
+        if !self.shares_memory_with_peer() && self.post_alone(&mut request) {
+            return Ok(());
+        }
         // What goes by shared memory has tried the short way.
         self.post_with(self.shares_memory_with_peer(), |poster| poster.post(request))
     }

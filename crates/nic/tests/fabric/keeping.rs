@@ -16,26 +16,26 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// The first PSN of a [`Side`].
-const PSN: u32 = 0xff_fff0;
+pub const PSN: u32 = 0xff_fff0;
 /// Bytes of a WRITE, each of which is one packet, for bytes of its own.
 const LEN: usize = 256;
 const WRITES: usize = 40;
 const NAK: u8 = Syndrome::Nak(NakCode::PsnSequenceError).to_u8();
 
 /// A queue pair on the fabric `udp`. What its peer would send is sent by the test, from one port.
-struct Responder {
-    side: Side,
-    peer: Side,
-    dest: Dest,
+pub struct Responder {
+    pub side: Side,
+    pub peer: Side,
+    pub dest: Dest,
     wire: EngineFd,
 }
 
 /// An acknowledgement on the wire: how many PSNs it is behind the first one, its syndrome and its payload.
-type Answer = (u32, u8, Vec<u8>);
+pub type Answer = (u32, u8, Vec<u8>);
 
 impl Responder {
     /// `ports`: a range that the peer's port is from.
-    fn new(ports: &str) -> Self {
+    pub fn new(ports: &str) -> Self {
         // SAFETY: no other thread reads the environment yet, or it is read no more.
         unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
         std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", ports).unwrap();
@@ -67,12 +67,12 @@ impl Responder {
         });
     }
 
-    fn arrives(&self, number: usize) {
+    pub fn arrives(&self, number: usize) {
         self.arrives_from(&self.dest, number, true);
     }
 
     /// The first WRITEs, so many, have been executed, and no others.
-    fn has_executed(&self, count: usize) {
+    pub fn has_executed(&self, count: usize) {
         for number in 0..WRITES {
             let byte = if number < count { 1 + number as u8 } else { 0 };
             assert!(self.side.memory[number * LEN..][..LEN].iter().all(|&it| it == byte), "{number}");
@@ -80,7 +80,7 @@ impl Responder {
     }
 
     /// The acknowledgements that have been sent since the last call. Each ICRC is right.
-    fn answers(&self) -> Vec<Answer> {
+    pub fn answers(&self) -> Vec<Answer> {
         let mut answers = Vec::new();
         let mut buffer = [0; 65536];
         while let Ok(len) = sys::read(self.wire.raw(), &mut buffer) {
@@ -102,11 +102,16 @@ impl Responder {
 }
 
 /// A port that sends to a QP of this host.
-fn another_port(side: &Side) -> Dest {
+pub fn another_port(side: &Side) -> Dest {
+    let address = own_address(side);
+    Arc::new(Endpoint::new(address, None)).dest(address, 0, 0, side.qp.qpn()).unwrap()
+}
+
+/// The address that packets to a queue pair go to.
+pub fn own_address(side: &Side) -> HostAddr {
     let ip = Ipv6Addr::from(side.context.gid(1).unwrap().gid).to_canonical();
     assert!(matches!(ip, IpAddr::V4(_)));
-    let address = HostAddr::new(ip, 0);
-    Arc::new(Endpoint::new(address, None)).dest(address, 0, 0, side.qp.qpn()).unwrap()
+    HostAddr::new(ip, 0)
 }
 
 /// Packets of IPv4 that come to any interface, one by one.

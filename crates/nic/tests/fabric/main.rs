@@ -1,6 +1,7 @@
 //! Processes of a host and the fabrics `udp` and `shm` against a real kernel and real processes: each test runs itself again in a network
 //! and PID namespace of its own, made without privileges. Where the kernel refuses that, a test is skipped.
 
+mod alone;
 mod flush;
 mod host;
 mod hostile;

@@ -1,17 +1,15 @@
 //! The flow of a packet: what its source and destination make of its ICRC.
 
-use ferroce_types::{Datagram, HostAddr};
+use crate::path::LastFlow;
+use ferroce_types::Datagram;
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
 pub fn identification(datagram: &Datagram<'_>) -> Option<u16> {
     verify(&mut None, datagram)
 }
-
-/// The flow of a packet, with what it follows from: saves the work that packets of one source have in common.
-pub type LastFlow = Option<(SocketAddr, HostAddr, Flow)>;
 
 /// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow`: that of the packet before.
 #[inline]

@@ -8,7 +8,7 @@ mod multicast;
 mod taps;
 
 pub use addresses::{Addresses, Arrivals, LeftOut, Local, is_of_this_host};
-pub use flow::{LastFlow, flow_of, identification, verify};
+pub use flow::{flow_of, identification, verify};
 pub use multicast::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast};
 pub use taps::{Faults, Taps};
 

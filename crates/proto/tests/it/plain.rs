@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(len, immediate, solicited, fence, signaled, key, inline)| Step::Send {
                 len, immediate, solicited, fence, signaled, key, inline
             }),
-        1 => (len(), any::<bool>()).prop_map(|(len, immediate)| Step::Write { len, immediate }),
+        3 => (len(), any::<bool>()).prop_map(|(len, immediate)| Step::Write { len, immediate }),
         3 => (len(), prop::bool::weighted(0.1), any::<bool>(), [key(), key()])
             .prop_map(|(len, fence, signaled, keys)| Step::Read { len, fence, signaled, keys }),
         3 => (any::<bool>(), prop_oneof![20 => Just(0), 20 => Just(8), 1 => Just(4)], prop::bool::weighted(0.1), [key(), key()])
@@ -83,10 +83,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Posts a SEND the short way if that is possible.
+/// Posts a SEND or a WRITE the short way if that is possible.
 fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_result: bool) -> bool {
     let request = wr.request();
-    if !request.is_plain() || side.host.room.is_some() {
+    let writes = matches!(request.op, SendOp::Write { .. }) && request.is_single() && !request.fence;
+    if !(request.is_plain() || writes) || side.host.room.is_some() {
         return false;
     }
     let payload = match request.data {
@@ -101,12 +102,18 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_result: bool) 
         SendOp::SendWithImmediate { immediate } => Some(immediate),
         _ => None,
     };
-    let operation = if immediate.is_some() { Operation::SendOnlyWithImmediate } else { Operation::SendOnly };
+    let (operation, reth) = match request.op {
+        SendOp::SendWithImmediate { .. } => (Operation::SendOnlyWithImmediate, None),
+        SendOp::Write { va, rkey } => {
+            (Operation::WriteOnly, Some(Reth { va, rkey, dma_len: payload.len() as u32 }))
+        }
+        _ => (Operation::SendOnly, None),
+    };
     let bth = Bth::new(Opcode { service: Service::Rc, operation }, side.qp.params().dest_qpn, psn);
     let bth = Bth { solicited: wr.solicited, ack_request: true, ..bth };
     side.host.log.push((operation, psn));
-    side.host.out.push(Frame { headers: Headers { immediate, ..Headers::new(bth) }, payload });
-    if by_result && !side.qp.awaits_data() {
+    side.host.out.push(Frame { headers: Headers { immediate, reth, ..Headers::new(bth) }, payload });
+    if by_result && !writes && !side.qp.awaits_data() {
         side.host.awaited.insert(psn);
     }
     side.qp.plain_sent(|| now, &request);
@@ -203,7 +210,10 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
                 } else {
                     SendOp::Write { va, rkey }
                 };
-                p.a.post(wr(i, op, source, len));
+                let wr = wr(i, op, source, len);
+                if !(plain && post_plain(&mut p.a, p.now, &wr, ways == Ways::ByResult)) {
+                    p.a.post(wr);
+                }
             }
             Step::Read { len, fence, signaled, keys: [rkey, lkey] } => {
                 let mut wr =

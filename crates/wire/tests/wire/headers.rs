@@ -259,7 +259,8 @@ proptest! {
 
 /// What [`ShortPacket::parse`] has to make of a packet, as [`Packet::parse`] reads it.
 fn short(bytes: &[u8]) -> Option<ShortPacket<'_>> {
-    let Ok(Packet { headers: Headers { bth, immediate, aeth, .. }, payload }) = Packet::parse(bytes) else {
+    let Ok(Packet { headers: Headers { bth, immediate, reth, aeth, .. }, payload }) = Packet::parse(bytes)
+    else {
         return None;
     };
     if bth.opcode.service != Service::Rc {
@@ -269,6 +270,7 @@ fn short(bytes: &[u8]) -> Option<ShortPacket<'_>> {
         (Operation::SendOnly | Operation::SendOnlyWithImmediate, _) => {
             Some(ShortPacket::Send { bth, immediate, payload })
         }
+        (Operation::WriteOnly, _) => Some(ShortPacket::Write { bth, reth: reth?, payload }),
         (Operation::Acknowledge, Some(Syndrome::Ack { .. })) if payload.is_empty() => {
             Some(ShortPacket::Acknowledge { bth })
         }

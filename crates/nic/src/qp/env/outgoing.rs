@@ -64,7 +64,7 @@ impl QpEnv<'_> {
                 }
                 self.transmit_record(link, headers, meta, len, source)
             }
-            Path::Udp { dest, socket } => {
+            Path::Udp { dest, socket, .. } => {
                 if matches!(self.qp.service, Service::Uc | Service::Ud) {
                     if !socket.has_room(len as u32) {
                         self.work.blocked = true;

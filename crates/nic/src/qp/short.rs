@@ -1,0 +1,286 @@
+//! The short way of SENDs and WRITEs over UDP, and of their acknowledgements. A packet that has come alone goes from the socket to the
+//! completion, and one that leaves alone from the request to the socket, without the buffers that packets need which come or leave together.
+//!
+//! As in [`super::plain`], each function does all that the general way would do, or returns that the general way has to.
+
+use super::broken::EndsOnPanic;
+use super::payload::RxPayload;
+use super::{LockedQp, Path, Poster, Qp};
+use crate::adapter::ThreadBuffers;
+use ferroce_access::{copy, summed};
+use ferroce_mem::{Denied, KeyTable, KeyUser};
+use ferroce_parts::network::flow_of;
+use ferroce_parts::{Ah, LastFlow, settings};
+use ferroce_proto::{
+    DataRef, Payload as _, PlainSend, QpProtocol, ReceivedWhole, RequestEnd, SendOp, SendRequest,
+};
+use ferroce_queues::CountedOp;
+use ferroce_types::{Datagram, Instant, RemoteAccess, WcStatus};
+use ferroce_udp::{Dest, TxBatch, send_at_once};
+use ferroce_wire::crc::extend;
+use ferroce_wire::icrc::Flow;
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Reth, Service, ShortPacket};
+use std::sync::Arc;
+
+/// Bytes of the longest packet that leaves alone without a batch: it is built on the stack.
+const LONGEST: usize = 256;
+/// Bytes of an ACK: BTH, AETH and ICRC.
+const ACK: usize = 20;
+
+/// Where a packet goes.
+enum Outlet<'a> {
+    Batch(&'a mut TxBatch),
+    Socket,
+}
+
+/// What has become of a packet.
+struct TakenAlone {
+    taken: bool,
+    /// A completion had no room.
+    overrun: bool,
+}
+
+const LEFT: TakenAlone = TakenAlone { taken: false, overrun: false };
+
+impl Qp {
+    /// Posts a request that leaves alone. False, and nothing has happened: the general way has to.
+    #[inline]
+    pub(super) fn post_alone(self: &Arc<Self>, request: &mut SendRequest<'_, Arc<Ah>>) -> bool {
+        let is_plain =
+            matches!(request.op, SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::Write { .. });
+        if !is_plain || self.is_inherited() {
+            return false;
+        }
+        let mut inner = self.inner.lock();
+        let unwinding = EndsOnPanic(self);
+        let sent = Poster::new(self, &mut inner, None, false).send_at_once(request);
+        std::mem::forget(unwinding);
+        sent
+    }
+
+    /// Sends a SEND or a WRITE of `len` bytes. False, and nothing has happened: the general way has to.
+    #[inline(never)]
+    pub(super) fn send_alone(
+        self: &Arc<Self>,
+        inner: &mut LockedQp,
+        request: &SendRequest<'_, Arc<Ah>>,
+        len: u64,
+    ) -> bool {
+        // A tap sees what is in a batch.
+        self.adapter.taps.is_none() && self.send_by(Outlet::Socket, inner, request, len)
+    }
+
+    /// Adds a SEND or a WRITE of `len` bytes to the packets that leave for the network. False, and nothing has happened: the general way has to.
+    #[inline]
+    pub(super) fn send_packet(
+        self: &Arc<Self>,
+        inner: &mut LockedQp,
+        work: &mut ThreadBuffers,
+        request: &SendRequest<'_, Arc<Ah>>,
+        len: u64,
+    ) -> bool {
+        self.send_by(Outlet::Batch(&mut work.batch), inner, request, len)
+    }
+
+    #[inline(always)]
+    fn send_by(
+        self: &Arc<Self>,
+        outlet: Outlet<'_>,
+        inner: &mut LockedQp,
+        request: &SendRequest<'_, Arc<Ah>>,
+        len: u64,
+    ) -> bool {
+        let is_ecn_capable = inner.is_ecn_capable();
+        let LockedQp { proto, path: Some(Path::Udp { dest, socket, .. }), .. } = inner else { return false };
+        let usable = request.is_single() && !request.fence && !self.is_broken();
+        let Some(psn) = proto.plain_psn(len, || socket.window()).filter(|_| usable) else { return false };
+        let (operation, immediate, reth) = match request.op {
+            SendOp::Write { va, rkey } => {
+                (Operation::WriteOnly, None, Some(Reth { va, rkey, dma_len: len as u32 }))
+            }
+            SendOp::SendWithImmediate { immediate } => {
+                (Operation::SendOnlyWithImmediate, Some(immediate), None)
+            }
+            _ => (Operation::SendOnly, None, None),
+        };
+        let opcode = Opcode { service: Service::Rc, operation };
+        let (params, solicited) = (proto.params(), request.solicited);
+        let bth = Bth::new(opcode, params.dest_qpn, psn);
+        let headers = Headers::new(Bth { pkey: params.pkey, solicited, ack_request: true, ..bth });
+        let headers = Headers { immediate, reth, ..headers };
+        let marked = is_ecn_capable.then(|| dest.ecn_capable());
+        let dest = marked.as_ref().unwrap_or(dest);
+        let fill = |buf: &mut [u8], crc| match request.data {
+            DataRef::Sges([sge]) => {
+                let mut sum = crc;
+                KeyTable::global().local(self.pd.id(), sge, false, |addr| {
+                    sum = summed::read(addr, buf, crc)?;
+                    Ok(())
+                })?;
+                Ok(sum)
+            }
+            DataRef::Sges(_) => Err(Denied),
+            DataRef::Inline(bytes) => {
+                buf.copy_from_slice(bytes);
+                Ok(extend(crc, buf))
+            }
+        };
+        let (now, len) = (self.adapter.engine.lately(), len as usize);
+        let sent = match outlet {
+            Outlet::Batch(batch) => batch.packet(dest, &headers, len, fill),
+            Outlet::Socket => send_at_once(&mut [0; LONGEST], dest, &headers, (len, now), fill),
+        };
+        if sent.is_err() {
+            return false;
+        }
+        if let Some(at) = proto.plain_sent(|| now, request) {
+            self.adapter.schedule(self, at);
+        }
+        true
+    }
+
+    /// Takes a packet that has come alone, and that `packet` is read from. False: the general way has to, and goes on where this has ended.
+    #[inline]
+    pub(crate) fn take_alone(
+        self: &Arc<Self>,
+        datagram: &Datagram<'_>,
+        packet: &ShortPacket<'_>,
+        now: Instant,
+    ) -> bool {
+        let mut inner = self.inner.lock();
+        let unwinding = EndsOnPanic(self);
+        let TakenAlone { taken, overrun } = self.take_locked(&mut inner, datagram, packet, now);
+        let goes_on = taken && inner.proto.wants_transmit();
+        std::mem::forget(unwinding);
+        drop(inner);
+        if overrun {
+            self.end_overrun();
+        }
+        if goes_on {
+            self.adapter.with_work(|work| self.work(work, now, |_, _| ()));
+        }
+        taken
+    }
+
+    #[inline(always)]
+    fn take_locked(
+        self: &Arc<Self>,
+        inner: &mut LockedQp,
+        datagram: &Datagram<'_>,
+        packet: &ShortPacket<'_>,
+        now: Instant,
+    ) -> TakenAlone {
+        let LockedQp { proto, path: Some(Path::Udp { dest, from, .. }), held, .. } = inner else {
+            return LEFT;
+        };
+        let usable = self.service == Service::Rc && !self.is_broken() && held.is_empty();
+        if !usable || datagram.congestion_experienced() {
+            return LEFT;
+        }
+        let intact = from_peer(from, dest, datagram)
+            .and_then(|flow| flow.verify(datagram.bytes, datagram.segment))
+            .is_some();
+        match packet {
+            _ if !intact => LEFT,
+            ShortPacket::Send { bth, immediate, payload } => {
+                self.take_send(proto, dest, &PlainSend::new(bth, *immediate), payload)
+            }
+            ShortPacket::Write { bth, reth, payload } => self.take_write(proto, dest, bth, reth, payload),
+            ShortPacket::Acknowledge { bth } => {
+                let mut overrun = false;
+                let taken = proto.take_acknowledgement(now, bth, |end| match end {
+                    RequestEnd::Retired(request) => self.observe_end(request, WcStatus::Success),
+                    RequestEnd::Completed(mut completion) => {
+                        overrun |= !self.give(&self.send_cq, &mut completion, None);
+                    }
+                });
+                if let Some(at) = proto.next_timeout() {
+                    self.adapter.schedule(self, at);
+                }
+                TakenAlone { taken, overrun }
+            }
+        }
+    }
+
+    /// Takes a SEND, and acknowledges it before the receive completes.
+    #[inline(always)]
+    fn take_send(
+        self: &Arc<Self>,
+        proto: &mut QpProtocol<Arc<Ah>>,
+        dest: &Dest,
+        send: &PlainSend,
+        payload: &[u8],
+    ) -> TakenAlone {
+        let payload = RxPayload::of_packet(payload);
+        let len = payload.len();
+        let completes_elsewhere = self.srq.as_ref().is_some_and(|srq| srq.completes_into().is_some());
+        if completes_elsewhere || proto.owes_acknowledgement() || !proto.expects_plain(send, len) {
+            return LEFT;
+        }
+        let wr_id = match self.receive_whole(&payload, |addr| payload.copy_to(0, addr, len)) {
+            ReceivedWhole::Placed(wr_id) => wr_id,
+            ReceivedWhole::NoReceive => return LEFT,
+            ReceivedWhole::Refused(receive) => {
+                proto.hold_receive(receive);
+                return LEFT;
+            }
+        };
+        proto.plain_taken(send, len);
+        self.acknowledge(proto, dest);
+        let mut completion = proto.plain_completion(send, len, wr_id);
+        self.observe_receive(&completion);
+        let overrun = !self.give(&self.recv_cq, &mut completion, None);
+        TakenAlone { taken: true, overrun }
+    }
+
+    /// Takes a WRITE, and acknowledges it.
+    #[inline(always)]
+    fn take_write(
+        self: &Arc<Self>,
+        proto: &mut QpProtocol<Arc<Ah>>,
+        dest: &Dest,
+        bth: &Bth,
+        reth: &Reth,
+        payload: &[u8],
+    ) -> TakenAlone {
+        let len = payload.len();
+        if settings::is_careful() || proto.owes_acknowledgement() || !proto.expects_write(bth, reth, len) {
+            return LEFT;
+        }
+        let (by, bytes) = (KeyUser { pd: self.pd.id(), qp: self.serial }, len as u64);
+        let write = |addr| copy::write(addr, payload);
+        // What is wrong with a key is found out by the general way.
+        if len > 0
+            && KeyTable::global().remote(by, reth.rkey, reth.va, bytes, RemoteAccess::Write, write).is_err()
+        {
+            return LEFT;
+        }
+        if let Some(counting) = self.observers.counters() {
+            counting.count(CountedOp::RemoteWrite, bytes, WcStatus::Success);
+        }
+        proto.write_taken(bth, len);
+        self.acknowledge(proto, dest);
+        TakenAlone { taken: true, overrun: false }
+    }
+
+    /// Sends the ACK that is owed.
+    #[inline(always)]
+    fn acknowledge(&self, proto: &mut QpProtocol<Arc<Ah>>, dest: &Dest) {
+        if let Some(ack) = proto.take_ack() {
+            // Not the time of the turn: the copy may have taken many milliseconds.
+            let now = self.adapter.engine.lately();
+            let sent = send_at_once(&mut [0; ACK], dest, &ack, (0, now), |_, crc| Ok::<u32, ()>(crc));
+            debug_assert!(sent.is_ok(), "{sent:?}");
+        }
+    }
+}
+
+/// The flow of a packet from the peer to this address; `None` for another packet. `from`: that of the last one.
+#[inline(always)]
+fn from_peer(from: &mut LastFlow, dest: &Dest, datagram: &Datagram<'_>) -> Option<Flow> {
+    match from {
+        Some((source, to, flow)) if *source == datagram.source && *to == datagram.destination => Some(*flow),
+        _ if datagram.ends() == (dest.peer().ip(), dest.endpoint().address().ip()) => flow_of(from, datagram),
+        _ => None,
+    }
+}
