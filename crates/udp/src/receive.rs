@@ -139,7 +139,7 @@ impl SocketReader {
         let first = self.messages.messages().next();
         let alone = first.and_then(|message| ReceivedTrain::of(message, destination));
         if let Some(ReceivedTrain { datagram, segment_size }) = &alone
-            && *segment_size >= datagram.bytes.len()
+            && (1..=*segment_size).contains(&datagram.bytes.len())
         {
             if datagram.bytes.len() < MIN_PACKET_LEN {
                 stats.malformed.fetch_add(1, Ordering::Relaxed);
