@@ -194,6 +194,11 @@ fn tests_that_prove_something_exist() {
                 let name = function.strip_prefix("fn ").and_then(|rest| rest.split_once('('));
                 tests.extend(name.map(|(name, _)| name.to_owned()));
             }
+            // Those that a macro makes of a list: `name: body;`.
+            let cases = text.split("cases! {").skip(1).filter_map(|rest| rest.split_once("\n}"));
+            let names =
+                cases.flat_map(|(list, _)| list.lines()).filter_map(|line| line.trim().split_once(':'));
+            tests.extend(names.map(|(name, _)| name.to_owned()));
         }
     }
     // Cases of C programs.
