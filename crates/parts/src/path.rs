@@ -101,7 +101,7 @@ impl PeerSocket {
     }
 
     /// Whether a packet that is neither acknowledged nor repeated may go now, or should wait until the peer has read its socket, for
-    /// [`Self::PATIENCE`] at most. Always true for another host, whose sockets can't be looked at.
+    /// `PATIENCE` at most. Always true for another host, whose sockets can't be looked at.
     #[inline]
     pub fn has_room(&self, bytes: u32) -> bool {
         let Some((endpoint, steering)) = &self.on_this_host else { return true };

@@ -73,10 +73,10 @@ pub enum PayloadSource<'a> {
 /// Why a packet wasn't taken by [`Env::transmit`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TransmitError {
-    /// Not now; the caller calls [`crate::QpProtocol::transmit`] again when there is room. Nothing has changed, and nothing
-    /// else is offered in this call but, from [`crate::QpProtocol::transmit`], requests after a blocked answer.
+    /// Not now; the caller calls `QpProtocol::transmit` again when there is room. Nothing has changed, and nothing
+    /// else is offered in this call but, from `QpProtocol::transmit`, requests after a blocked answer.
     Blocked,
-    /// Not before this time ([`crate::Pace`]), which [`crate::QpProtocol::next_timeout`] returns; the packet is offered again then. For
+    /// Not before this time ([`crate::Pace`]), which `QpProtocol::next_timeout` returns; the packet is offered again then. For
     /// requests of UC and UD only.
     Later(Instant),
     /// A local key, its rights, its range or the memory behind it is wrong: LOC_PROT_ERR.
@@ -192,7 +192,7 @@ pub trait Env {
     fn is_ecn_capable(&self) -> bool;
 
     /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold. Asked
-    /// of RC and XRC on fabrics that lose packets, once per [`crate::QpProtocol::transmit`]; it also bounds READ responses on their way
+    /// of RC and XRC on fabrics that lose packets, once per `QpProtocol::transmit`; it also bounds READ responses on their way
     /// here. One packet may always go, whatever the window.
     fn window(&self) -> u32;
 
@@ -201,7 +201,7 @@ pub trait Env {
     fn select_srq(&mut self, srqn: u32) -> SrqPlace;
 
     /// Delegates a request of a run to the process that has the selected SRQ, which executes requests in their order
-    /// ([`crate::QpProtocol::execute_for`]). The results go to [`crate::QpProtocol::executed`] in the same order.
+    /// (`QpProtocol::execute_for`). The results go to `QpProtocol::executed` in the same order.
     ///
     /// # Errors
     /// See [`DelegateError`]; the request wasn't delegated then.
@@ -338,7 +338,7 @@ pub trait Env {
     /// A send work request ended of which the program wants to know.
     fn complete_send(&mut self, completion: Completion);
     /// A receive work request ended with the packet of this number. The environment publishes it when
-    /// [`crate::QpProtocol::unacknowledged_from`] is beyond `number`, or the QP is in ERR, and never before an earlier one.
+    /// `QpProtocol::unacknowledged_from` is beyond `number`, or the QP is in ERR, and never before an earlier one.
     fn complete_recv(&mut self, completion: Completion, number: u64);
     /// The QP goes to ERR, and no acknowledgement of the packets from this number on is sent any more: the receives that ended with them
     /// and aren't published are flushed.

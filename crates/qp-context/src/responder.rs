@@ -38,7 +38,7 @@ pub struct Responder {
     pub waits_for_receive: bool,
     /// What has come beyond the gap.
     pub kept: KeptNumbers,
-    /// [`QpEvent::CommunicationEstablished`] was raised.
+    /// `QpEvent::CommunicationEstablished` was raised.
     pub established: bool,
     /// Packets from before the first PSN, while none has been executed.
     pub strangers: u8,

@@ -76,7 +76,7 @@ impl<'a> ShortPacket<'a> {
 #[inline]
 fn unpadded(padded: &[u8], pad: u8) -> Option<&[u8]> {
     let len = padded.len().checked_sub(usize::from(pad))?;
-    padded.get(..len).filter(|_| padded.len() % 4 == 0)
+    padded.get(..len).filter(|_| padded.len().is_multiple_of(4))
 }
 
 /// Why bytes aren't a packet.

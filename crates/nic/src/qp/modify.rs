@@ -233,7 +233,7 @@ impl Qp {
     /// once, 0 for the adapter's choice.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a rate above [`MAX_RATE`](super::MAX_RATE), a burst without a rate, and in a state where nothing is sent.
+    /// [`Error::Invalid`] for a rate above `MAX_RATE`, a burst without a rate, and in a state where nothing is sent.
     pub fn limit_rate(self: &Arc<Self>, rate_limit: u32, max_burst: u32) -> Result<()> {
         check_rate(rate_limit, max_burst)?;
         self.adapter.with_work(|work| {
