@@ -3,6 +3,7 @@
  * To a program the wait is a read of a file descriptor: a handler that interrupts it may leave it by siglongjmp, may use
  * other objects, and a cancellation may end it. The waiting thread makes progress for the messages as well.
  */
+#define _GNU_SOURCE
 #include "channel.h"
 #include <pthread.h>
 #include <setjmp.h>
