@@ -105,7 +105,7 @@ impl Manager {
     /// can send from its addresses. Processes of one user send each other none that way, and those of another user have what they name.
     pub(crate) fn take(&self, gsi: Gsi, mad: &AddressedMad) {
         static CHECKS: RateLimiter = RateLimiter::new(CHECK_INTERVAL, CHECKS_AT_ONCE);
-        let is_proven = mad.is_of_user || !gsi.is_of_this_host(mad.from) || !gsi.host().knows_users();
+        let is_proven = mad.is_of_user || !gsi.host().knows_users() || !gsi.is_of_this_host(mad.from);
         let mut state = self.state.lock();
         if is_proven {
             return state.cm.handle_arrived(now(), mad);
