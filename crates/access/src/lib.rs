@@ -9,6 +9,7 @@ pub mod copy;
 mod fault;
 mod guard;
 mod mappings;
+pub mod pages;
 mod peer_memory;
 mod peer_view;
 pub mod poison;

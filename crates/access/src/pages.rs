@@ -1,0 +1,254 @@
+//! Which pages of memory are there. A copy to or from a page that isn't there stands until the page has come: from a slow disk, or from a
+//! handler of the program's (userfaultfd(2)) for any time. So a thread that others wait for looks first, and has another thread
+//! [bring](bring) the pages.
+//!
+//! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
+
+use crate::copy;
+use ferroce_os::sys;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bytes that a bit stands for: the smallest page of all processors.
+const UNIT: u64 = 4096;
+/// Units that are looked at together: they begin at a multiple of the largest page without huge pages.
+const UNITS: u64 = 16;
+const CHUNK: u64 = UNIT * UNITS;
+/// Chunks that are remembered.
+const CHUNKS: usize = 4096;
+/// Bits of a word that count generations, above those of the units.
+const GENERATION_BITS: u32 = 19;
+
+/// Counts how often all was forgotten.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// The pages of a process that were seen. A word contains, from the lowest bit on: a bit for each unit of a chunk, the generation, and the
+/// number of the chunk without the bits that its place shows.
+#[derive(Debug)]
+pub(crate) struct SeenPages<const CHUNKS: usize>([AtomicU64; CHUNKS]);
+
+impl<const CHUNKS: usize> SeenPages<CHUNKS> {
+    pub(crate) const fn new() -> Self {
+        assert!(CHUNKS.is_power_of_two());
+        Self([const { AtomicU64::new(0) }; CHUNKS])
+    }
+
+    /// The word of a chunk, and what it contains above the units if it is of this chunk and of now.
+    #[inline]
+    fn place(&self, chunk: u64) -> (&AtomicU64, u64) {
+        let generation = GENERATION.load(Ordering::Relaxed) & ((1 << GENERATION_BITS) - 1);
+        let tag = chunk / CHUNKS as u64;
+        (&self.0[chunk as usize % CHUNKS], tag << GENERATION_BITS | generation)
+    }
+
+    /// Whether these bytes were seen lately: all of their pages. Otherwise `look` looks, at one chunk after the other: it gets an address at the
+    /// beginning of a chunk and the units that are asked for, and returns those that are there.
+    #[inline]
+    pub(crate) fn are_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
+        let mut chunks = chunks(addr, len);
+        chunks.all(|(chunk, units)| {
+            let (word, name) = self.place(chunk);
+            let seen = word.load(Ordering::Relaxed);
+            (seen >> UNITS == name && seen & units == units) || self.look(chunk, units, &look)
+        })
+    }
+
+    #[cold]
+    fn look(&self, chunk: u64, units: u64, look: &impl Fn(u64, u64) -> u64) -> bool {
+        let there = look(chunk * CHUNK, units);
+        self.note(chunk, there);
+        there & units == units
+    }
+
+    /// These units of a chunk are there.
+    fn note(&self, chunk: u64, units: u64) {
+        let (word, name) = self.place(chunk);
+        let seen = word.load(Ordering::Relaxed);
+        let before = if seen >> UNITS == name { seen & ((1 << UNITS) - 1) } else { 0 };
+        // A thread that overwrites what another has just noted costs a look.
+        word.store(name << UNITS | before | units, Ordering::Relaxed);
+    }
+}
+
+/// The chunks of a range, each with the units that are in the range. A range that goes beyond the end of the address space has an end there.
+#[inline]
+fn chunks(addr: u64, len: usize) -> impl Iterator<Item = (u64, u64)> {
+    let first = addr / UNIT;
+    let end = if len == 0 { first } else { addr.saturating_add(len as u64 - 1) / UNIT + 1 };
+    let mut at = first;
+    std::iter::from_fn(move || {
+        (at < end).then(|| {
+            let (chunk, from) = (at / UNITS, at % UNITS);
+            let to = (end - chunk * UNITS).min(UNITS);
+            at = chunk * UNITS + to;
+            (chunk, (1 << to) - (1 << from))
+        })
+    })
+}
+
+/// Those of this process.
+static SEEN: SeenPages<CHUNKS> = SeenPages::new();
+/// The kernel doesn't return which pages are there.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether all pages of `len` bytes of this process's memory at `addr` are there, as far as can be known: where the kernel doesn't return that,
+/// or no memory is mapped, they count as there.
+#[inline]
+#[must_use]
+pub fn are_present(addr: u64, len: usize) -> bool {
+    SEEN.are_present(addr, len, look_here)
+}
+
+/// The units of a chunk at `at` that are there.
+fn look_here(at: u64, units: u64) -> u64 {
+    let asked = || {
+        // The chunk is mapped in part: the pages that are asked for.
+        let units_of_page = sys::page_size() / UNIT;
+        let from = u64::from(units.trailing_zeros()) / units_of_page * units_of_page;
+        let to = u64::from(u64::BITS - units.leading_zeros()).next_multiple_of(units_of_page);
+        resident(at + from * UNIT, (to - from) * UNIT).map(|there| there << from)
+    };
+    // Where nothing is mapped, a copy finds that out.
+    resident(at, CHUNK).or_else(asked).unwrap_or(units)
+}
+
+/// The units of a range, of at most a chunk, that are there, from its first page on. `None`: a part of it isn't mapped.
+fn resident(at: u64, len: u64) -> Option<u64> {
+    let page = sys::page_size();
+    if REFUSED.load(Ordering::Relaxed) || page > CHUNK {
+        return Some(u64::MAX >> (64 - UNITS));
+    }
+    let mut pages = [0u8; UNITS as usize];
+    // SAFETY: the vector has a byte for each page of at most a chunk.
+    let done = unsafe { libc::syscall(libc::SYS_mincore, at, len, pages.as_mut_ptr()) };
+    if done < 0 {
+        let error = std::io::Error::last_os_error().raw_os_error();
+        if matches!(error, Some(libc::ENOSYS | libc::EPERM)) {
+            REFUSED.store(true, Ordering::Relaxed);
+            tracing::debug!(?error, "mincore is refused here: pages count as present");
+        }
+        return None;
+    }
+    let units_of_page = page / UNIT;
+    let there = |unit: &u64| pages[(unit / units_of_page) as usize] & 1 == 1;
+    Some((0..len / UNIT).filter(there).fold(0, |units, unit| units | 1 << unit))
+}
+
+/// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.
+pub fn bring(addr: u64, len: usize) {
+    let end = addr.saturating_add(len as u64);
+    let mut at = addr;
+    while at < end {
+        // A page that can't be read isn't waited for: a copy finds the fault.
+        let _ = copy::read(at, &mut [0]);
+        at = (at / UNIT * UNIT).saturating_add(UNIT);
+    }
+    for (chunk, units) in chunks(addr, len) {
+        SEEN.note(chunk, units);
+    }
+}
+
+/// Forgets which pages were seen. To be called about once in a second.
+pub fn forget() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page_len() -> usize {
+        sys::page_size() as usize
+    }
+
+    /// Pages of anonymous memory that weren't touched.
+    struct Fresh {
+        addr: u64,
+        len: usize,
+    }
+
+    impl Fresh {
+        fn new(pages: usize) -> Self {
+            let len = pages * page_len();
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a new mapping.
+            let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            // SAFETY: the mapping is this one's.
+            unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
+            Self { addr: at as u64, len }
+        }
+
+        fn page(&self, number: usize) -> u64 {
+            self.addr + (number * page_len()) as u64
+        }
+    }
+
+    impl Drop for Fresh {
+        fn drop(&mut self) {
+            // SAFETY: the mapping is this one's.
+            unsafe { libc::munmap(self.addr as *mut _, self.len) };
+        }
+    }
+
+    #[test]
+    fn a_range_is_cut_into_chunks() {
+        let cut = |addr, len| chunks(addr, len).collect::<Vec<_>>();
+        assert_eq!(cut(0x1_2000, 0), []);
+        assert_eq!(cut(0x1_2fff, 1), [(1, 1 << 2)]);
+        assert_eq!(cut(0x1_2fff, 2), [(1, 3 << 2)]);
+        assert_eq!(cut(0x1_f000, 0x1_2000), [(1, 1 << 15), (2, 0xffff), (3, 1)]);
+        assert_eq!(cut(u64::MAX, 100), [(u64::MAX / CHUNK, 1 << 15)]);
+    }
+
+    #[test]
+    fn pages_are_present_when_they_were_touched_or_brought() {
+        let fresh = Fresh::new(64);
+        let all = || (0..64).map(|number| are_present(fresh.page(number), 1)).collect::<Vec<_>>();
+        assert!(all().iter().all(|is_there| !is_there), "{:?}", all());
+        copy::write(fresh.page(5), &[1]).unwrap();
+        bring(fresh.page(40) + 100, 2 * page_len());
+        let present = |number| number == 5 || (40..43).contains(&number);
+        assert_eq!(all(), (0..64).map(present).collect::<Vec<_>>());
+        assert!(are_present(fresh.page(40), 3 * page_len()));
+        assert!(!are_present(fresh.page(40) - 1, 2) && !are_present(fresh.page(42), page_len() + 1));
+        assert!(are_present(fresh.page(7), 0));
+    }
+
+    #[test]
+    fn memory_that_is_not_mapped_is_not_waited_for() {
+        let fresh = Fresh::new(32);
+        let (addr, len) = (fresh.addr, fresh.len);
+        drop(fresh);
+        assert!(are_present(addr, len) && are_present(u64::MAX - 10, 100));
+        bring(addr, len);
+        bring(u64::MAX - 10, 100);
+    }
+
+    #[test]
+    fn the_last_page_of_a_mapping_is_looked_at() {
+        let fresh = Fresh::new(33);
+        // SAFETY: a part of the mapping.
+        unsafe { libc::munmap(fresh.page(32) as *mut _, page_len()) };
+        assert!(!are_present(fresh.page(31), 8));
+        copy::write(fresh.page(31), &[1]).unwrap();
+        assert!(are_present(fresh.page(31), 8));
+    }
+
+    #[test]
+    fn what_was_forgotten_is_looked_at_again() {
+        let seen = SeenPages::<2>::new();
+        let looks = std::cell::Cell::new(0);
+        let look = |_, units| {
+            looks.set(looks.get() + 1);
+            units
+        };
+        let present = |addr| seen.are_present(addr, 1, look);
+        assert!(present(0x1_0000) && present(0x1_0000) && looks.get() == 1);
+        // Another page of the chunk, then the chunk after it, which has another place, and one that has the same.
+        assert!(present(0x1_1000) && present(0x1_0000) && looks.get() == 2);
+        assert!(present(0x2_0000) && present(0x1_0000) && looks.get() == 3);
+        assert!(present(0x3_0000) && present(0x1_0000) && looks.get() == 5);
+        forget();
+        assert!(present(0x1_0000) && looks.get() == 6);
+    }
+}
