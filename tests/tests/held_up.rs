@@ -8,7 +8,16 @@ const SKIPPED: &str = "skipped: ";
 const LIMIT: Duration = Duration::from_secs(80);
 
 fn run(fabric: Fabric, &[case]: &[&str; 1]) {
-    let path = require!(Artifacts::get().c_program("surroundings/held_up"));
+    run_of("surroundings/held_up", fabric, case);
+}
+
+/// Needs memory that isn't there: `tests/c/surroundings/absent_pages.c`.
+fn run_absent(fabric: Fabric, &[case]: &[&str; 1]) {
+    run_of("surroundings/absent_pages", fabric, case);
+}
+
+fn run_of(program: &str, fabric: Fabric, case: &str) {
+    let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
     let words = [&*path, case];
     let mut process = world.first().start_ferroce_privileged(&[], &words, fabric.settings());
@@ -71,36 +80,43 @@ fn a_write_to_a_page_that_does_not_come_holds_up_no_other_queue_pair() {
 }
 
 #[test]
-#[ignore = "cells: the thread that posts a WRITE copies it to the peer (D4)"]
+#[ignore = "the thread that posts a WRITE copies it to the peer's page (D4)"]
 fn a_post_returns_though_the_peers_page_does_not_come() {
     run(Fabric::Any, &["post_to_a_page"]);
 }
 
 #[test]
-#[ignore = "cells: the reader of a link waits for the lock of a queue pair with the link's reader locked (6B)"]
 fn a_message_for_a_sender_of_a_page_holds_up_no_other_queue_pair() {
     run(Fabric::Any, &["record_for_a_sender_of_a_page"]);
 }
 
-/// The thread that reads for all copies into the slow pages.
+/// The pages of a queue pair's buffers come slowly.
 mod slow {
     use super::*;
 
     #[test]
-    #[ignore = "cells: the reader of a link copies with the link's reader locked (D2)"]
+    #[ignore = "the thread that posts a WRITE copies it to the peer's page (D4)"]
     fn a_queue_pair_with_slow_pages_slows_down_no_other_with_shared_memory() {
         run(Fabric::Any, &["slow_pages"]);
     }
 
     #[test]
-    #[ignore = "cells: the reader of a socket copies with the socket's reader locked (D2)"]
     fn a_queue_pair_with_slow_pages_slows_down_no_other_over_udp() {
         run(Fabric::Udp, &["slow_pages"]);
     }
 
     #[test]
-    #[ignore = "cells: the reader of a socket copies with the socket's reader locked (D4)"]
     fn a_write_to_a_page_that_does_not_come_holds_up_no_other_queue_pair_over_udp() {
         run(Fabric::Udp, &["write_beside_a_page"]);
+    }
+}
+
+mod absent {
+    use super::*;
+
+    on_both_fabrics! {
+        run_absent:
+        an_operation_whose_memory_is_not_there_waits_for_it_and_holds_up_no_other_queue_pair: "each_operation";
+        a_queue_pair_and_its_memory_end_while_requests_wait_for_memory: "ends";
     }
 }

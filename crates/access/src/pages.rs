@@ -8,65 +8,74 @@ use crate::copy;
 use ferroce_os::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes that a bit stands for: the smallest page of all processors.
+/// Bytes that are remembered together: the smallest page of all processors.
 const UNIT: u64 = 4096;
 /// Units that are looked at together: they begin at a multiple of the largest page without huge pages.
 const UNITS: u64 = 16;
 const CHUNK: u64 = UNIT * UNITS;
-/// Chunks that are remembered.
-const CHUNKS: usize = 4096;
-/// Bits of a word that count generations, above those of the units.
-const GENERATION_BITS: u32 = 19;
+/// Units of this process's memory that are remembered: 256 MiB of it.
+const PLACES: usize = 1 << 16;
 
-/// Counts how often all was forgotten.
-static GENERATION: AtomicU64 = AtomicU64::new(1);
+/// Counts how often all was forgotten, in the bits that the number of a unit doesn't have.
+static GENERATION: AtomicU64 = AtomicU64::new(ONE_GENERATION);
+const ONE_GENERATION: u64 = 1 << 52;
 
-/// The pages of a process that were seen. A word contains, from the lowest bit on: a bit for each unit of a chunk, the generation, and the
-/// number of the chunk without the bits that its place shows.
+/// The pages of a process that were seen: for each place the number of the unit that was seen last there, with the generation.
 #[derive(Debug)]
-pub(crate) struct SeenPages<const CHUNKS: usize>([AtomicU64; CHUNKS]);
+pub(crate) struct SeenPages<const PLACES: usize>([AtomicU64; PLACES]);
 
-impl<const CHUNKS: usize> SeenPages<CHUNKS> {
+impl<const PLACES: usize> SeenPages<PLACES> {
     pub(crate) const fn new() -> Self {
-        assert!(CHUNKS.is_power_of_two());
-        Self([const { AtomicU64::new(0) }; CHUNKS])
+        assert!(PLACES.is_power_of_two());
+        Self([const { AtomicU64::new(0) }; PLACES])
     }
 
-    /// The word of a chunk, and what it contains above the units if it is of this chunk and of now.
+    /// The place of a unit, and its word if the unit was seen lately.
     #[inline]
-    fn place(&self, chunk: u64) -> (&AtomicU64, u64) {
-        let generation = GENERATION.load(Ordering::Relaxed) & ((1 << GENERATION_BITS) - 1);
-        let tag = chunk / CHUNKS as u64;
-        (&self.0[chunk as usize % CHUNKS], tag << GENERATION_BITS | generation)
+    fn place(&self, unit: u64) -> (&AtomicU64, u64) {
+        (&self.0[unit as usize % PLACES], unit | GENERATION.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn contains(&self, unit: u64) -> bool {
+        let (place, word) = self.place(unit);
+        place.load(Ordering::Relaxed) == word
     }
 
     /// Whether these bytes were seen lately: all of their pages. Otherwise `look` looks, at one chunk after the other: it gets an address at the
-    /// beginning of a chunk and the units that are asked for, and returns those that are there.
+    /// beginning of a chunk and the units that are asked for, as bits, and returns those that are there.
     #[inline]
     pub(crate) fn are_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
-        let mut chunks = chunks(addr, len);
-        chunks.all(|(chunk, units)| {
-            let (word, name) = self.place(chunk);
-            let seen = word.load(Ordering::Relaxed);
-            (seen >> UNITS == name && seen & units == units) || self.look(chunk, units, &look)
-        })
+        let (first, last) = (addr / UNIT, addr.wrapping_add(len as u64).wrapping_sub(1) / UNIT);
+        first == last && self.contains(first) || self.are_all_present(addr, len, look)
     }
 
-    #[cold]
-    fn look(&self, chunk: u64, units: u64, look: &impl Fn(u64, u64) -> u64) -> bool {
-        let there = look(chunk * CHUNK, units);
-        self.note(chunk, there);
-        there & units == units
+    #[inline(never)]
+    fn are_all_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
+        let mut chunks = chunks(addr, len);
+        chunks.all(|(chunk, units)| {
+            let mut numbers = numbers(chunk, units);
+            numbers.all(|unit| self.contains(unit)) || {
+                let there = look(chunk * CHUNK, units);
+                self.note(chunk, there);
+                there & units == units
+            }
+        })
     }
 
     /// These units of a chunk are there.
     fn note(&self, chunk: u64, units: u64) {
-        let (word, name) = self.place(chunk);
-        let seen = word.load(Ordering::Relaxed);
-        let before = if seen >> UNITS == name { seen & ((1 << UNITS) - 1) } else { 0 };
-        // A thread that overwrites what another has just noted costs a look.
-        word.store(name << UNITS | before | units, Ordering::Relaxed);
+        for unit in numbers(chunk, units) {
+            let (place, word) = self.place(unit);
+            place.store(word, Ordering::Relaxed);
+        }
     }
+}
+
+/// The numbers of these units of a chunk.
+#[inline]
+fn numbers(chunk: u64, units: u64) -> impl Iterator<Item = u64> {
+    (0..UNITS).filter(move |unit| units >> unit & 1 == 1).map(move |unit| chunk * UNITS + unit)
 }
 
 /// The chunks of a range, each with the units that are in the range. A range that goes beyond the end of the address space has an end there.
@@ -86,7 +95,7 @@ fn chunks(addr: u64, len: usize) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// Those of this process.
-static SEEN: SeenPages<CHUNKS> = SeenPages::new();
+static SEEN: SeenPages<PLACES> = SeenPages::new();
 /// The kernel doesn't return which pages are there.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
@@ -142,6 +151,11 @@ pub fn bring(addr: u64, len: usize) {
         let _ = copy::read(at, &mut [0]);
         at = (at / UNIT * UNIT).saturating_add(UNIT);
     }
+    assume_present(addr, len);
+}
+
+/// Notes pages as present: a copy brings those in that aren't.
+pub fn assume_present(addr: u64, len: usize) {
     for (chunk, units) in chunks(addr, len) {
         SEEN.note(chunk, units);
     }
@@ -149,7 +163,7 @@ pub fn bring(addr: u64, len: usize) {
 
 /// Forgets which pages were seen. To be called about once in a second.
 pub fn forget() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    GENERATION.fetch_add(ONE_GENERATION, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -236,19 +250,19 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_is_looked_at_again() {
-        let seen = SeenPages::<2>::new();
+        let seen = SeenPages::<16>::new();
         let looks = std::cell::Cell::new(0);
         let look = |_, units| {
             looks.set(looks.get() + 1);
             units
         };
-        let present = |addr| seen.are_present(addr, 1, look);
-        assert!(present(0x1_0000) && present(0x1_0000) && looks.get() == 1);
-        // Another page of the chunk, then the chunk after it, which has another place, and one that has the same.
-        assert!(present(0x1_1000) && present(0x1_0000) && looks.get() == 2);
-        assert!(present(0x2_0000) && present(0x1_0000) && looks.get() == 3);
-        assert!(present(0x3_0000) && present(0x1_0000) && looks.get() == 5);
+        let present = |addr, len| seen.are_present(addr, len, look);
+        assert!(present(0x1_0000, 1) && present(0x1_0fff, 1) && looks.get() == 1);
+        assert!(present(0x1_0fff, 2) && present(0x1_1000, 1) && looks.get() == 2);
+        // The same place as the first.
+        assert!(present(0x2_0000, 1) && present(0x1_1000, 1) && looks.get() == 3);
+        assert!(present(0x1_0000, 1) && looks.get() == 4);
         forget();
-        assert!(present(0x1_0000) && looks.get() == 6);
+        assert!(present(0x1_0000, 1) && looks.get() == 5);
     }
 }

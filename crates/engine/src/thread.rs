@@ -2,7 +2,7 @@
 
 use super::watch::Watch;
 use super::{Handler, Loop, Source};
-use ferroce_access::OwnFaults;
+use ferroce_access::{OwnFaults, pages};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_os::{clock, fork};
 use ferroce_types::{Error, Instant, Result};
@@ -14,6 +14,8 @@ use std::time::Duration;
 const NAP: Duration = Duration::from_millis(1);
 /// How long it may work before it looks for processes that join and for peers that have ended.
 const SHIFT: Duration = Duration::from_millis(1);
+/// How often it has the process forget which pages of its memory were there.
+const FORGET: Duration = Duration::from_secs(1);
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Panics after which the thread gives up.
@@ -122,9 +124,14 @@ fn run<H: Handler>(handler: &'static H) {
     let mut watch = Watch::default();
     // While the thread is awake, the processor copies for it.
     let mut faults = None;
+    let mut forgotten = clock::now();
     loop {
         faults.get_or_insert_with(OwnFaults::of_this_thread);
         let now = clock::now();
+        if now.since(forgotten) >= FORGET {
+            forgotten = now;
+            pages::forget();
+        }
         engine.look_at_all_descriptors(handler, now);
         let leased = engine.lease.is_fresh(now);
         let mut watches = false;

@@ -77,6 +77,7 @@ classes! {
     Listeners: "parts/src/network/addresses.rs", "how many queue pairs listen at an address";
     Pace: "parts/src/path.rs", "the pace towards a socket of a peer";
     WorkPool: "engine/src/pool.rs", "buffers of threads at work";
+    Bringing: "nic/src/qp/waiting.rs", "memory that threads bring in";
     Cq: "queues/src/cq/mod.rs", "a completion queue";
     Alarms: "engine/src/alarms.rs", "objects to call at a given time";
     CmAttached: "capi/rdmacm/src/devices.rs", "the ids that are bound to a device";

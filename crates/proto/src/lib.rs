@@ -15,6 +15,7 @@ mod execute;
 mod fetch;
 mod kept;
 mod middles;
+mod needs;
 mod one_sided;
 mod plain;
 mod qp;
@@ -39,6 +40,7 @@ pub use ferroce_qp_context::{
 };
 pub use fetch::FetchOp;
 pub use middles::{MiddlePlace, Middles};
+pub use needs::NeededMemory;
 pub use plain::PlainSend;
 pub use qp::{Oldest, RequestEnd};
 pub use state::QpProtocol;

@@ -116,7 +116,7 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// The number of the request that has this PSN, which has left. `near`: perhaps its number.
-    fn request_of(&self, psn: u64, near: u64) -> u64 {
+    pub(crate) fn request_of(&self, psn: u64, near: u64) -> u64 {
         if self.sq.get(near).is_some_and(|wqe| (wqe.first..wqe.end()).contains(&psn)) {
             return near;
         }

@@ -162,6 +162,9 @@ pub trait Env {
     /// most `max` of them, and returns how many; `None` when it can't (now) or may not: packets then do it from the
     /// beginning, and find out why. `buffer` is whose the elements here are. Asked only while nothing else of this QP is
     /// under way, and not before the peer has answered a packet: only then do both agree on PSNs.
+    ///
+    /// # Errors
+    /// [`TransmitError::Blocked`] when this side's memory isn't there now: nothing is sent before.
     fn execute_directly(
         &mut self,
         _peer: u32,
@@ -169,8 +172,8 @@ pub trait Env {
         _buffer: Buffer,
         _offset: u64,
         _max: u32,
-    ) -> Option<u32> {
-        None
+    ) -> Result<Option<u32>, TransmitError> {
+        Ok(None)
     }
 
     /// Whether a one-sided request had better wait until everything before it is answered, and then be asked for by

@@ -11,7 +11,7 @@ mod work;
 pub(crate) use registry::{contexts, domain, qps_of, register_context, register_qp, unregister_qp};
 pub(crate) use work::ThreadBuffers;
 
-use crate::qp::Qp;
+use crate::qp::{Bringing, Qp};
 use crate::xrc::{Connections, SrqTable};
 use ferroce_engine::{Loop, Pool, WaitPlan};
 use ferroce_host::Host;
@@ -51,6 +51,7 @@ pub struct Adapter {
     network: NetworkMonitor,
     pub(crate) gsi: GsiState,
     pub(crate) tracing: Tracing,
+    bringing: Bringing,
 }
 
 impl std::fmt::Debug for Adapter {
@@ -103,6 +104,7 @@ impl Adapter {
             network: NetworkMonitor::open(),
             gsi: GsiState::default(),
             tracing: Tracing::default(),
+            bringing: Bringing::default(),
         })
     }
 
@@ -232,6 +234,9 @@ impl Adapter {
         self.take_left(unwinding.work);
         if unwinding.work.has_ways_to_find() {
             self.find_ways(unwinding.work);
+        }
+        if !unwinding.work.absent.is_empty() {
+            self.bringing.bring(unwinding.work);
         }
         if !unwinding.work.said.is_empty() {
             ferroce_parts::voice::say(&mut unwinding.work.said);

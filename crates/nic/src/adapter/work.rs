@@ -1,7 +1,7 @@
 //! The buffers that a thread needs while it lets QPs work.
 
 use super::Adapter;
-use crate::qp::{Qp, ReceiveCompletions};
+use crate::qp::{AbsentMemory, Qp, ReceiveCompletions};
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
 use ferroce_parts::network::Taps;
@@ -23,6 +23,8 @@ pub(crate) struct ThreadBuffers {
     pub(crate) unresolved: Vec<(Arc<Qp>, Arc<Ah>, u32)>,
     /// QPs whose peers turn out not to share memory with this process.
     pub(crate) falling_back: Vec<Arc<Qp>>,
+    /// QPs that need memory that isn't there.
+    pub(crate) absent: Vec<(Arc<Qp>, AbsentMemory)>,
     /// Something was sent to a QP of this process.
     pub(crate) left_here: bool,
     /// Reports of failures, which are logged when no QP is locked.
@@ -81,6 +83,9 @@ impl ThreadBuffers {
         let waiting = self.unresolved.drain(..).map(|(qp, ..)| qp);
         for qp in waiting.chain(self.falling_back.drain(..)) {
             adapter.enqueue(&qp);
+        }
+        for (qp, _) in self.absent.drain(..) {
+            qp.look_for_memory_again();
         }
         if std::mem::take(&mut self.left_here) {
             adapter.engine.wake_for(clock::now());

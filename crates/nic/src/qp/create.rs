@@ -3,6 +3,7 @@
 use super::fabric::Listing;
 use super::modify::HELD_UP;
 use super::observers::Observers;
+use super::waiting::WaitingPackets;
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTargetSlot;
 use super::{LockedQp, Qp, ReceiveCompletions, next_connection};
@@ -119,6 +120,7 @@ impl Qp {
                     unacked_pace: UnackedPace::default(),
                     unread: UnreadRecords::default(),
                     held: ReceiveCompletions::default(),
+                    waiting: WaitingPackets::default(),
                     ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
@@ -126,6 +128,7 @@ impl Qp {
                 queued: Queued::default(),
                 deadline: Deadline::default(),
                 is_held_up: AtomicBool::new(false),
+                awaits_memory: AtomicBool::new(false),
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_request: AtomicU64::new(0),

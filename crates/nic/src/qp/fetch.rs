@@ -2,7 +2,7 @@
 //! ring, and from the ring to the answer, which the result of the cell comes with. [`SendRequest::fetches_to`] returns an element for
 //! requests that may take it.
 
-use super::payload::fill_ring;
+use super::payload::{fill_ring, if_present};
 use super::{LockedQp, Path, Qp};
 use ferroce_access::{atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, RecordRun, SendOutcome};
@@ -108,11 +108,11 @@ impl Qp {
         let by = KeyUser { pd: self.pd.id(), qp: self.serial };
         let original = match op {
             FetchOp::Read { va, rkey, len } => {
-                fill_ring(by, PayloadSource::Remote { rkey, va, len }, &room).ok()?;
+                fill_ring(by, PayloadSource::Remote { rkey, va, len }, &room, &mut None).ok()?;
                 0
             }
             FetchOp::Atomic { va, rkey, op } => {
-                let execute = |addr| atomic::execute(addr, op);
+                let execute = |addr| if_present(addr, 8, || atomic::execute(addr, op));
                 let original =
                     KeyTable::global().remote(by, rkey, va, 8, RemoteAccess::Atomic, execute).ok()?;
                 room.put(&original.to_ne_bytes());

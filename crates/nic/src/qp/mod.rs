@@ -19,6 +19,7 @@ mod plain;
 mod post;
 mod received;
 mod short;
+mod waiting;
 mod work;
 mod wr_session;
 mod xrc_backlog;
@@ -32,6 +33,7 @@ pub use modify::wait_for_work;
 pub use payload::{RxPayload, gather, scatter};
 pub use post::Poster;
 pub(crate) use received::ReceiveCompletions;
+pub(crate) use waiting::{AbsentMemory, Bringing, WaitingPackets};
 pub use wr_session::{GatheredWrs, WrSession};
 pub(crate) use xrc_backlog::Lost;
 
@@ -71,6 +73,8 @@ struct LockedQp {
     unread: UnreadRecords,
     /// Receive completions that wait for their acknowledgement to leave.
     held: ReceiveCompletions,
+    /// Packets that wait for memory.
+    waiting: WaitingPackets,
     /// Packets that wait for those before them.
     kept: KeptOfQp,
     /// Options agreed with the peer.
@@ -114,6 +118,8 @@ pub struct Qp {
     pub(crate) deadline: Deadline,
     /// A turn of the QP was put off, as a thread was held up in its work for the QP.
     is_held_up: AtomicBool,
+    /// A thread brings memory that the QP needs, or is about to.
+    awaits_memory: AtomicBool,
     /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
     notify_drained: AtomicBool,
     /// When the last congestion notification was sent.

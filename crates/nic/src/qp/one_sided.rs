@@ -2,7 +2,7 @@
 //! completion, without the peer and without a place in the send queue. [`SendRequest::one_sided`] returns whether a request may take it.
 
 use super::{LockedQp, Path, Qp};
-use ferroce_access::{Fault, copy};
+use ferroce_access::{Fault, copy, pages};
 use ferroce_hostlink::{Link, Purpose, is_large};
 use ferroce_mem::KeyTable;
 use ferroce_parts::Ah;
@@ -40,7 +40,10 @@ impl Reach<'_> {
             // `place` is a value from the peer's memory: it isn't trusted, and the addition must not panic.
             let at_peer = place.wrapping_add(at);
             let overlaps = link.is_to_itself() && at_peer.abs_diff(addr) < len as u64;
+            // Pages of this process that aren't there are brought in before a packet leaves.
             let copied = !overlaps
+                && pages::are_present(addr, len)
+                && (!link.is_to_itself() || pages::are_present(at_peer, len))
                 && qp.is_connected(peer)
                 && if reads { peer.read(at_peer, addr, len) } else { peer.write(at_peer, addr, len) };
             copied.then_some(())

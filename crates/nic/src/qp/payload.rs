@@ -1,6 +1,7 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
-use ferroce_access::{Fault, copy, summed};
+use super::waiting::AbsentMemory;
+use ferroce_access::{Fault, copy, pages, summed};
 use ferroce_hostlink::{RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_parts::settings;
@@ -84,7 +85,7 @@ impl<'a> RxPayload<'a> {
 }
 
 /// The parts of the elements that make up `len` bytes from `offset` of the message, with their place in it.
-fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, usize)> + '_ {
+pub(super) fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, usize)> + '_ {
     let end = offset + len as u64;
     let mut at = 0u64;
     sges.iter().filter_map(move |sge| {
@@ -98,26 +99,27 @@ fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, u
     })
 }
 
+/// Bytes from `offset` of a message to the end of the element that it is in.
+pub(super) fn rest_of_element(sges: &[Sge], mut offset: u64) -> u64 {
+    for sge in sges {
+        let length = u64::from(sge.length);
+        if offset < length {
+            return length - offset;
+        }
+        offset -= length;
+    }
+    0
+}
+
 /// Copies `dst.len()` bytes from `offset` of a message on.
 ///
 /// # Errors
 /// A key, its range or its rights don't allow it, or the memory isn't there.
 pub fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), Denied> {
-    gather_by(pd, sges, offset, dst, &mut copy::read)
-}
-
-/// As [`gather`]; `read` copies each part from an address, in order.
-fn gather_by(
-    pd: u32,
-    sges: &[Sge],
-    offset: u64,
-    dst: &mut [u8],
-    read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), Fault>,
-) -> Result<(), Denied> {
     let table = KeyTable::global();
     for (piece, at) in pieces(sges, offset, dst.len()) {
         let part = &mut dst[at..at + piece.length as usize];
-        table.local(pd, &piece, false, |addr| read(addr, part))?;
+        table.local(pd, &piece, false, |addr| copy::read(addr, part))?;
     }
     Ok(())
 }
@@ -149,6 +151,19 @@ pub(super) fn scatter_rest(
     if done == src.len() { Ok(()) } else { Err(PlaceError) }
 }
 
+/// Runs `copy`, which touches `len` bytes at `addr`, if they are there.
+///
+/// # Errors
+/// [`Fault`] when they aren't; those of `copy`.
+#[inline(always)]
+pub(super) fn if_present<R>(
+    addr: u64,
+    len: usize,
+    copy: impl FnOnce() -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    if pages::are_present(addr, len) { copy() } else { Err(Fault) }
+}
+
 /// Runs `f` with place, address and length of each part of `len` bytes from `offset` of a message; `None` when a key or a
 /// copy is wrong: a packet then finds out which.
 pub(super) fn each_piece(
@@ -167,14 +182,15 @@ pub(super) fn each_piece(
     Some(len as u32)
 }
 
-/// Fills a cell's payload with the one that `source` names.
+/// Fills a cell's payload with the one that `source` names. [`TransmitError::Blocked`]: `absent` is what isn't there of it.
 pub(super) fn fill_ring(
     by: KeyUser,
     source: PayloadSource<'_>,
     ring: &RingBytes<'_>,
+    absent: &mut Option<AbsentMemory>,
 ) -> Result<(), TransmitError> {
     let table = KeyTable::global();
-    match source {
+    let filled = match source {
         PayloadSource::None => Ok(()),
         PayloadSource::Bytes(bytes) => {
             ring.put(bytes);
@@ -182,42 +198,56 @@ pub(super) fn fill_ring(
         }
         PayloadSource::Local { sges, offset, len, .. } => pieces(sges, offset, len as usize)
             .try_for_each(|(piece, at)| {
-                let len = piece.length as usize;
-                table.local(by.pd, &piece, false, |addr| ring.copy_from(at, addr, len))
+                let (len, rest) = (piece.length as usize, rest_of_element(sges, offset + at as u64));
+                table.local(by.pd, &piece, false, |addr| {
+                    AbsentMemory::look((addr, len), rest, absent)?;
+                    ring.copy_from(at, addr, len)
+                })
             })
             .map_err(|Denied| TransmitError::Local),
         PayloadSource::Remote { rkey, va, len } => table
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
+                AbsentMemory::look((addr, len as usize), 0, absent)?;
                 ring.copy_from(0, addr, len as usize)
             })
             .map_err(TransmitError::Remote),
-    }
+    };
+    filled.map_err(|error| if absent.is_some() { TransmitError::Blocked } else { error })
 }
 
 /// Fills `buf` with the payload that `source` names. Returns the CRC-32 of what `crc` is the CRC-32 of, followed by the payload.
+/// [`TransmitError::Blocked`]: `absent` is what isn't there of it.
 pub(super) fn fill_summed(
     by: KeyUser,
     source: PayloadSource<'_>,
     buf: &mut [u8],
     mut crc: u32,
+    absent: &mut Option<AbsentMemory>,
 ) -> Result<u32, TransmitError> {
-    let mut read = |addr, part: &mut [u8]| {
+    let table = KeyTable::global();
+    let mut read = |addr, part: &mut [u8], rest| {
+        AbsentMemory::look((addr, part.len()), rest, absent)?;
         crc = summed::read(addr, part, crc)?;
         Ok(())
     };
-    match source {
-        PayloadSource::None => {}
+    let filled = match source {
+        PayloadSource::None => Ok(()),
         PayloadSource::Bytes(bytes) => {
             buf.copy_from_slice(bytes);
             return Ok(extend(crc, buf));
         }
-        PayloadSource::Local { sges, offset, .. } => {
-            gather_by(by.pd, sges, offset, buf, &mut read).map_err(|Denied| TransmitError::Local)?;
-        }
-        PayloadSource::Remote { rkey, va, len } => KeyTable::global()
-            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf))
-            .map_err(TransmitError::Remote)?,
-    }
+        PayloadSource::Local { sges, offset, .. } => pieces(sges, offset, buf.len())
+            .try_for_each(|(piece, at)| {
+                let part = &mut buf[at..at + piece.length as usize];
+                let rest = rest_of_element(sges, offset + at as u64);
+                table.local(by.pd, &piece, false, |addr| read(addr, part, rest))
+            })
+            .map_err(|Denied| TransmitError::Local),
+        PayloadSource::Remote { rkey, va, len } => table
+            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf, 0))
+            .map_err(TransmitError::Remote),
+    };
+    filled.map_err(|error| if absent.is_some() { TransmitError::Blocked } else { error })?;
     Ok(crc)
 }
 

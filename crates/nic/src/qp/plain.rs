@@ -3,7 +3,8 @@
 //! order of their cells, and end here by their results.
 
 use super::broken::EndsOnPanic;
-use super::payload::{RxPayload, scatter};
+use super::payload::{RxPayload, if_present, scatter};
+use super::waiting::absent_of;
 use super::{LockedQp, Path, Qp, QpEnv};
 use ferroce_access::Fault;
 use ferroce_hostlink::{
@@ -46,7 +47,7 @@ fn place_front(
 #[inline(always)]
 fn place(pd: u32, sge: &Sge, len: usize, copy: impl Fn(u64) -> Result<(), Fault>) -> bool {
     let part = Sge { length: len as u32, ..*sge };
-    KeyTable::global().local(pd, &part, true, copy).is_ok()
+    KeyTable::global().local(pd, &part, true, |addr| if_present(addr, len, || copy(addr))).is_ok()
 }
 
 impl Qp {
@@ -54,8 +55,10 @@ impl Qp {
     #[inline(always)]
     fn fill_plain(&self, data: DataRef<'_>, ring: &RingBytes<'_>) -> Result<(), Denied> {
         match data {
-            DataRef::Sges([sge]) => KeyTable::global()
-                .local(self.pd.id(), sge, false, |addr| ring.copy_from(0, addr, sge.length as usize)),
+            DataRef::Sges([sge]) => KeyTable::global().local(self.pd.id(), sge, false, |addr| {
+                let len = sge.length as usize;
+                if_present(addr, len, || ring.copy_from(0, addr, len))
+            }),
             DataRef::Sges(_) => Err(Denied),
             DataRef::Inline(bytes) => {
                 ring.put(bytes);
@@ -117,7 +120,11 @@ impl Qp {
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
         let (mut taken, mut bytes, mut overrun) = (0, 0, false);
-        if goes_by(inner.path.as_ref(), run.link()) && !self.is_broken() && inner.held.is_empty() {
+        if goes_by(inner.path.as_ref(), run.link())
+            && !self.is_broken()
+            && inner.held.is_empty()
+            && inner.waiting.is_empty()
+        {
             let proto = &mut inner.proto;
             while !overrun && taken < TOGETHER && bytes < BYTES_TOGETHER && run.next_compact().is_some() {
                 if let Some((send, len, wr_id)) = self.place_next(proto, run) {
@@ -195,7 +202,7 @@ impl Qp {
         let placed = match &receive.sges[..] {
             _ if len as u64 > receive.capacity() => false,
             [sge] => place(pd, sge, len, copy),
-            sges => scatter(pd, sges, 0, payload).is_ok(),
+            sges => absent_of(pd, sges, 0, len, true).is_none() && scatter(pd, sges, 0, payload).is_ok(),
         };
         if placed { ReceivedWhole::Placed(receive.wr_id) } else { ReceivedWhole::Refused(receive) }
     }
@@ -249,7 +256,7 @@ impl Qp {
             let mut inner = self.inner.lock();
             if inner.connection == last.connection {
                 self.work_locked(&mut inner, work, now, |proto, env| match answer {
-                    _ if done => {}
+                    _ if done || env.keeps_result_waiting(proto, psn, answer.as_ref()) => {}
                     None => proto.plain_executed(now, psn, env),
                     Some(answer) => proto.fetched(now, psn, &answer.into(), env),
                 });
@@ -326,6 +333,7 @@ impl QpEnv<'_> {
     ) -> bool {
         let expects = |send| proto.expects_plain(&send, link.payload(packet).len());
         self.held.is_empty()
+            && self.waiting.is_empty()
             && goes_by(self.path, link)
             && (plain_send(&packet.headers).is_some_and(expects)
                 || self.qp.expected_fetch(proto, link, packet).is_some())

@@ -4,7 +4,7 @@
 //! As in [`super::plain`], each function does all that the general way would do, or returns that the general way has to.
 
 use super::broken::EndsOnPanic;
-use super::payload::RxPayload;
+use super::payload::{RxPayload, if_present};
 use super::{LockedQp, Path, Poster, Qp};
 use crate::adapter::ThreadBuffers;
 use ferroce_access::{copy, summed};
@@ -114,7 +114,7 @@ impl Qp {
             DataRef::Sges([sge]) => {
                 let mut sum = crc;
                 KeyTable::global().local(self.pd.id(), sge, false, |addr| {
-                    sum = summed::read(addr, buf, crc)?;
+                    sum = if_present(addr, buf.len(), || summed::read(addr, buf, crc))?;
                     Ok(())
                 })?;
                 Ok(sum)
@@ -170,10 +170,11 @@ impl Qp {
         packet: &ShortPacket<'_>,
         now: Instant,
     ) -> TakenAlone {
-        let LockedQp { proto, path: Some(Path::Udp { dest, from, .. }), held, .. } = inner else {
+        let LockedQp { proto, path: Some(Path::Udp { dest, from, .. }), held, waiting, .. } = inner else {
             return LEFT;
         };
-        let usable = self.service == Service::Rc && !self.is_broken() && held.is_empty();
+        let usable =
+            self.service == Service::Rc && !self.is_broken() && held.is_empty() && waiting.is_empty();
         if !usable || datagram.congestion_experienced() {
             return LEFT;
         }
@@ -248,7 +249,7 @@ impl Qp {
             return LEFT;
         }
         let (by, bytes) = (KeyUser { pd: self.pd.id(), qp: self.serial }, len as u64);
-        let write = |addr| copy::write(addr, payload);
+        let write = |addr| if_present(addr, len, || copy::write(addr, payload));
         // What is wrong with a key is found out by the general way.
         if len > 0
             && KeyTable::global().remote(by, reth.rkey, reth.va, bytes, RemoteAccess::Write, write).is_err()

@@ -107,6 +107,7 @@ impl Qp {
             unacked_pace,
             unread,
             held,
+            waiting,
             kept,
             ..
         } = inner;
@@ -122,6 +123,7 @@ impl Qp {
             unacked_pace,
             unread,
             held,
+            waiting,
             kept,
             ecn,
         };
@@ -129,6 +131,9 @@ impl Qp {
             broken::work(flushed, proto, listing, &mut env, now);
             self.note_owing(owes, false);
             return std::mem::forget(unwinding);
+        }
+        if !env.waiting.is_empty() {
+            env.handle_waiting(proto, now);
         }
         f(proto, &mut env);
         let more = proto.wants_transmit() && proto.transmit(now, &mut env, BUDGET);
@@ -144,7 +149,10 @@ impl Qp {
             _ => proto.unacknowledged_from(),
         };
         match proto.state() {
-            QpState::Reset => env.held.clear(),
+            QpState::Reset => {
+                env.held.clear();
+                env.waiting.clear();
+            }
             _ => env.publish(unacknowledged_from),
         }
         env.report_acknowledged(unacknowledged_from);
@@ -157,13 +165,14 @@ impl Qp {
             env.publish(u64::MAX);
             env.work.overrun = false;
         }
-        let owes_answers = proto.owes_answers() || env.xrc_target.has_backlog();
+        let owes_answers = proto.owes_answers() || env.xrc_target.has_backlog() || !env.waiting.is_empty();
         self.note_owing(owes, matches!(path, Some(Path::Shm { .. })) && owes_answers);
         let state = proto.state();
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
         let blocked = std::mem::take(&mut env.work.blocked) && !waits;
         if let Some(at) = proto.next_timeout() {
+            let at = if waiting.has_answers() { at.max(now.after(PUT_OFF)) } else { at };
             self.adapter.schedule(self, at);
         }
         if more || blocked {

@@ -40,8 +40,10 @@ impl<A: Clone> QpProtocol<A> {
             if self.req.is_throttled(now, &self.params) {
                 return false;
             }
-            if self.execute_directly(now, env, budget) {
-                continue;
+            match self.execute_directly(now, env, budget) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(_) => return false,
             }
             if self.waits_to_be_executed(env) {
                 // The answers to what is under way bring the next turn.
@@ -160,22 +162,28 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// Carries out (more of) the work request at the cursor without packets, if nothing else is under way.
-    fn execute_directly<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E, budget: &mut u32) -> bool {
+    fn execute_directly<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+        budget: &mut u32,
+    ) -> Result<bool, TransmitError> {
         let cursor = self.req.cursor;
         let alone = self.req.una == self.req.max && cursor == self.req.started && cursor == self.sq.head();
         if !alone || !self.req.answered {
-            return false;
+            return Ok(false);
         }
-        let Some(wqe) = self.sq.get(cursor) else { return false };
+        let Some(wqe) = self.sq.get(cursor) else { return Ok(false) };
         if !wqe.may_be_executed() {
-            return false;
+            return Ok(false);
         }
         let done = self.req.direct;
         // A limit of the program's isn't to be exceeded.
         let max = if self.params.rate.is_some() { *budget } else { DIRECTLY.max(*budget) };
-        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, wqe.buffer(), done, max) else {
+        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, wqe.buffer(), done, max)?
+        else {
             self.req.direct = 0;
-            return false;
+            return Ok(false);
         };
         *budget = budget.saturating_sub(bytes.max(64));
         self.req.note_sent(now, bytes, &self.params);
@@ -184,7 +192,7 @@ impl<A: Clone> QpProtocol<A> {
             self.req.direct = 0;
             self.complete_front(WcStatus::Success, env);
         }
-        true
+        Ok(true)
     }
 
     /// Reports the error if its turn has come, and SQD's end.

@@ -96,6 +96,8 @@ pub struct Host {
     pub direct: u64,
     /// It had rather execute a request than send a packet.
     pub prefers_direct: bool,
+    /// Memory of the requests of this side isn't there.
+    pub memory_is_absent: bool,
     /// What was carried out so: offset and bytes.
     pub direct_log: Vec<(u64, u32)>,
     /// The peer is alive and looks at nothing.
@@ -158,6 +160,7 @@ impl Host {
             later: None,
             direct: 0,
             prefers_direct: false,
+            memory_is_absent: false,
             direct_log: Vec::new(),
             peer_stopped: false,
             waited_for: Vec::new(),
@@ -308,13 +311,16 @@ impl Env for Host {
         _buffer: Buffer,
         offset: u64,
         max: u32,
-    ) -> Option<u32> {
+    ) -> Result<Option<u32>, TransmitError> {
+        if self.memory_is_absent {
+            return Err(TransmitError::Blocked);
+        }
         let bytes = self.direct.min(u64::from(max)).min(4096) as u32;
         self.direct -= u64::from(bytes);
-        (bytes > 0).then(|| {
+        Ok((bytes > 0).then(|| {
             self.direct_log.push((offset, bytes));
             bytes
-        })
+        }))
     }
 
     fn prefers_to_execute(&self, _wr: &SendWr<u32>) -> bool {

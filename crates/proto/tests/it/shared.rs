@@ -82,6 +82,23 @@ fn request_that_stops_needing_no_packet_is_sent_from_its_beginning() {
 }
 
 #[test]
+fn request_whose_memory_is_not_there_waits_and_sends_no_packet() {
+    let mut p = answered(65_536);
+    p.a.host.direct = u64::MAX;
+    p.a.post(wr(0, WRITE, BASE, 10_000));
+    p.transmit();
+    p.a.host.memory_is_absent = true;
+    p.a.post(wr(1, WRITE, BASE, 10_000));
+    p.transmit();
+    assert_eq!(p.a.host.send_statuses(), [(0, WcStatus::Success)]);
+    assert!(p.a.host.log.is_empty());
+    p.a.host.memory_is_absent = false;
+    p.transmit();
+    assert_eq!(p.a.host.send_statuses(), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    assert!(p.a.host.log.is_empty());
+}
+
+#[test]
 fn request_waits_with_packets_for_those_before_it() {
     let mut p = pair(65_536);
     p.a.host.direct = u64::MAX;

@@ -89,6 +89,9 @@ impl QpEnv<'_> {
         }
         self.mark_peer_uses_shm(proto.params().dest_qpn);
         let (headers, payload) = (link.headers(packet), link.payload(packet).into());
+        if self.keeps_waiting(proto, &headers, &payload, None) {
+            return;
+        }
         if let Some(send) = PlainSend::of(&headers)
             && proto.take_plain(&send, &payload, self)
         {
@@ -126,7 +129,7 @@ impl QpEnv<'_> {
         proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
         datagram: &Datagram<'_>,
     ) -> bool {
-        if self.qp.service != Service::Rc || datagram.congestion_experienced() {
+        if self.qp.service != Service::Rc || datagram.congestion_experienced() || !self.waiting.is_empty() {
             return false;
         }
         match ShortPacket::parse(datagram.bytes) {
@@ -144,8 +147,22 @@ impl QpEnv<'_> {
         }
     }
 
-    /// Gives the transport one packet.
+    /// Gives the transport one packet, when the memory is there that it needs.
     pub(crate) fn handle(
+        &mut self,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+        now: Instant,
+        headers: &Headers,
+        payload: RxPayload<'_>,
+        meta: &PacketMeta,
+    ) {
+        if !self.keeps_waiting(proto, headers, &payload, Some(meta)) {
+            self.deliver(proto, now, headers, payload, meta);
+        }
+    }
+
+    /// Gives the transport one packet.
+    pub(in crate::qp) fn deliver(
         &mut self,
         proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
         now: Instant,

@@ -43,7 +43,10 @@ impl QpEnv<'_> {
         flow: &Flow,
     ) -> usize {
         let Some(first) = datagrams.first() else { return 0 };
-        if settings::is_careful() || !self.accepts(first.ends(), PacketOrigin::Network) {
+        if settings::is_careful()
+            || !self.waiting.is_empty()
+            || !self.accepts(first.ends(), PacketOrigin::Network)
+        {
             return 0;
         }
         let Ok((Headers { bth, .. }, BTH_LEN)) = Headers::parse(first.bytes) else { return 0 };

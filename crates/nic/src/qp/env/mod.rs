@@ -11,6 +11,7 @@ pub(crate) use middles::is_middle;
 
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::received::{OfSrq, ReceiveCompletions};
+use super::waiting::WaitingPackets;
 use super::xrc_target::XrcTargetSlot;
 use super::{Path, Qp};
 use crate::adapter::ThreadBuffers;
@@ -52,6 +53,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) unread: &'a mut UnreadRecords,
     /// Receive completions that wait for their acknowledgement to leave.
     pub(super) held: &'a mut ReceiveCompletions,
+    /// Packets that wait for memory.
+    pub(crate) waiting: &'a mut WaitingPackets,
     /// Packets that wait for those before them.
     pub(super) kept: &'a mut KeptOfQp,
     /// Packets with data are sent as ECN-capable.
@@ -66,14 +69,14 @@ impl QpEnv<'_> {
 
     /// The protection domain of the elements that a payload is placed into. The elements of a receive belong to the domain of the queue
     /// that it was posted to: a shared receive queue may be of another domain than the QP.
-    fn pd_of(&self, buffer: Buffer) -> u32 {
+    pub(super) fn pd_of(&self, buffer: Buffer) -> u32 {
         match (buffer, &self.qp.srq) {
             (Buffer::Receive, Some(srq)) => srq.pd().id(),
             _ => self.pd(),
         }
     }
 
-    fn key_user(&self) -> KeyUser {
+    pub(super) fn key_user(&self) -> KeyUser {
         KeyUser { pd: self.pd(), qp: self.qp.serial }
     }
 
@@ -166,7 +169,7 @@ impl Env for QpEnv<'_> {
         buffer: Buffer,
         offset: u64,
         max: u32,
-    ) -> Option<u32> {
+    ) -> Result<Option<u32>, TransmitError> {
         self.reach_peer(peer, wr, self.pd_of(buffer), (offset, max))
     }
 

@@ -5,6 +5,7 @@ use crate::adapter::ThreadBuffers;
 use crate::qp::Path;
 use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
+use crate::qp::waiting::absent_of;
 use crate::xrc::ReadRange;
 use ferroce_access::copy;
 use ferroce_hostlink::{Link, SendOutcome};
@@ -82,8 +83,13 @@ impl QpEnv<'_> {
                 } else {
                     dest
                 };
-                match batch.packet(dest, headers, len, |buf, crc| fill_summed(by, source, buf, crc)) {
-                    Err(PushError::Fill(error)) => Err(error),
+                let mut absent = None;
+                let fill = |buf: &mut [u8], crc| fill_summed(by, source, buf, crc, &mut absent);
+                match batch.packet(dest, headers, len, fill) {
+                    Err(PushError::Fill(error)) => {
+                        absent.into_iter().for_each(|absent| self.await_memory(absent));
+                        Err(error)
+                    }
                     Err(error) => {
                         tracing::warn!(qpn = self.qp.qpn, %error, "a packet can't be built");
                         Ok(())
@@ -107,13 +113,15 @@ impl QpEnv<'_> {
         // The peer knows the connection once it has answered.
         let is_known = self.qp.service != Service::Ud && self.qp.peer_uses_shm();
         let is_compact = is_known && link.peer_takes_compact() && !adapter.has_capture();
-        let compact = is_compact.then(|| link.send_compact(headers, len, |ring| fill_ring(by, source, ring)));
+        let mut absent = None;
+        let compact = is_compact
+            .then(|| link.send_compact(headers, len, |ring| fill_ring(by, source, ring, &mut absent)));
         let sent = match compact.flatten() {
             Some(sent) => sent,
             None => {
                 let meta = &meta.with_len(headers.packet_len(len));
                 link.send(headers, meta, len, |ring| {
-                    fill_ring(by, source, ring)?;
+                    fill_ring(by, source, ring, &mut absent)?;
                     if adapter.has_capture() {
                         adapter.show_message(Direction::Out, headers, &ring.to_vec(), meta);
                     }
@@ -139,7 +147,10 @@ impl QpEnv<'_> {
                 Err(TransmitError::Blocked)
             }
             SendOutcome::Lost => Ok(()),
-            SendOutcome::Failed(error) => Err(error),
+            SendOutcome::Failed(error) => {
+                absent.into_iter().for_each(|absent| self.await_memory(absent));
+                Err(error)
+            }
         }
     }
 
@@ -150,13 +161,13 @@ impl QpEnv<'_> {
         wr: &SendWr<Arc<Ah>>,
         pd: u32,
         (offset, max): (u64, u32),
-    ) -> Option<u32> {
-        let Some(Path::Shm { link, .. }) = self.path else { return None };
+    ) -> Result<Option<u32>, TransmitError> {
+        let Some(Path::Shm { link, .. }) = self.path else { return Ok(None) };
         let qp = self.qp;
         if !qp.may_reach(link) {
-            return None;
+            return Ok(None);
         }
-        let (&SendOp::Write { rkey, .. } | &SendOp::Read { rkey, .. }) = &wr.op else { return None };
+        let (&SendOp::Write { rkey, .. } | &SendOp::Read { rkey, .. }) = &wr.op else { return Ok(None) };
         let reads = matches!(wr.op, SendOp::Read { .. });
         if offset == 0 {
             let by_peer = !copy::by_kernel()
@@ -164,7 +175,14 @@ impl QpEnv<'_> {
                 && link.is_better_left_to_peer(wr.data.len(), elements(&wr.data));
             qp.left_to_peer.store(by_peer, Ordering::Relaxed);
             if by_peer {
-                return None;
+                return Ok(None);
+            }
+        }
+        if let Data::Sges(sges) = &wr.data {
+            let len = wr.data.len().saturating_sub(offset).min(u64::from(max)) as usize;
+            if let Some(absent) = absent_of(pd, sges, offset, len, reads) {
+                self.await_memory(absent);
+                return Err(TransmitError::Blocked);
             }
         }
         let done = copy_through(&Reach { qp, link, peer, reads }, wr, pd, (offset, max));
@@ -172,7 +190,7 @@ impl QpEnv<'_> {
         if done.is_some() {
             self.mark_peer_uses_shm(peer);
         }
-        done
+        Ok(done)
     }
 }
 

@@ -1,0 +1,209 @@
+/* absent_pages: each operation needs memory whose pages aren't there, on this side. Nothing of its queue pair goes on, another queue pair of the
+ * same two processes does, and when the pages are there, the operation ends with success and the right bytes.
+ */
+#define _GNU_SOURCE
+#include "surroundings/held_up.h"
+
+#define LONG (16 * PAGE)
+/* Messages of the other queue pair for each operation. */
+#define BESIDE 3
+#define IMMEDIATE 0x11223344
+
+enum operation {
+	OP_SEND, OP_SEND_LONG, OP_SEND_IN_TWO, OP_WRITE, OP_WRITE_LONG, OP_WRITE_IMM, OP_READ, OP_READ_LONG, OP_ADD,
+	/* Of this side, from here on. */
+	OP_OWN_SEND, OP_OWN_SEND_LONG, OP_OWN_WRITE, OP_OWN_WRITE_LONG, OP_OWN_READ, OP_OWN_READ_LONG, OP_OWN_ADD,
+	OPERATIONS
+};
+
+static bool is_long(enum operation op)
+{
+	return op == OP_SEND_LONG || op == OP_WRITE_LONG || op == OP_READ_LONG || op == OP_OWN_SEND_LONG ||
+	       op == OP_OWN_WRITE_LONG || op == OP_OWN_READ_LONG;
+}
+
+static uint32_t length_of(enum operation op)
+{
+	return is_long(op) ? LONG : op == OP_SEND_IN_TWO ? 64 : 8;
+}
+
+/* Posts `op`, of which `own` is the memory on this side and `theirs` that on the other. */
+static void post(enum operation op, const struct end *end, const struct ibv_mr *own, uint64_t theirs, uint32_t rkey)
+{
+	struct ibv_sge sge = {(uintptr_t)own->addr, length_of(op), own->lkey};
+	struct ibv_send_wr wr = {.wr_id = op, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+	switch (op) {
+	case OP_SEND: case OP_SEND_LONG: case OP_SEND_IN_TWO: case OP_OWN_SEND: case OP_OWN_SEND_LONG:
+		wr.opcode = IBV_WR_SEND;
+		break;
+	case OP_WRITE: case OP_WRITE_LONG: case OP_OWN_WRITE: case OP_OWN_WRITE_LONG:
+		wr.opcode = IBV_WR_RDMA_WRITE;
+		break;
+	case OP_WRITE_IMM:
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = IMMEDIATE;
+		break;
+	case OP_READ: case OP_READ_LONG: case OP_OWN_READ: case OP_OWN_READ_LONG:
+		wr.opcode = IBV_WR_RDMA_READ;
+		break;
+	default:
+		wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr.wr.atomic.compare_add = 5;
+	}
+	if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = theirs;
+		wr.wr.atomic.rkey = rkey;
+	} else {
+		set_remote(&wr, theirs, rkey);
+	}
+	MUST(ibv_post_send(end->qp, &wr, &bad));
+}
+
+struct memory {
+	uint64_t addr;
+	uint32_t rkey;
+};
+
+/* The other side: its memory contains the pattern of the operation. */
+static void other_side(int fd)
+{
+	struct memory mine, theirs;
+	struct ibv_wc wc;
+
+	begin();
+	struct ibv_mr *mr = register_new(map_apart(LONG), LONG);
+	struct end end = connect_to(fd, mr), beside = connect_new(fd);
+
+	mine = (struct memory){(uintptr_t)mr->addr, mr->rkey};
+	for (int op = 0; op < OPERATIONS; op++) {
+		fill(mr->addr, LONG, (uint64_t)op);
+		for (int i = 0; i < BESIDE; i++)
+			MUST(post_recv(beside.qp, beside.mr, 0, 64, 0));
+		if (op == OP_OWN_SEND || op == OP_OWN_SEND_LONG)
+			MUST(post_recv(end.qp, mr, 0, length_of(op), (uint64_t)op));
+		if (!exchange(fd, &mine, &theirs, sizeof mine))
+			fail("the other side is gone");
+		if (op < OP_OWN_SEND) {
+			post(op, &end, mr, theirs.addr, theirs.rkey);
+			MUST_COMPLETE(end.cq, &wc);
+		} else if (op == OP_OWN_SEND || op == OP_OWN_SEND_LONG) {
+			MUST_COMPLETE(end.cq, &wc);
+		}
+		/* Its adapter answers what else comes. */
+		meet_again(fd);
+		bool zeros = op == OP_READ || op == OP_READ_LONG || op == OP_OWN_SEND || op == OP_OWN_SEND_LONG ||
+			     op == OP_OWN_WRITE || op == OP_OWN_WRITE_LONG || op == OP_ADD;
+
+		for (uint32_t at = 0; zeros && at < length_of(op); at++)
+			if (((char *)mr->addr)[at])
+				fail("operation %d: byte %u isn't 0", op, at);
+	}
+	meet_again(fd);
+	for (;;)
+		pause();
+}
+
+static void each_operation(void)
+{
+	struct memory mine, theirs;
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(other_side, &peer);
+
+	begin();
+	struct end end = connect_new(fd), beside = connect_new(fd);
+
+	/* Both know that the other side shares memory, if it does. */
+	for (int op = 0; op < OPERATIONS; op++) {
+		uint32_t length = length_of(op), in_first = op == OP_SEND_IN_TWO ? 8 : 0;
+		char *pages = map_without_pages(LONG), *there = map_apart(PAGE);
+		struct ibv_mr *mr = register_new(pages, LONG), *first = register_new(there, PAGE);
+		struct ibv_sge sges[2] = {{(uintptr_t)there, in_first, first->lkey},
+					  {(uintptr_t)pages, length - in_first, mr->lkey}};
+		struct ibv_recv_wr wr = {.sg_list = in_first ? sges : sges + 1, .num_sge = in_first ? 2 : 1}, *bad;
+		bool receives = op <= OP_SEND_IN_TWO || op == OP_WRITE_IMM;
+
+		if (op == OP_WRITE_IMM)
+			wr.num_sge = 0;
+		if (receives)
+			MUST(ibv_post_recv(end.qp, &wr, &bad));
+		mine = (struct memory){(uintptr_t)pages, mr->rkey};
+		if (!exchange(fd, &mine, &theirs, sizeof mine))
+			fail("the other side is gone");
+		if (op >= OP_OWN_SEND)
+			post(op, &end, mr, theirs.addr, theirs.rkey);
+		wait_for_fault();
+		for (int i = 0; i < BESIDE; i++)
+			send_and_wait(&beside);
+		if (ibv_poll_cq(end.cq, 1, &wc))
+			fail("operation %d has ended without its memory", op);
+		give_pages(pages, LONG);
+		if (receives || op >= OP_OWN_SEND)
+			MUST_COMPLETE(end.cq, &wc);
+		if (receives && op != OP_WRITE_IMM && wc.byte_len != length)
+			fail("operation %d: %u bytes", op, wc.byte_len);
+		if (op == OP_WRITE_IMM && wc.imm_data != IMMEDIATE)
+			fail("another immediate");
+		meet_again(fd);
+		switch (op) {
+		case OP_SEND: case OP_SEND_LONG: case OP_WRITE: case OP_WRITE_LONG: case OP_WRITE_IMM:
+		case OP_OWN_READ: case OP_OWN_READ_LONG: case OP_OWN_ADD:
+			check(pages, length, (uint64_t)op, "operation");
+			break;
+		case OP_SEND_IN_TWO:
+			memmove(there + in_first, pages, length - in_first);
+			check(there, length, (uint64_t)op, "operation");
+			break;
+		case OP_ADD:
+			if (*(uint64_t *)pages != 5)
+				fail("the sum is %llu", (unsigned long long)*(uint64_t *)pages);
+			break;
+		default:
+			break;
+		}
+		MUST(ibv_dereg_mr(mr));
+		MUST(ibv_dereg_mr(first));
+	}
+	meet_again(fd);
+	end_side(peer);
+}
+
+/* Requests that wait end with their queue pair, and hold up neither its end nor that of their memory. */
+static void ends(void)
+{
+	struct memory mine, theirs;
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(other_side, &peer);
+
+	begin();
+	struct end end = connect_new(fd), beside = connect_new(fd);
+	char *pages = map_without_pages(PAGE);
+	struct ibv_mr *mr = register_new(pages, PAGE);
+
+	MUST(post_recv(end.qp, mr, 0, 64, 1));
+	mine = (struct memory){(uintptr_t)pages, mr->rkey};
+	if (!exchange(fd, &mine, &theirs, sizeof mine))
+		fail("the other side is gone");
+	wait_for_fault();
+	post(OP_OWN_SEND, &end, mr, 0, 0);
+	send_and_wait(&beside);
+	MUST(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE));
+	for (int i = 0; i < 2; i++)
+		if (!wait_wc(end.cq, &wc, STANDS_MS) || wc.status != IBV_WC_WR_FLUSH_ERR)
+			fail("completion %d: %s", i, ibv_wc_status_str(wc.status));
+	RETURNS(0, dereg, mr);
+	RETURNS(0, destroy, end.qp);
+	give_pages(pages, PAGE);
+	send_and_wait(&beside);
+	end_side(peer);
+}
+
+int main(int argc, char **argv)
+{
+	const struct test_case cases[] = {CASE(each_operation), CASE(ends)};
+
+	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
+}
