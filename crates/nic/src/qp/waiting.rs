@@ -190,12 +190,12 @@ impl QpEnv<'_> {
     }
 
     /// Whether the memory is there that a packet with `len` bytes of payload needs. If it isn't, the QP awaits it.
-    fn has_memory(&mut self, proto: &mut Proto, headers: &Headers, len: usize) -> bool {
+    fn has_memory(&mut self, proto: &Proto, headers: &Headers, len: usize) -> bool {
         // The result of an atomic isn't a payload.
         let len = if headers.atomic_ack.is_some() { size_of::<u64>() } else { len };
         let needed = proto.needed_memory(headers, len);
         if let NeededMemory::NextReceive(len) = needed {
-            return self.has_memory_of_receive(proto, len);
+            return self.has_memory_of_receive(len);
         }
         self.is_there(&needed, len)
     }
@@ -214,21 +214,13 @@ impl QpEnv<'_> {
         absent.inspect(|absent| self.await_memory(*absent)).is_none()
     }
 
-    fn has_memory_of_receive(&mut self, proto: &mut Proto, len: usize) -> bool {
+    fn has_memory_of_receive(&mut self, len: usize) -> bool {
         let pd = self.pd_of(Buffer::Receive);
         let look = |receive: &RecvWqe| absent_of(pd, &receive.sges, 0, len, true);
         let absent = match &self.qp.srq {
             None => self.qp.rq.lock().front().and_then(look),
-            // Another QP may take the next one meanwhile. Which one a datagram gets depends on its length.
-            Some(_) if self.qp.service == Service::Ud => None,
-            Some(srq) => {
-                let receive = srq.pop();
-                let absent = receive.as_ref().and_then(look);
-                if let Some(receive) = receive {
-                    proto.hold_receive(receive);
-                }
-                absent
-            }
+            // Another QP may take it meanwhile.
+            Some(srq) => srq.look_at_next(look).flatten(),
         };
         absent.inspect(|absent| self.await_memory(*absent)).is_none()
     }
@@ -236,7 +228,7 @@ impl QpEnv<'_> {
     /// Whether a packet has to wait, for memory or for those before it. It is kept then.
     pub(super) fn keeps_waiting(
         &mut self,
-        proto: &mut Proto,
+        proto: &Proto,
         headers: &Headers,
         payload: &RxPayload<'_>,
         meta: Option<&PacketMeta>,
@@ -256,7 +248,7 @@ impl QpEnv<'_> {
     /// As [`QpEnv::keeps_waiting`], for the answer that has come with the result of the request with this PSN; without one, for the result.
     pub(super) fn keeps_result_waiting(
         &mut self,
-        proto: &mut Proto,
+        proto: &Proto,
         psn: u32,
         answer: Option<&ShmPayload<'_>>,
     ) -> bool {

@@ -365,6 +365,11 @@ impl Srq {
         taken
     }
 
+    /// Shows `look` the receive that [`Srq::pop`] would take now.
+    pub fn look_at_next<R>(&self, look: impl FnOnce(&RecvWqe) -> R) -> Option<R> {
+        self.shared.lock().queue.front().map(look)
+    }
+
     fn pop_from(&self, shared: &mut SrqState) -> Option<RecvWqe> {
         let wqe = shared.queue.pop();
         self.tell_limit(shared);
