@@ -2,6 +2,7 @@
 //!
 //! The kernel is asked through `/proc/thread-self`: once the main thread has ended, `/proc/self` has no memory any more.
 
+use crate::pages;
 use ferroce_os::sys;
 use std::fs::File;
 use std::io::{self, BufRead};
@@ -52,11 +53,12 @@ impl MappedRange {
 /// # Errors
 /// /proc/thread-self/maps can't be read.
 pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<MappedRange> {
+    pages::note_registration();
     let maps = std::fs::File::open("/proc/thread-self/maps")?;
     let end = addr + len;
-    let (mut at, mut shared) = (addr, true);
+    let (mut at, mut shared, mut name) = (addr, true, [0; 4096]);
     while at < end {
-        let query = match query(&maps, at, &mut []) {
+        let query = match query(&maps, at, &mut name) {
             Ok(query) => query,
             Err(error) => {
                 return match error.raw_os_error() {
@@ -70,6 +72,9 @@ pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<MappedRange> {
             return Ok(MappedRange::NO);
         }
         shared &= query.vma_flags & VMA_SHARED != 0;
+        if query.vma_name_size > 0 && is_of_disk(&name) {
+            pages::note_file(query.vma_start, query.vma_end);
+        }
         at = query.vma_end;
     }
     Ok(MappedRange { permitted: true, shared })
@@ -160,6 +165,13 @@ fn is_of_file(path: &[u8]) -> bool {
     path.starts_with(b"/")
 }
 
+/// A mapping with this name may be of a file on a disk: it isn't of memory alone.
+fn is_of_disk(path: &[u8]) -> bool {
+    const MEMORY: [&[u8]; 6] =
+        [b"/memfd:", b"/dev/shm/", b"/dev/zero", b"/SYSV", b"/dev/hugepages/", b"/anon_hugepage"];
+    is_of_file(path) && !MEMORY.iter().any(|prefix| path.starts_with(prefix))
+}
+
 /// As [`mapped`], from the text of /proc/thread-self/maps, for older kernels.
 fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> MappedRange {
     let (mut at, mut shared) = (addr, true);
@@ -172,6 +184,11 @@ fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> MappedRange {
             return MappedRange::NO;
         }
         shared &= perms.get(3) == Some(&b's');
+        // Range, rights, offset, device and inode come before the name.
+        let name = line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default();
+        if is_of_disk(name.trim_ascii_start()) {
+            pages::note_file(from, to);
+        }
         at = to;
         if at >= end {
             return MappedRange { permitted: true, shared };

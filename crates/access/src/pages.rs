@@ -2,11 +2,14 @@
 //! handler of the program's (userfaultfd(2)) for any time. So a thread that others wait for looks first, and has another thread
 //! [bring](bring) the pages.
 //!
+//! A page of plain memory comes at once, so it counts as there: only registered files ([`note_file`]) and processes with a userfaultfd
+//! have pages that don't.
+//!
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
 
 use crate::copy;
-use ferroce_os::sys;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use ferroce_os::{clock, sys};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that are remembered together: the smallest page of all processors.
 const UNIT: u64 = 4096;
@@ -107,8 +110,13 @@ pub fn are_present(addr: u64, len: usize) -> bool {
     SEEN.are_present(addr, len, look_here)
 }
 
-/// The units of a chunk at `at` that are there.
+/// The units of a chunk at `at` that are there, or come at once.
 fn look_here(at: u64, units: u64) -> u64 {
+    let there = look_at_pages(at, units);
+    if there & units != units && !may_come_late(at) { there | units } else { there }
+}
+
+fn look_at_pages(at: u64, units: u64) -> u64 {
     let asked = || {
         // The chunk is mapped in part: the pages that are asked for.
         let units_of_page = sys::page_size() / UNIT;
@@ -140,6 +148,69 @@ fn resident(at: u64, len: u64) -> Option<u64> {
     let units_of_page = page / UNIT;
     let there = |unit: &u64| pages[(unit / units_of_page) as usize] & 1 == 1;
     Some((0..len / UNIT).filter(there).fold(0, |units, unit| units | 1 << unit))
+}
+
+/// Ranges of registered files: beginnings and ends.
+static FILES: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
+static FILES_LEN: AtomicUsize = AtomicUsize::new(0);
+/// How often memory was registered.
+static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Memory is being registered: the program may have got a userfaultfd before.
+pub(crate) fn note_registration() {
+    REGISTRATIONS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Memory that is being registered is of a file: its pages may come from a disk.
+pub(crate) fn note_file(from: u64, to: u64) {
+    if !is_of_file(from, to) {
+        let place = FILES_LEN.fetch_add(1, Ordering::Relaxed);
+        if let Some([begin, end]) = FILES.get(place) {
+            begin.store(from, Ordering::Relaxed);
+            end.store(to, Ordering::Relaxed);
+        }
+    }
+}
+
+/// All of a range is noted as a file's. So is everything where there is no room to note more.
+fn is_of_file(from: u64, to: u64) -> bool {
+    let len = FILES_LEN.load(Ordering::Relaxed);
+    let contains = |[begin, end]: &[AtomicU64; 2]| {
+        begin.load(Ordering::Relaxed) <= from && to <= end.load(Ordering::Relaxed)
+    };
+    len > FILES.len() || FILES[..len].iter().any(contains)
+}
+
+/// A page of the chunk at `at` that isn't there may take long.
+#[cold]
+fn may_come_late(at: u64) -> bool {
+    let len = FILES_LEN.load(Ordering::Relaxed).min(FILES.len());
+    let overlaps = |[begin, end]: &[AtomicU64; 2]| {
+        begin.load(Ordering::Relaxed) < at + CHUNK && at < end.load(Ordering::Relaxed)
+    };
+    is_of_file(at, at + CHUNK) || FILES[..len].iter().any(overlaps) || has_userfaultfd()
+}
+
+/// The process has a userfaultfd. What was found is believed for some milliseconds, unless memory was registered since.
+fn has_userfaultfd() -> bool {
+    /// The time of the look in milliseconds and the registrations by then (both in part), and what was found.
+    static FOUND: AtomicU64 = AtomicU64::new(0);
+    const BELIEVED: u64 = 10;
+    let now = clock::now().0 / 1_000_000 % (1 << 30);
+    let registrations = REGISTRATIONS.load(Ordering::Relaxed) % (1 << 32);
+    let found = FOUND.load(Ordering::Relaxed);
+    let (at, seen_of) = (found >> 33, found >> 1 & 0xffff_ffff);
+    if seen_of == registrations && now.wrapping_sub(at) < BELIEVED && found != 0 {
+        return found & 1 == 1;
+    }
+    let is_one = |entry: std::io::Result<std::fs::DirEntry>| {
+        let link = entry.and_then(|entry| std::fs::read_link(entry.path()));
+        link.is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
+    };
+    // Where the descriptors can't be listed, there may be one.
+    let has = std::fs::read_dir("/proc/self/fd").map_or(true, |mut entries| entries.any(is_one));
+    FOUND.store(now << 33 | registrations << 1 | u64::from(has), Ordering::Relaxed);
+    has
 }
 
 /// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.
@@ -189,6 +260,7 @@ mod tests {
             assert_ne!(at, libc::MAP_FAILED);
             // SAFETY: the mapping is this one's.
             unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
+            note_file(at as u64, at as u64 + len as u64);
             Self { addr: at as u64, len }
         }
 
@@ -226,6 +298,23 @@ mod tests {
         assert!(are_present(fresh.page(40), 3 * page_len()));
         assert!(!are_present(fresh.page(40) - 1, 2) && !are_present(fresh.page(42), page_len() + 1));
         assert!(are_present(fresh.page(7), 0));
+    }
+
+    #[test]
+    fn plain_memory_comes_at_once_unless_the_program_serves_its_faults() {
+        let plain = vec![0u8; 64 * CHUNK as usize];
+        let at = |number: usize| plain.as_ptr() as u64 + (number * 2 * CHUNK as usize) as u64;
+        assert!(are_present(at(1), 8));
+        // SAFETY: a new descriptor, which is closed.
+        let handler = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } as i32;
+        if handler < 0 {
+            return;
+        }
+        note_registration();
+        assert!(!are_present(at(2), 8));
+        sys::close(handler);
+        note_registration();
+        assert!(are_present(at(3), 8));
     }
 
     #[test]

@@ -42,9 +42,7 @@ impl Handler for Adapter {
         qp.deadline.taken();
         self.with_work(|work| {
             qp.work_in_turn(work, now, |proto, env| {
-                // What waits for memory isn't missing.
-                let misses = !env.waiting.has_answers();
-                if misses && proto.next_timeout().is_some_and(|at| at <= now) {
+                if proto.next_timeout().is_some_and(|at| at <= now) {
                     proto.handle_timeout(now, env);
                 }
             });

@@ -3,7 +3,7 @@
 
 use crate::state::{MessageProgress, begins};
 use crate::{Buffer, Data, QpProtocol, psn};
-use ferroce_types::{QpState, RemoteAccess, Sge};
+use ferroce_types::{Instant, QpState, RemoteAccess, Sge};
 use ferroce_wire::{Headers, Operation, Service};
 
 /// Bytes of what a UD receive begins with.
@@ -87,6 +87,24 @@ impl<A: Clone> QpProtocol<A> {
                 NeededMemory::Remote { rkey, va, len, access: write }
             }
             _ => NeededMemory::Nothing,
+        }
+    }
+
+    /// The caller has dropped requests that had come, behind the one that was taken last: the peer sends them again.
+    pub fn request_again(&mut self) {
+        let may = self.is_reliable() && !matches!(self.state, QpState::Reset | QpState::Init | QpState::Err);
+        if may && self.resp.gap.is_none() {
+            self.resp.gap = Some(self.resp.expected);
+            self.resp.waits_for_receive = false;
+            self.owe_sequence_nak();
+        }
+    }
+
+    /// The caller has dropped answers that had come, behind the one that was taken last: this side asks again.
+    pub fn ask_again(&mut self, now: Instant) {
+        let may = self.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd);
+        if may && self.req.una < self.req.max {
+            self.go_back(now);
         }
     }
 

@@ -123,6 +123,11 @@ static void each_operation(void)
 					  {(uintptr_t)pages, length - in_first, mr->lkey}};
 		struct ibv_recv_wr wr = {.sg_list = in_first ? sges : sges + 1, .num_sge = in_first ? 2 : 1}, *bad;
 		bool receives = op <= OP_SEND_IN_TWO || op == OP_WRITE_IMM;
+		/* The others are found absent in the middle of the message. */
+		size_t given = is_long(op) ? PAGE : 0;
+
+		if (given)
+			give_pages(pages, given);
 
 		if (op == OP_WRITE_IMM)
 			wr.num_sge = 0;
@@ -138,7 +143,7 @@ static void each_operation(void)
 			send_and_wait(&beside);
 		if (ibv_poll_cq(end.cq, 1, &wc))
 			fail("operation %d has ended without its memory", op);
-		give_pages(pages, LONG);
+		give_pages(pages + given, LONG - given);
 		if (receives || op >= OP_OWN_SEND)
 			MUST_COMPLETE(end.cq, &wc);
 		if (receives && op != OP_WRITE_IMM && wc.byte_len != length)
@@ -166,6 +171,60 @@ static void each_operation(void)
 		MUST(ibv_dereg_mr(first));
 	}
 	meet_again(fd);
+	end_side(peer);
+}
+
+/* Of `two_directions`: sends, receives, sends again for the queue pair after its reset. */
+static void send_and_receive(int fd)
+{
+	struct ibv_wc wc;
+
+	begin();
+	struct end end = connect_new(fd);
+
+	MUST(post_recv(end.qp, end.mr, 0, 64, 1));
+	meet_again(fd);
+	MUST(post_send(end.qp, end.mr, 0, 8, 2));
+	MUST_COMPLETE(end.cq, &wc);
+	if (wc.wr_id != 1)
+		fail("the first completion is of request %llu", (unsigned long long)wc.wr_id);
+	meet_again(fd);
+	/* The other side's queue pair goes to ERR with the request, which ends. */
+	for (int i = 0; i < 60; i++)
+		if (wait_wc(end.cq, &wc, 1000)) {
+			if (wc.wr_id != 2 || wc.status == IBV_WC_SUCCESS)
+				fail("request %llu: %s", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+			meet_again(fd);
+			for (;;)
+				pause();
+		}
+	fail("a request for a queue pair in ERR doesn't end");
+}
+
+/* Requests of this side don't wait for those of the peer, and those of the peer end when the queue pair is in ERR. */
+static void two_directions(void)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(send_and_receive, &peer);
+
+	begin();
+	struct end end = connect_new(fd);
+	char *pages = map_without_pages(PAGE);
+	struct ibv_mr *mr = register_new(pages, PAGE), *fresh = register_new(map_apart(PAGE), PAGE);
+
+	MUST(post_recv(end.qp, mr, 0, 64, 1));
+	meet_again(fd);
+	wait_for_fault();
+	MUST(post_send(end.qp, fresh, 0, 8, 2));
+	MUST_COMPLETE(end.cq, &wc);
+	meet_again(fd);
+	MUST(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE));
+	if (!wait_wc(end.cq, &wc, STANDS_MS) || wc.status != IBV_WC_WR_FLUSH_ERR)
+		fail("the receive: %s", ibv_wc_status_str(wc.status));
+	meet_again(fd);
+	give_pages(pages, PAGE);
 	end_side(peer);
 }
 
@@ -203,7 +262,7 @@ static void ends(void)
 
 int main(int argc, char **argv)
 {
-	const struct test_case cases[] = {CASE(each_operation), CASE(ends)};
+	const struct test_case cases[] = {CASE(each_operation), CASE(ends), CASE(two_directions)};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -1,7 +1,7 @@
 //! The buffers that a thread needs while it lets QPs work.
 
 use super::Adapter;
-use crate::qp::{AbsentMemory, Qp, ReceiveCompletions};
+use crate::qp::{AwaitingQp, Qp, ReceiveCompletions};
 use ferroce_hostlink::Link;
 use ferroce_os::clock;
 use ferroce_parts::network::Taps;
@@ -24,13 +24,15 @@ pub(crate) struct ThreadBuffers {
     /// QPs whose peers turn out not to share memory with this process.
     pub(crate) falling_back: Vec<Arc<Qp>>,
     /// QPs that need memory that isn't there.
-    pub(crate) absent: Vec<(Arc<Qp>, AbsentMemory)>,
+    pub(crate) absent: Vec<AwaitingQp>,
     /// Something was sent to a QP of this process.
     pub(crate) left_here: bool,
     /// Reports of failures, which are logged when no QP is locked.
     pub(crate) said: Vec<Untold>,
     /// A completion found no room in its queue.
     pub(crate) overrun: bool,
+    /// The QP at work has found memory that isn't there.
+    pub(crate) awaits_memory: bool,
     /// A packet wasn't taken for now.
     pub(crate) blocked: bool,
     /// … because there was no room in this link's ring.
@@ -84,9 +86,7 @@ impl ThreadBuffers {
         for qp in waiting.chain(self.falling_back.drain(..)) {
             adapter.enqueue(&qp);
         }
-        for (qp, _) in self.absent.drain(..) {
-            qp.look_for_memory_again();
-        }
+        self.absent.drain(..).for_each(|awaiting| awaiting.looks_again());
         if std::mem::take(&mut self.left_here) {
             adapter.engine.wake_for(clock::now());
         }

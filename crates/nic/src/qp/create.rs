@@ -3,7 +3,7 @@
 use super::fabric::Listing;
 use super::modify::HELD_UP;
 use super::observers::Observers;
-use super::waiting::WaitingPackets;
+use super::waiting::{AwaitedMemory, WaitingPackets};
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTargetSlot;
 use super::{LockedQp, Qp, ReceiveCompletions, next_connection};
@@ -128,7 +128,7 @@ impl Qp {
                 queued: Queued::default(),
                 deadline: Deadline::default(),
                 is_held_up: AtomicBool::new(false),
-                awaits_memory: AtomicBool::new(false),
+                awaited: AwaitedMemory::default(),
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_request: AtomicU64::new(0),
@@ -176,6 +176,7 @@ impl Qp {
         self.adapter.with_work(|work| -> Result<()> {
             let mut inner = self.lock_in_time()?;
             let path = inner.path.take();
+            inner.waiting.clear();
             self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());
             let now = ferroce_os::clock::now();

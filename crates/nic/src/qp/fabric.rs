@@ -164,6 +164,7 @@ impl Qp {
         tracing::debug!(qpn = self.qpn, "the peer doesn't share memory with this process: going by UDP");
         inner.listing.withdraw(self.qpn);
         inner.unread = UnreadRecords::default();
+        inner.waiting.clear();
         let mtu = (128 << inner.attr.path_mtu).min(mtu);
         inner.proto.change_fabric(mtu, Self::is_lossless(&path));
         self.adapter.listen(self.qpn, true, Some(&path));

@@ -33,7 +33,8 @@ pub use modify::wait_for_work;
 pub use payload::{RxPayload, gather, scatter};
 pub use post::Poster;
 pub(crate) use received::ReceiveCompletions;
-pub(crate) use waiting::{AbsentMemory, Bringing, WaitingPackets};
+use waiting::AwaitedMemory;
+pub(crate) use waiting::{AwaitingQp, Bringing, WaitingPackets};
 pub use wr_session::{GatheredWrs, WrSession};
 pub(crate) use xrc_backlog::Lost;
 
@@ -118,8 +119,8 @@ pub struct Qp {
     pub(crate) deadline: Deadline,
     /// A turn of the QP was put off, as a thread was held up in its work for the QP.
     is_held_up: AtomicBool,
-    /// A thread brings memory that the QP needs, or is about to.
-    awaits_memory: AtomicBool,
+    /// What threads bring memory for, or are about to.
+    awaited: AwaitedMemory,
     /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
     notify_drained: AtomicBool,
     /// When the last congestion notification was sent.

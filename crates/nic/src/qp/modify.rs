@@ -154,6 +154,7 @@ impl Qp {
                 inner.connection = next_connection();
                 inner.was_reset = true;
                 inner.path = None;
+                inner.waiting.clear();
                 inner.unread = UnreadRecords::default();
                 inner.ece = None;
                 self.reset_xrc_target(&mut inner);

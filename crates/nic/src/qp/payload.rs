@@ -99,18 +99,6 @@ pub(super) fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Ite
     })
 }
 
-/// Bytes from `offset` of a message to the end of the element that it is in.
-pub(super) fn rest_of_element(sges: &[Sge], mut offset: u64) -> u64 {
-    for sge in sges {
-        let length = u64::from(sge.length);
-        if offset < length {
-            return length - offset;
-        }
-        offset -= length;
-    }
-    0
-}
-
 /// Copies `dst.len()` bytes from `offset` of a message on.
 ///
 /// # Errors
@@ -198,16 +186,16 @@ pub(super) fn fill_ring(
         }
         PayloadSource::Local { sges, offset, len, .. } => pieces(sges, offset, len as usize)
             .try_for_each(|(piece, at)| {
-                let (len, rest) = (piece.length as usize, rest_of_element(sges, offset + at as u64));
+                let len = piece.length as usize;
                 table.local(by.pd, &piece, false, |addr| {
-                    AbsentMemory::look((addr, len), rest, absent)?;
+                    AbsentMemory::look(addr, len, absent)?;
                     ring.copy_from(at, addr, len)
                 })
             })
             .map_err(|Denied| TransmitError::Local),
         PayloadSource::Remote { rkey, va, len } => table
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
-                AbsentMemory::look((addr, len as usize), 0, absent)?;
+                AbsentMemory::look(addr, len as usize, absent)?;
                 ring.copy_from(0, addr, len as usize)
             })
             .map_err(TransmitError::Remote),
@@ -225,8 +213,8 @@ pub(super) fn fill_summed(
     absent: &mut Option<AbsentMemory>,
 ) -> Result<u32, TransmitError> {
     let table = KeyTable::global();
-    let mut read = |addr, part: &mut [u8], rest| {
-        AbsentMemory::look((addr, part.len()), rest, absent)?;
+    let mut read = |addr, part: &mut [u8]| {
+        AbsentMemory::look(addr, part.len(), absent)?;
         crc = summed::read(addr, part, crc)?;
         Ok(())
     };
@@ -239,12 +227,11 @@ pub(super) fn fill_summed(
         PayloadSource::Local { sges, offset, .. } => pieces(sges, offset, buf.len())
             .try_for_each(|(piece, at)| {
                 let part = &mut buf[at..at + piece.length as usize];
-                let rest = rest_of_element(sges, offset + at as u64);
-                table.local(by.pd, &piece, false, |addr| read(addr, part, rest))
+                table.local(by.pd, &piece, false, |addr| read(addr, part))
             })
             .map_err(|Denied| TransmitError::Local),
         PayloadSource::Remote { rkey, va, len } => table
-            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf, 0))
+            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf))
             .map_err(TransmitError::Remote),
     };
     filled.map_err(|error| if absent.is_some() { TransmitError::Blocked } else { error })?;

@@ -230,6 +230,7 @@ impl Qp {
     fn fail_inherited(self: &Arc<Self>, inner: &mut LockedQp, work: &mut ThreadBuffers) {
         if inner.proto.state() != QpState::Err {
             inner.path = None;
+            inner.waiting.clear();
             let now = clock::now();
             self.work_locked(inner, work, now, |proto, env| proto.set_state(QpState::Err, env));
         }

@@ -2,7 +2,7 @@
 //! works. So a packet whose memory isn't there waits, as do those behind it, while a thread of its own [brings](bring) the page. What
 //! leaves waits in the send queue.
 
-use super::payload::{pieces, rest_of_element};
+use super::payload::pieces;
 use super::{Qp, QpEnv, RxPayload};
 use crate::adapter::ThreadBuffers;
 use ferroce_access::{Fault, pages};
@@ -15,18 +15,23 @@ use ferroce_proto::{Buffer, NeededMemory, Payload};
 use ferroce_types::{Instant, PacketMeta, RecvWqe, RemoteAccess, Sge};
 use ferroce_wire::{Headers, Service};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 type Proto = ferroce_proto::QpProtocol<Arc<Ah>>;
 
 /// Packets of a queue pair that wait, at most, and their bytes. What is beyond is lost, as on a wire.
 const MOST: usize = 8192;
 const MOST_BYTES: usize = 16 << 20;
-/// So many bytes of a message are brought at a time, at most.
-const BROUGHT: u64 = 1 << 20;
+/// Bytes of all queue pairs' packets that wait, at most.
+const MOST_OF_ALL: usize = 256 << 20;
+/// What a packet takes beside its payload.
+const OVERHEAD: usize = 256;
 /// Threads that bring pages, at most.
-const THREADS: usize = 32;
+const THREADS: usize = 1024;
+
+/// Bytes of packets that wait.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes of the program's memory whose pages aren't there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,28 +41,42 @@ pub(crate) struct AbsentMemory {
 }
 
 impl AbsentMemory {
-    /// Whether these bytes (address, length) are there. If they aren't, they are `absent`, with those of `rest` that follow in their message.
+    /// Whether these bytes are there. If they aren't, they are `absent`.
     ///
     /// # Errors
     /// [`Fault`] when they aren't.
     #[inline]
-    pub(super) fn look((addr, len): (u64, usize), rest: u64, absent: &mut Option<Self>) -> Result<(), Fault> {
+    pub(super) fn look(addr: u64, len: usize, absent: &mut Option<Self>) -> Result<(), Fault> {
         if pages::are_present(addr, len) {
             return Ok(());
         }
-        let least = len as u64;
-        *absent = Some(Self { addr, len: rest.clamp(least, BROUGHT.max(least)) as usize });
+        *absent = Some(Self { addr, len });
         Err(Fault)
     }
 }
+
+/// What a queue pair needs memory for. Memory for each is brought by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NeedOf {
+    /// Requests of the peer's.
+    Requests,
+    /// Answers to requests of this side.
+    Answers,
+    /// Requests of this side that leave.
+    Sends,
+    /// Answers to the peer that leave.
+    Responses,
+}
+
+/// For each [`NeedOf`] the connection and the address for which memory is being brought, in a word; 0: none is.
+pub(super) type AwaitedMemory = [AtomicU64; 4];
 
 /// What of `len` bytes from `offset` of these elements on isn't there. What is wrong with a key is found out by the copy.
 pub(super) fn absent_of(pd: u32, sges: &[Sge], offset: u64, len: usize, write: bool) -> Option<AbsentMemory> {
     let table = KeyTable::global();
     let mut absent = None;
-    for (piece, at) in pieces(sges, offset, len) {
-        let rest = rest_of_element(sges, offset + at as u64);
-        let look = |addr| AbsentMemory::look((addr, piece.length as usize), rest, &mut absent);
+    for (piece, _) in pieces(sges, offset, len) {
+        let look = |addr| AbsentMemory::look(addr, piece.length as usize, &mut absent);
         let _ = table.local(pd, &piece, write, look);
         if absent.is_some() {
             break;
@@ -74,7 +93,7 @@ fn absent_of_peer(
     len: usize,
 ) -> Option<AbsentMemory> {
     let mut absent = None;
-    let look = |addr| AbsentMemory::look((addr, len), whole, &mut absent);
+    let look = |addr| AbsentMemory::look(addr, len.min(whole as usize), &mut absent);
     let _ = KeyTable::global().remote(by, rkey, va, whole, access, look);
     absent
 }
@@ -95,10 +114,11 @@ enum Waiting {
 
 impl Waiting {
     fn bytes(&self) -> usize {
-        match self {
-            Self::Packet { payload: bytes, .. } | Self::Answer { answer: bytes, .. } => bytes.len(),
-            Self::Executed { .. } => 0,
-        }
+        OVERHEAD
+            + match self {
+                Self::Packet { payload: bytes, .. } | Self::Answer { answer: bytes, .. } => bytes.len(),
+                Self::Executed { .. } => 0,
+            }
     }
 }
 
@@ -106,18 +126,49 @@ impl Waiting {
 #[derive(Default, Debug)]
 pub(crate) struct WaitingPackets(Option<Box<WaitingLists>>);
 
-/// In the order in which they have come.
 #[derive(Default, Debug)]
 struct WaitingLists {
-    requests: VecDeque<Waiting>,
+    requests: WaitingList,
     /// Answers to requests of this side. They don't wait for requests of the peer's.
-    answers: VecDeque<Waiting>,
-    bytes: usize,
+    answers: WaitingList,
 }
 
-impl WaitingLists {
-    fn queue(&mut self, answers: bool) -> &mut VecDeque<Waiting> {
-        if answers { &mut self.answers } else { &mut self.requests }
+/// In the order in which they have come.
+#[derive(Default, Debug)]
+struct WaitingList {
+    packets: VecDeque<Waiting>,
+    bytes: usize,
+    /// There was no room for a packet, nor is there for those behind it.
+    is_lossy: bool,
+}
+
+impl WaitingList {
+    fn push(&mut self, packet: Waiting) {
+        let bytes = packet.bytes();
+        let has_room = self.packets.len() < MOST
+            && self.bytes + bytes <= MOST_BYTES
+            && WAITING.load(Ordering::Relaxed) + bytes <= MOST_OF_ALL;
+        self.is_lossy |= !has_room;
+        if !self.is_lossy {
+            self.add(bytes);
+            self.packets.push_back(packet);
+        }
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        WAITING.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn subtract(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        WAITING.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for WaitingList {
+    fn drop(&mut self) {
+        self.subtract(self.bytes);
     }
 }
 
@@ -133,44 +184,66 @@ impl WaitingPackets {
         self.has(true)
     }
 
+    /// Requests of the peer wait.
     #[inline]
-    fn has(&self, answers: bool) -> bool {
-        let waits = |lists: &WaitingLists| match answers {
-            true => !lists.answers.is_empty(),
-            false => !lists.requests.is_empty(),
-        };
-        self.0.as_deref().is_some_and(waits)
+    pub(super) fn has_requests(&self) -> bool {
+        self.has(false)
     }
 
+    #[inline]
+    fn has(&self, answers: bool) -> bool {
+        let has = |lists: &WaitingLists| match answers {
+            true => !lists.answers.packets.is_empty(),
+            false => !lists.requests.packets.is_empty(),
+        };
+        self.0.as_deref().is_some_and(has)
+    }
+
+    /// Forgets all of them.
+    #[inline]
     pub(super) fn clear(&mut self) {
-        self.0 = None;
+        if !self.is_empty() {
+            self.0 = None;
+        }
+    }
+
+    fn list(&mut self, answers: bool) -> &mut WaitingList {
+        let lists = self.0.get_or_insert_default();
+        if answers { &mut lists.answers } else { &mut lists.requests }
     }
 
     fn push(&mut self, answers: bool, packet: Waiting) {
-        let lists = self.0.get_or_insert_default();
-        let bytes = lists.bytes + packet.bytes();
-        if lists.requests.len() + lists.answers.len() < MOST && bytes <= MOST_BYTES {
-            lists.bytes = bytes;
-            lists.queue(answers).push_back(packet);
-        }
+        self.list(answers).push(packet);
     }
 
     /// Takes the first one out.
     fn pop(&mut self, answers: bool) -> Option<Waiting> {
-        let lists = self.0.as_deref_mut()?;
-        let packet = lists.queue(answers).pop_front()?;
-        lists.bytes -= packet.bytes();
-        if lists.requests.is_empty() && lists.answers.is_empty() {
-            self.0 = None;
+        if !self.has(answers) {
+            return None;
         }
+        let list = self.list(answers);
+        let packet = list.packets.pop_front()?;
+        list.subtract(packet.bytes());
         Some(packet)
     }
 
     /// Undoes [`WaitingPackets::pop`].
     fn put_back(&mut self, answers: bool, packet: Waiting) {
-        let lists = self.0.get_or_insert_default();
-        lists.bytes += packet.bytes();
-        lists.queue(answers).push_front(packet);
+        let list = self.list(answers);
+        list.add(packet.bytes());
+        list.packets.push_front(packet);
+    }
+
+    /// Whether packets were lost behind those of a list, which is empty by now.
+    fn take_loss(&mut self, answers: bool) -> bool {
+        !self.is_empty() && !self.has(answers) && std::mem::take(&mut self.list(answers).is_lossy)
+    }
+
+    /// Frees the lists if they are empty.
+    fn tidy(&mut self) {
+        if !self.has(true) && !self.has(false) {
+            self.0 = None;
+        }
     }
 }
 
@@ -183,9 +256,12 @@ fn copy_of(payload: &RxPayload<'_>) -> Option<Vec<u8>> {
 impl QpEnv<'_> {
     /// The QP goes on when this memory is there.
     #[cold]
-    pub(super) fn await_memory(&mut self, absent: AbsentMemory) {
-        if !self.qp.awaits_memory.swap(true, Ordering::Relaxed) {
-            self.work.absent.push((self.qp.clone(), absent));
+    pub(super) fn await_memory(&mut self, need: NeedOf, absent: AbsentMemory) {
+        // The program may unmap the page: then no thread gets it, and a later look finds out.
+        self.work.awaits_memory = true;
+        let name = self.connection << 40 ^ absent.addr | 1;
+        if self.qp.awaited[need as usize].swap(name, Ordering::Relaxed) != name {
+            self.work.absent.push(AwaitingQp { qp: Arc::downgrade(self.qp), name, need, absent });
         }
     }
 
@@ -197,10 +273,11 @@ impl QpEnv<'_> {
         if let NeededMemory::NextReceive(len) = needed {
             return self.has_memory_of_receive(len);
         }
-        self.is_there(&needed, len)
+        let need = if headers.bth.opcode.is_response() { NeedOf::Answers } else { NeedOf::Requests };
+        self.is_there(need, &needed, len)
     }
 
-    fn is_there(&mut self, needed: &NeededMemory<'_>, len: usize) -> bool {
+    fn is_there(&mut self, need: NeedOf, needed: &NeededMemory<'_>, len: usize) -> bool {
         let absent = match *needed {
             NeededMemory::Nothing | NeededMemory::NextReceive(_) => None,
             NeededMemory::Local(buffer, sges, offset) => {
@@ -211,7 +288,7 @@ impl QpEnv<'_> {
                 absent_of_peer(self.key_user(), (rkey, va, whole), access, len)
             }
         };
-        absent.inspect(|absent| self.await_memory(*absent)).is_none()
+        absent.inspect(|absent| self.await_memory(need, *absent)).is_none()
     }
 
     fn has_memory_of_receive(&mut self, len: usize) -> bool {
@@ -222,7 +299,7 @@ impl QpEnv<'_> {
             // Another QP may take it meanwhile.
             Some(srq) => srq.look_at_next(look).flatten(),
         };
-        absent.inspect(|absent| self.await_memory(*absent)).is_none()
+        absent.inspect(|absent| self.await_memory(NeedOf::Requests, *absent)).is_none()
     }
 
     /// Whether a packet has to wait, for memory or for those before it. It is kept then.
@@ -259,7 +336,9 @@ impl QpEnv<'_> {
             }
             return waits;
         };
-        if !self.waiting.has_answers() && self.is_there(&proto.needed_by_answer(psn), answer.len()) {
+        if !self.waiting.has_answers()
+            && self.is_there(NeedOf::Answers, &proto.needed_by_answer(psn), answer.len())
+        {
             return false;
         }
         self.waiting.push(true, Waiting::Answer { psn, answer: answer.to_vec() });
@@ -276,7 +355,7 @@ impl QpEnv<'_> {
                         self.has_memory(proto, headers, payload.len())
                     }
                     Waiting::Answer { psn, answer } => {
-                        self.is_there(&proto.needed_by_answer(*psn), answer.len())
+                        self.is_there(NeedOf::Answers, &proto.needed_by_answer(*psn), answer.len())
                     }
                     Waiting::Executed { .. } => true,
                 };
@@ -298,7 +377,46 @@ impl QpEnv<'_> {
                     Waiting::Executed { psn } => proto.plain_executed(now, psn, self),
                 }
             }
+            if self.waiting.take_loss(answers) {
+                if answers {
+                    proto.ask_again(now);
+                } else {
+                    proto.request_again();
+                }
+            }
         }
+        self.waiting.tidy();
+    }
+}
+
+/// A queue pair that needs memory.
+#[derive(Debug)]
+pub(crate) struct AwaitingQp {
+    qp: Weak<Qp>,
+    name: u64,
+    need: NeedOf,
+    absent: AbsentMemory,
+}
+
+impl AwaitingQp {
+    /// The queue pair looks for the memory once more, in its next turn.
+    #[cold]
+    pub(crate) fn looks_again(&self) {
+        let Some(qp) = self.qp.upgrade() else { return };
+        qp.forget_awaited(self.need, self.name);
+        qp.adapter.enqueue(&qp);
+    }
+
+    /// The memory has come.
+    fn goes_on(&self) {
+        let Some(qp) = self.qp.upgrade() else { return };
+        qp.adapter.with_work(|work| {
+            let mut inner = qp.inner.lock();
+            // With the QP locked, as where it is set.
+            if qp.forget_awaited(self.need, self.name) {
+                qp.work_locked(&mut inner, work, clock::now(), |_, _| ());
+            }
+        });
     }
 }
 
@@ -309,16 +427,16 @@ pub(crate) struct Bringing(Mutex<class::Bringing, BringingQueue>);
 #[derive(Default, Debug)]
 struct BringingQueue {
     threads: usize,
-    rest: VecDeque<(Arc<Qp>, AbsentMemory)>,
+    rest: VecDeque<AwaitingQp>,
 }
 
 impl Bringing {
-    /// Has a thread bring memory that isn't there. Then the QP goes on.
+    /// Has threads bring memory that isn't there. Then the queue pairs go on.
     #[cold]
     pub(crate) fn bring(&'static self, work: &mut ThreadBuffers) {
-        for awaited in work.absent.drain(..) {
+        for awaiting in work.absent.drain(..) {
             let mut queue = self.0.lock();
-            queue.rest.push_back(awaited);
+            queue.rest.push_back(awaiting);
             if queue.threads < THREADS {
                 queue.threads += 1;
                 drop(queue);
@@ -330,7 +448,7 @@ impl Bringing {
         }
     }
 
-    fn next(&self) -> Option<(Arc<Qp>, AbsentMemory)> {
+    fn next(&self) -> Option<AwaitingQp> {
         let mut queue = self.0.lock();
         let next = queue.rest.pop_front();
         queue.threads -= usize::from(next.is_none());
@@ -339,10 +457,11 @@ impl Bringing {
 
     fn run(&self) {
         let Ok(_inside) = fork::enter_library() else { return };
-        while let Some((qp, AbsentMemory { addr, len })) = self.next() {
+        while let Some(awaiting) = self.next() {
+            let AbsentMemory { addr, len } = awaiting.absent;
             // A fork doesn't wait for the page.
             fork::outside_library(|| pages::bring(addr, len));
-            qp.memory_has_come();
+            awaiting.goes_on();
         }
     }
 
@@ -351,25 +470,19 @@ impl Bringing {
     fn give_up(&self) {
         let mut queue = self.0.lock();
         queue.threads -= 1;
-        let rest = if queue.threads == 0 { std::mem::take(&mut queue.rest) } else { VecDeque::new() };
+        let rest = std::mem::take(&mut queue.rest);
         drop(queue);
-        for (qp, AbsentMemory { addr, len }) in rest {
-            pages::assume_present(addr, len);
-            qp.look_for_memory_again();
+        for awaiting in rest {
+            pages::assume_present(awaiting.absent.addr, awaiting.absent.len);
+            awaiting.looks_again();
         }
     }
 }
 
 impl Qp {
-    /// Looks for memory that it needs in its next turn.
-    pub(crate) fn look_for_memory_again(self: &Arc<Self>) {
-        self.awaits_memory.store(false, Ordering::Relaxed);
-        self.adapter.enqueue(self);
-    }
-
-    /// Goes on with what has waited for memory.
-    fn memory_has_come(self: &Arc<Self>) {
-        self.awaits_memory.store(false, Ordering::Relaxed);
-        self.adapter.with_work(|work| self.work_in_turn(work, clock::now(), |_, _| ()));
+    /// Memory with this name isn't brought any more. False: it wasn't.
+    fn forget_awaited(&self, need: NeedOf, name: u64) -> bool {
+        let awaited = &self.awaited[need as usize];
+        awaited.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }

@@ -16,6 +16,8 @@ use std::time::Duration;
 const BUDGET: u32 = 64 * 1024;
 /// How long a thread that makes progress for all QPs waits for the lock of one.
 const MOMENT: Duration = Duration::from_millis(1);
+/// When a QP looks for its memory again that a thread is bringing.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// When it tries again.
 const PUT_OFF: Duration = Duration::from_millis(10);
 
@@ -76,6 +78,7 @@ impl Qp {
         self.adapter.with_work(|work| {
             let Ok(mut inner) = self.lock_within(within) else { return false };
             inner.path = None;
+            inner.waiting.clear();
             self.work_locked(&mut inner, work, clock::now(), end);
             true
         })
@@ -98,6 +101,7 @@ impl Qp {
         }
         let ecn = inner.is_ecn_capable();
         let LockedQp {
+            connection,
             flushed,
             proto,
             path,
@@ -113,6 +117,7 @@ impl Qp {
         } = inner;
         let mut env = QpEnv {
             qp: self,
+            connection: *connection,
             path: path.as_ref(),
             work,
             meta: None,
@@ -140,6 +145,7 @@ impl Qp {
         proto.flush_acks(&mut env);
         env.work.send(self.adapter);
         if proto.state() == QpState::Err {
+            env.waiting.clear();
             // Withdraw before flushing: after a flush completion the program owns its buffers again.
             listing.withdraw(self.qpn);
         }
@@ -149,10 +155,7 @@ impl Qp {
             _ => proto.unacknowledged_from(),
         };
         match proto.state() {
-            QpState::Reset => {
-                env.held.clear();
-                env.waiting.clear();
-            }
+            QpState::Reset => env.held.clear(),
             _ => env.publish(unacknowledged_from),
         }
         env.report_acknowledged(unacknowledged_from);
@@ -165,14 +168,14 @@ impl Qp {
             env.publish(u64::MAX);
             env.work.overrun = false;
         }
-        let owes_answers = proto.owes_answers() || env.xrc_target.has_backlog() || !env.waiting.is_empty();
+        let owes_answers = proto.owes_answers() || env.xrc_target.has_backlog() || env.waiting.has_requests();
         self.note_owing(owes, matches!(path, Some(Path::Shm { .. })) && owes_answers);
         let state = proto.state();
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
         let blocked = std::mem::take(&mut env.work.blocked) && !waits;
-        if let Some(at) = proto.next_timeout() {
-            let at = if waiting.has_answers() { at.max(now.after(PUT_OFF)) } else { at };
+        let looks_at = std::mem::take(&mut env.work.awaits_memory).then(|| now.after(LOOK_AGAIN));
+        if let Some(at) = proto.next_timeout().into_iter().chain(looks_at).min() {
             self.adapter.schedule(self, at);
         }
         if more || blocked {

@@ -4,6 +4,7 @@
 //! with its PSN is placed over it ([why that is right](../../../../../docs/decisions/083-placed-before-the-icrc.md)).
 
 use super::{PacketOrigin, QpEnv};
+use crate::qp::payload::if_present;
 use ferroce_access::{Fault, summed};
 use ferroce_mem::KeyTable;
 use ferroce_parts::{Ah, settings};
@@ -69,7 +70,9 @@ impl QpEnv<'_> {
                 let (run, len) = (&datagrams[..run], (run * middles.packet) as u64);
                 let by = self.key_user();
                 table
-                    .remote(by, rkey, va, len, RemoteAccess::Write, |addr| place(run, addr))
+                    .remote(by, rkey, va, len, RemoteAccess::Write, |addr| {
+                        if_present(addr, len as usize, || place(run, addr))
+                    })
                     .unwrap_or_default()
             }
             MiddlePlace::Local(buffer, sges, offset) => {
@@ -79,7 +82,7 @@ impl QpEnv<'_> {
                 let mut placed = Placed::default();
                 // What is wrong with a key is found out by the general way.
                 let _ = table.local(self.pd_of(buffer), &piece, true, |addr| {
-                    placed = place(run, addr)?;
+                    placed = if_present(addr, piece.length as usize, || place(run, addr))?;
                     Ok(())
                 });
                 placed

@@ -38,6 +38,8 @@ use std::sync::atomic::{Ordering, fence};
 /// The surroundings of `qp` while its lock is held.
 pub(crate) struct QpEnv<'a> {
     pub(super) qp: &'a Arc<Qp>,
+    /// The number of its connection.
+    pub(super) connection: u64,
     pub(super) path: Option<&'a Path>,
     pub(crate) work: &'a mut ThreadBuffers,
     /// Of the packet at hand.
@@ -180,6 +182,10 @@ impl Env for QpEnv<'_> {
     }
 
     fn answer_may_come(&mut self, peer: u32, oldest: Unanswered) -> bool {
+        if self.waiting.has_answers() {
+            // It has come.
+            return true;
+        }
         match self.path {
             Some(Path::Shm { link, .. }) if !link.is_dead() => {
                 // The peer publishes an answer before it gives the request's cell back, and before it clears the flag that it owes one.

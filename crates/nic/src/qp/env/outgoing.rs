@@ -5,7 +5,7 @@ use crate::adapter::ThreadBuffers;
 use crate::qp::Path;
 use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
-use crate::qp::waiting::absent_of;
+use crate::qp::waiting::{AbsentMemory, NeedOf, absent_of};
 use crate::xrc::ReadRange;
 use ferroce_access::copy;
 use ferroce_hostlink::{Link, SendOutcome};
@@ -87,7 +87,7 @@ impl QpEnv<'_> {
                 let fill = |buf: &mut [u8], crc| fill_summed(by, source, buf, crc, &mut absent);
                 match batch.packet(dest, headers, len, fill) {
                     Err(PushError::Fill(error)) => {
-                        absent.into_iter().for_each(|absent| self.await_memory(absent));
+                        self.await_source(headers, absent);
                         Err(error)
                     }
                     Err(error) => {
@@ -97,6 +97,14 @@ impl QpEnv<'_> {
                     Ok(()) => Ok(()),
                 }
             }
+        }
+    }
+
+    /// What a packet sends isn't there, if anything is `absent`.
+    fn await_source(&mut self, headers: &Headers, absent: Option<AbsentMemory>) {
+        if let Some(absent) = absent {
+            let is_response = headers.bth.opcode.is_response();
+            self.await_memory(if is_response { NeedOf::Responses } else { NeedOf::Sends }, absent);
         }
     }
 
@@ -148,7 +156,7 @@ impl QpEnv<'_> {
             }
             SendOutcome::Lost => Ok(()),
             SendOutcome::Failed(error) => {
-                absent.into_iter().for_each(|absent| self.await_memory(absent));
+                self.await_source(headers, absent);
                 Err(error)
             }
         }
@@ -181,7 +189,7 @@ impl QpEnv<'_> {
         if let Data::Sges(sges) = &wr.data {
             let len = wr.data.len().saturating_sub(offset).min(u64::from(max)) as usize;
             if let Some(absent) = absent_of(pd, sges, offset, len, reads) {
-                self.await_memory(absent);
+                self.await_memory(NeedOf::Sends, absent);
                 return Err(TransmitError::Blocked);
             }
         }
