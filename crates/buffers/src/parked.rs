@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{Ordering, fence};
 
 /// A value that is used again.
 pub trait Reset: Default {
@@ -14,13 +14,9 @@ pub trait Reset: Default {
 }
 
 #[derive(Default)]
-struct Place<T> {
-    /// A guard exists.
-    lent: AtomicBool,
-    value: UnsafeCell<T>,
-}
+struct Place<T>(UnsafeCell<T>);
 
-// SAFETY: a guard alone accesses the value, and there is one at a time: it moves the value to its thread and back, by `lent`.
+// SAFETY: a guard alone accesses the value, and there is one at a time: it moves the value to its thread, and back by the count of references.
 unsafe impl<T: Send> Sync for Place<T> {}
 
 /// The place of a large value that is made and dropped again and again. It stays where it is: what moves is a [`ParkedGuard`], of the size of
@@ -30,19 +26,22 @@ pub struct Parked<T>(Arc<Place<T>>);
 
 impl<T: Reset> Parked<T> {
     /// Lends the value, as [`Reset::reset`] has left it. While a guard exists, or if it was forgotten, the next one gets a new value.
-    #[inline]
+    #[inline(always)]
     pub fn lend(&mut self) -> ParkedGuard<T> {
-        // Pairs with the store of the guard's `drop`.
-        if self.0.lent.load(Ordering::Acquire) {
-            self.renew();
+        let place = self.0.clone();
+        // This place's and the new guard's, and not that of the guard before.
+        if Arc::strong_count(&place) > 2 {
+            return self.renew();
         }
-        self.0.lent.store(true, Ordering::Relaxed);
-        ParkedGuard(self.0.clone(), PhantomData)
+        // SYNC: pairs with the release of the reference that the guard before has had.
+        fence(Ordering::Acquire);
+        ParkedGuard(place, PhantomData)
     }
 
     #[cold]
-    fn renew(&mut self) {
+    fn renew(&mut self) -> ParkedGuard<T> {
         *self = Self::default();
+        ParkedGuard(self.0.clone(), PhantomData)
     }
 }
 
@@ -75,8 +74,8 @@ impl<T: Reset> Deref for ParkedGuard<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `lent` is set for as long as the guard exists, so there is no other, and the place itself doesn't access the value.
-        unsafe { &*self.0.value.get() }
+        // SAFETY: there is no other guard, as this one counts as a reference, and the place itself doesn't access the value.
+        unsafe { &*self.0.0.get() }
     }
 }
 
@@ -84,16 +83,15 @@ impl<T: Reset> DerefMut for ParkedGuard<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.0.0.get() }
     }
 }
 
 impl<T: Reset> Drop for ParkedGuard<T> {
     #[inline]
     fn drop(&mut self) {
+        // The release of the reference comes after this.
         self.reset();
-        // Pairs with the load of `Parked::lend`.
-        self.0.lent.store(false, Ordering::Release);
     }
 }
 

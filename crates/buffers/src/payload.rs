@@ -291,6 +291,13 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// The only piece of memory, if it is a buffer.
+    #[must_use]
+    #[inline]
+    pub fn only_buffer(&mut self) -> Option<Buffer> {
+        self.held.take_buffer(&mut self.written)
+    }
+
     /// The first buffer.
     #[must_use]
     #[inline]

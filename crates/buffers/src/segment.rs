@@ -22,6 +22,13 @@ impl Segments {
         if segment.length > 0 { Self(one_sge(segment)) } else { Self::new() }
     }
 
+    /// As the adapter's requests have them.
+    #[must_use]
+    #[inline(always)]
+    pub fn into_list(self) -> SgeList {
+        self.0
+    }
+
     /// Adds these.
     #[inline]
     pub fn append(&mut self, others: &Self) {

@@ -172,21 +172,28 @@ impl<T> Retirer<T> {
     /// and doesn't panic.
     #[inline(always)]
     fn take(&self, into: &mut T, look: impl FnOnce(u32, u32) -> Option<bool>) -> Option<bool> {
-        // Pairs with the store at the end of this.
+        // Pairs with the store of `end_turn`.
         while self.0.retires.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             pause();
         }
         let (tail, head) = self.ends();
-        let looked = look(tail, head);
-        if looked.is_some() {
-            // SAFETY: the place contains an entry, which belongs to the retirer, of which one thread at a time is here. `into` is
-            // elsewhere.
-            self.0.place(tail).with_mut(|place| unsafe { std::ptr::swap_nonoverlapping(place, into, 1) });
-            self.0.tail.store(tail.wrapping_add(1), Ordering::Release);
-        }
+        let Some(looked) = look(tail, head) else {
+            self.end_turn();
+            return None;
+        };
+        // SAFETY: the place contains an entry, which belongs to the retirer, of which one thread at a time is here. `into` is
+        // elsewhere.
+        self.0.place(tail).with_mut(|place| unsafe { std::ptr::swap_nonoverlapping(place, into, 1) });
+        self.0.tail.store(tail.wrapping_add(1), Ordering::Release);
+        self.end_turn();
+        Some(looked)
+    }
+
+    /// Another thread may retire an entry.
+    #[inline(always)]
+    fn end_turn(&self) {
         // Pairs with the exchange.
         self.0.retires.store(false, Ordering::Release);
-        looked
     }
 }
 

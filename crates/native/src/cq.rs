@@ -2,10 +2,11 @@
 
 use crate::device::NativeDomain;
 use crate::{failures, library};
-use ferroce_buffers::{Error, Polled, Stamp, Stamped};
+use ferroce_buffers::{Ended, Error, Polled, Stamp, Stamped};
 use ferroce_nic::{self as nic, Poll as _};
 use ferroce_os::sys;
 use ferroce_queues::CqInit;
+use ferroce_types::reason_of;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 struct Inner {
     cq: Arc<ferroce_queues::Cq>,
     channel: Arc<ferroce_queues::CompChannel>,
+    /// Its completions have the time.
+    stamped: bool,
     domain: NativeDomain,
 }
 
@@ -48,7 +51,7 @@ impl NativeDomain {
             pd: None,
         };
         let cq = ferroce_queues::Cq::create_as(self.context(), init).map_err(refused)?;
-        Ok(NativeCq(Arc::new(Inner { cq, channel, domain: self.clone() })))
+        Ok(NativeCq(Arc::new(Inner { cq, channel, stamped, domain: self.clone() })))
     }
 }
 
@@ -61,44 +64,40 @@ impl NativeCq {
         &self.0.domain
     }
 
-    /// Moves completions to `into`, at most `most`.
+    /// Moves completions to `into`, which is empty.
     ///
     /// # Errors
     /// The adapter can't be used in this process.
     #[inline(always)]
-    pub fn poll(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Polled) -> Result<(), Error> {
         let inside = library::enter("poll")?;
-        self.take(&inside, into, most)
+        self.take(&inside, into)
     }
 
-    #[inline]
-    fn take(
-        &self,
-        _inside: &ferroce_os::fork::InLibrary,
-        into: &mut Polled,
-        most: usize,
-    ) -> Result<(), Error> {
-        // The queue pair may be locked while a completion is moved, so there is room before.
-        into.reserve(most);
-        let first = into.len();
-        let polled = self.0.cq.poll_stamped(most, |completion, at| {
-            into.push(completion, Stamp { clock: at.clock, wall_clock: at.wall_clock });
+    #[inline(always)]
+    fn take(&self, _inside: &ferroce_os::fork::InLibrary, into: &mut Polled) -> Result<(), Error> {
+        let Inner { cq, stamped, .. } = &*self.0;
+        let polled = cq.poll_stamped(Polled::MOST, |completion, at| {
+            into.push(Ended::of(completion));
+            if *stamped {
+                into.stamp(Stamp { clock: at.clock, wall_clock: at.wall_clock });
+            }
         });
-        into.explain(first, |it| failures::fault(it.qp_num, it.status, it.reason()));
+        into.explain(|it| failures::fault(it.qp_num, it.status, reason_of(it.vendor_err)));
         polled.map(drop).map_err(|error| library::error("poll", &error))
     }
 
-    /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
+    /// Waits until completions have come, and moves them to `into`, which is empty. At most for `limit`: false if none came.
     ///
     /// # Errors
     /// The adapter can't be used in this process.
-    pub fn wait(&self, into: &mut Polled, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Polled, limit: Option<Duration>) -> Result<bool, Error> {
         // A limit beyond what the clock can express is none.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let inside = library::enter("wait")?;
             self.take_events();
-            self.take(&inside, into, most)?;
+            self.take(&inside, into)?;
             if !into.is_empty() {
                 return Ok(true);
             }

@@ -37,18 +37,19 @@ fn note(report: &Report) {
     };
     let number = report.reason.number();
     if let Some(first @ None) = failures().get_mut(&report.qpn) {
-        let fault = Fault::new(of(status), vendor_err(number), Some(sentence(&report.reason).into()), None);
+        let fault =
+            Fault::new(of(status as u32), vendor_err(number), Some(sentence(&report.reason).into()), None);
         *first = Some((number, fault));
     }
 }
 
-fn of(status: WcStatus) -> Status {
-    Status::from_number(status as u32).unwrap_or(Status::Other(0))
+fn of(status: u32) -> Status {
+    Status::from_number(status).unwrap_or(Status::Other(0))
 }
 
 /// Why a request has failed.
 #[cold]
-pub(crate) fn fault(qpn: u32, status: WcStatus, number: u16) -> Fault {
+pub(crate) fn fault(qpn: u32, status: u32, number: u16) -> Fault {
     let first = failures().get(&qpn).cloned().flatten();
     let status = of(status);
     if status == Status::Flushed {

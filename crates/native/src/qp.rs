@@ -4,12 +4,12 @@ use crate::cq::NativeCq;
 use crate::device::NativeDomain;
 use crate::srq::NativeSrq;
 use crate::{failures, library};
-use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService};
+use ferroce_buffers::{ConnectedTo, Error, QpAttributes, QpService, Segments};
 use ferroce_nic::qp::{QpCap, QpInit};
 use ferroce_nic::{Qp, create_ah};
 use ferroce_parts::{AddressVector, Ah, QpAttr, mask};
 use ferroce_proto::{SendRequest, UdTarget};
-use ferroce_types::{Access, QpState, RecvWqe, Sge, sge_list};
+use ferroce_types::{Access, QpState, RecvWqe};
 use ferroce_wire::Service;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -240,11 +240,11 @@ impl NativeQp {
     }
 
     /// Posts a receive. False: as [`NativeQp::post`].
-    #[inline]
-    pub fn receive(&self, wr_id: u64, sges: &[Sge]) -> bool {
+    #[inline(always)]
+    pub fn receive(&self, wr_id: u64, segments: Segments) -> bool {
         let posted = {
             let Ok(_inside) = library::enter("recv") else { return self.refused() };
-            self.qp.post_recv(RecvWqe { wr_id, sges: sge_list(sges) })
+            self.qp.post_recv(RecvWqe { wr_id, sges: segments.into_list() })
         };
         self.taken(posted)
     }

@@ -5,7 +5,8 @@ use crate::state::State;
 use crate::wait::Wait;
 use crate::world::Host;
 use ferroce_buffers::{
-    ConnectedTo, Error, Event, Exposure, Kind, Polled, QpAttributes, QpService, Registration, Rights, Tap,
+    ConnectedTo, Ended, Error, Event, Exposure, Kind, Polled, QpAttributes, QpService, Registration, Rights,
+    Tap,
 };
 use ferroce_proto::{QpParams, QpProtocol, SendRequest, UdTarget};
 use ferroce_types::{Access, QpState as TransportState, RecvWqe, Sge, sge_list};
@@ -401,12 +402,12 @@ impl Drop for CqHandle {
 pub struct SimCq(Arc<CqHandle>);
 
 impl SimCq {
-    /// Moves completions to `into`, at most `most`. If there are none, a little time passes and other programs run.
+    /// Moves completions to `into`, which is empty. If there are none, a little time passes and other programs run.
     ///
     /// # Errors
     /// The host has crashed.
-    pub fn poll(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
-        if self.take("poll", into, most)? {
+    pub fn poll(&self, into: &mut Polled) -> Result<(), Error> {
+        if self.take("poll", into)? {
             return Ok(());
         }
         let until = {
@@ -423,16 +424,17 @@ impl SimCq {
             now.after(POLL * (1 << (polls / 16).min(9)))
         };
         self.block(Some(until), false);
-        self.take("poll", into, most).map(drop)
+        self.take("poll", into).map(drop)
     }
 
-    fn take(&self, verb: &'static str, into: &mut Polled, most: usize) -> Result<bool, Error> {
+    fn take(&self, verb: &'static str, into: &mut Polled) -> Result<bool, Error> {
         let mut state = self.0.host.world.lock();
         let cq = state.hosts[self.0.host.index].cqs.get_mut(&self.0.number);
         let cq = cq.ok_or_else(|| dead(verb))?;
-        let count = cq.entries.len().min(most);
+        let count = cq.entries.len().min(Polled::MOST);
         for CompletedRequest { completion, stamp, fault } in cq.entries.drain(..count) {
-            into.push(&completion, stamp);
+            into.push(Ended::of(&completion));
+            into.stamp(stamp);
             fault.into_iter().for_each(|fault| into.fail(fault));
         }
         Ok(count > 0)
@@ -443,17 +445,17 @@ impl SimCq {
         self.0.host.world.block(Wait::Cq { host, cq, until, long })
     }
 
-    /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
+    /// Waits until completions have come, and moves them to `into`, which is empty. At most for `limit`: false if none came.
     ///
     /// # Errors
     /// The host has crashed.
     ///
     /// # Panics
     /// Without a limit: nothing will ever happen again.
-    pub fn wait(&self, into: &mut Polled, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Polled, limit: Option<Duration>) -> Result<bool, Error> {
         let until = limit.map(|limit| self.0.host.world.lock().now.after(limit));
         self.block(until, limit.is_some_and(|limit| limit >= LONG));
-        self.take("wait", into, most)
+        self.take("wait", into)
     }
 
     /// Completions that fit.

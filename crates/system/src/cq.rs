@@ -3,8 +3,7 @@
 use crate::device::{SystemContext, SystemDomain};
 use crate::library;
 use ferroce_abi::verbs::*;
-use ferroce_buffers::{Error, Fault, Kind, Polled, Stamp, Stamped, Status};
-use ferroce_types::{Completion, WcOpcode, WcStatus};
+use ferroce_buffers::{Ended, Error, Fault, Kind, Polled, Stamp, Stamped, Status};
 use std::ffi::c_int;
 use std::fmt;
 use std::mem::offset_of;
@@ -13,8 +12,28 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Completions that one call takes, at most: few, because the place for them is initialised each time.
-const AT_A_TIME: usize = 4;
+/// Asserts that the library can write a completion where it is read.
+macro_rules! assert_layout {
+    ($($ours:ident $theirs:ident;)*) => {
+        const _: () = {
+            assert!(size_of::<Ended>() == size_of::<ibv_wc>() && align_of::<Ended>() == align_of::<ibv_wc>());
+            $(assert!(offset_of!(Ended, $ours) == offset_of!(ibv_wc, $theirs));)*
+        };
+    };
+}
+assert_layout! {
+    wr_id wr_id;
+    status status;
+    opcode opcode;
+    vendor_err vendor_err;
+    byte_len byte_len;
+    imm_data imm_data;
+    qp_num qp_num;
+    src_qp src_qp;
+    wc_flags wc_flags;
+    indices pkey_index;
+    levels sl;
+}
 
 struct SystemQueue {
     /// An extended one if completions have the time.
@@ -137,7 +156,7 @@ impl SystemCq {
     }
 
     /// As [`SystemCq::poll`], of a queue whose completions have the time.
-    fn poll_extended(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
+    fn poll_extended(&self, into: &mut Polled) -> Result<(), Error> {
         let SystemQueue { cq, stamped, .. } = &*self.0;
         let cq = cq.as_ptr().cast::<ibv_cq_ex>();
         let dead = |call: &str| Error::new(Kind::Dead, "poll", format!("{call} of an extended queue failed"));
@@ -154,14 +173,13 @@ impl SystemCq {
                 libc::ENOENT => return Ok(()),
                 _ => return Err(dead("ibv_start_poll")),
             }
-            let mut found = 0;
             let polled = loop {
-                let Some((wc, stamp)) = Self::read(cq, *stamped) else {
+                let Some((ended, stamp)) = Self::read(cq, *stamped) else {
                     break Err(missing("poll", "read_byte_len"));
                 };
-                self.push(into, &wc, stamp);
-                found += 1;
-                if found == most {
+                into.push(ended);
+                into.stamp(stamp);
+                if into.len() == Polled::MOST {
                     break Ok(());
                 }
                 match next(cq) {
@@ -179,14 +197,14 @@ impl SystemCq {
     ///
     /// # Safety
     /// An extended queue of this provider, between the start and the end of a poll.
-    unsafe fn read(cq: *mut ibv_cq_ex, stamped: Stamped) -> Option<(ibv_wc, Stamp)> {
+    unsafe fn read(cq: *mut ibv_cq_ex, stamped: Stamped) -> Option<(Ended, Stamp)> {
         // SAFETY: the caller's promise.
         unsafe {
             let queue = &*cq;
-            let opcode = queue.read_opcode?(cq);
-            let wc = ibv_wc {
+            let opcode = queue.read_opcode?(cq).cast_unsigned();
+            let ended = Ended {
                 wr_id: queue.wr_id,
-                status: queue.status,
+                status: queue.status.cast_unsigned(),
                 opcode,
                 vendor_err: if queue.status == 0 { 0 } else { queue.read_vendor_err?(cq) },
                 byte_len: queue.read_byte_len?(cq),
@@ -194,7 +212,7 @@ impl SystemCq {
                 qp_num: queue.read_qp_num?(cq),
                 src_qp: queue.read_src_qp?(cq),
                 wc_flags: queue.read_wc_flags?(cq),
-                ..EMPTY
+                ..Ended::default()
             };
             let mut stamp = Stamp::default();
             if stamped.clock {
@@ -203,7 +221,7 @@ impl SystemCq {
             if stamped.wall_clock {
                 stamp.wall_clock = queue.read_completion_wallclock_ns?(cq);
             }
-            Some((wc, stamp))
+            Some((ended, stamp))
         }
     }
 
@@ -215,79 +233,53 @@ impl SystemCq {
         &self.0.context
     }
 
-    /// Moves completions to `into`, at most `most`.
+    /// Moves completions to `into`, which is empty.
     ///
     /// # Errors
     /// The device is gone, or the queue is the parent's of a fork.
-    pub fn poll(&self, into: &mut Polled, most: usize) -> Result<(), Error> {
-        let SystemQueue { context, .. } = &*self.0;
+    #[inline]
+    pub fn poll(&self, into: &mut Polled) -> Result<(), Error> {
+        let SystemQueue { context, stamped, .. } = &*self.0;
         context.maker.check("poll")?;
-        if self.0.stamped != Stamped::default() {
-            return self.poll_extended(into, most);
-        }
-        into.reserve(most);
-        let end = into.len() + most;
-        loop {
-            let asked = (end - into.len()).min(AT_A_TIME);
-            let mut polled: [ibv_wc; AT_A_TIME] = [EMPTY; AT_A_TIME];
-            // SAFETY: a completion queue, whose context's functions the library has set, and a place for so many completions.
-            let found = unsafe {
-                let poll = (*context.get()).ops.poll_cq.ok_or_else(|| missing("poll", "poll_cq"))?;
-                poll(self.get(), asked as c_int, polled.as_mut_ptr())
-            };
-            let Some(found) = usize::try_from(found).ok().and_then(|found| polled[..asked].get(..found))
-            else {
-                return Err(Error::new(Kind::Dead, "poll", format!("ibv_poll_cq returned {found}")));
-            };
-            found.iter().for_each(|wc| self.push(into, wc, Stamp::default()));
-            if found.len() < asked || into.len() == end {
-                return Ok(());
-            }
-        }
+        let polled =
+            if *stamped == Stamped::default() { self.poll_plain(into) } else { self.poll_extended(into) };
+        into.explain(|ended| self.fault(ended));
+        polled
     }
 
-    #[inline]
-    fn push(&self, into: &mut Polled, wc: &ibv_wc, stamp: Stamp) {
-        let fault = if wc.status == IBV_WC_SUCCESS { None } else { self.fault(wc) };
-        // A number of the library may be that of no variant, so it is compared, not converted.
-        let opcode =
-            if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
-        let status = if fault.is_none() { WcStatus::Success } else { WcStatus::GeneralErr };
-        // The library leaves these undefined in failures. Flags of a SEND, an RDMA operation or a bind describe no message that has come.
-        let received = fault.is_none() && wc.opcode & IBV_WC_RECV != 0;
-        let completion = Completion {
-            byte_len: if fault.is_none() { wc.byte_len } else { 0 },
-            imm_data: wc.imm_data,
-            qp_num: wc.qp_num,
-            src_qp: wc.src_qp,
-            wc_flags: if received { wc.wc_flags } else { 0 },
-            ..Completion::new(wc.wr_id, status, opcode)
+    /// As [`SystemCq::poll`], of a queue whose completions have no time.
+    #[inline(always)]
+    fn poll_plain(&self, into: &mut Polled) -> Result<(), Error> {
+        // SAFETY: a completion queue, whose context's functions the library has set, and a place for so many completions, each of which has the
+        // layout of the library's, and takes any numbers.
+        let filled = unsafe {
+            let poll = (*self.0.context.get()).ops.poll_cq.ok_or_else(|| missing("poll", "poll_cq"))?;
+            into.fill(|places| poll(self.get(), places.len() as c_int, places.as_mut_ptr().cast()))
         };
-        into.push(&completion, stamp);
-        fault.into_iter().for_each(|fault| into.fail(fault));
+        filled.map_err(|returned| Error::new(Kind::Dead, "poll", format!("ibv_poll_cq returned {returned}")))
     }
 
     #[cold]
-    fn fault(&self, wc: &ibv_wc) -> Option<Fault> {
-        let status = Status::from_number(wc.status.cast_unsigned())?;
-        Some(self.0.context.failures.fault(wc.qp_num, status, wc.vendor_err))
+    fn fault(&self, ended: &Ended) -> Fault {
+        let status = Status::from_number(ended.status).unwrap_or(Status::Other(ended.status));
+        self.0.context.failures.fault(ended.qp_num, status, ended.vendor_err)
     }
 
-    /// Waits until completions have come, and moves them to `into`, at most `most`. At most for `limit`: false if none came.
+    /// Waits until completions have come, and moves them to `into`, which is empty. At most for `limit`: false if none came.
     ///
     /// # Errors
     /// As [`SystemCq::poll`].
-    pub fn wait(&self, into: &mut Polled, most: usize, limit: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&self, into: &mut Polled, limit: Option<Duration>) -> Result<bool, Error> {
         // A limit beyond what the clock can express is none.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            self.poll(into, most)?;
+            self.poll(into)?;
             if !into.is_empty() {
                 return Ok(true);
             }
             self.arm()?;
             // What has come before raises no event.
-            self.poll(into, most)?;
+            self.poll(into)?;
             if !into.is_empty() {
                 return Ok(true);
             }
@@ -339,23 +331,6 @@ impl SystemCq {
         library::check("arm", "ibv_req_notify_cq", returned)
     }
 }
-
-/// A completion before the library writes it.
-const EMPTY: ibv_wc = ibv_wc {
-    wr_id: 0,
-    status: 0,
-    opcode: 0,
-    vendor_err: 0,
-    byte_len: 0,
-    imm_data: 0,
-    qp_num: 0,
-    src_qp: 0,
-    wc_flags: 0,
-    pkey_index: 0,
-    slid: 0,
-    sl: 0,
-    dlid_path_bits: 0,
-};
 
 /// The provider lacks a function that all have.
 #[cold]

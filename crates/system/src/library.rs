@@ -139,6 +139,7 @@ extern "C" fn in_child() {
 pub(crate) struct Maker(u32);
 
 impl Maker {
+    #[inline]
     pub(crate) fn this() -> Self {
         Self(GENERATION.load(Ordering::Relaxed))
     }

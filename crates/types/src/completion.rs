@@ -92,15 +92,16 @@ pub struct Completion {
     pub solicited: bool,
 }
 
-/// Bits of `wc_flags` (enum ibv_wc_flags).
-mod flag {
-    pub(super) const GRH: u32 = 1 << 0;
-    pub(super) const WITH_IMM: u32 = 1 << 1;
-    pub(super) const IP_CSUM_OK: u32 = 1 << 2;
-    pub(super) const WITH_INV: u32 = 1 << 3;
-    pub(super) const TM_SYNC_REQ: u32 = 1 << 4;
-    pub(super) const TM_MATCH: u32 = 1 << 5;
-    pub(super) const TM_DATA_VALID: u32 = 1 << 6;
+/// Bits of [`Completion::wc_flags`] (enum ibv_wc_flags).
+#[allow(missing_docs)] // ibv_poll_cq(3)
+pub mod wc_flag {
+    pub const GRH: u32 = 1 << 0;
+    pub const WITH_IMM: u32 = 1 << 1;
+    pub const IP_CSUM_OK: u32 = 1 << 2;
+    pub const WITH_INV: u32 = 1 << 3;
+    pub const TM_SYNC_REQ: u32 = 1 << 4;
+    pub const TM_MATCH: u32 = 1 << 5;
+    pub const TM_DATA_VALID: u32 = 1 << 6;
 }
 
 impl Completion {
@@ -116,62 +117,62 @@ impl Completion {
     #[inline(always)]
     pub fn with_value(self, immediate: Option<[u8; 4]>, invalidated_rkey: Option<u32>) -> Self {
         let (imm_data, flag) = match (immediate, invalidated_rkey) {
-            (Some(immediate), _) => (u32::from_ne_bytes(immediate), flag::WITH_IMM),
-            (None, Some(rkey)) => (rkey, flag::WITH_INV),
+            (Some(immediate), _) => (u32::from_ne_bytes(immediate), wc_flag::WITH_IMM),
+            (None, Some(rkey)) => (rkey, wc_flag::WITH_INV),
             (None, None) => (0, 0),
         };
-        Self { imm_data, wc_flags: self.wc_flags & !(flag::WITH_IMM | flag::WITH_INV) | flag, ..self }
+        Self { imm_data, wc_flags: self.wc_flags & !(wc_flag::WITH_IMM | wc_flag::WITH_INV) | flag, ..self }
     }
 
     /// Immediate data of a receive.
     #[must_use]
     #[inline]
     pub fn immediate(&self) -> Option<[u8; 4]> {
-        self.has(flag::WITH_IMM).then(|| self.imm_data.to_ne_bytes())
+        self.has(wc_flag::WITH_IMM).then(|| self.imm_data.to_ne_bytes())
     }
 
     /// The rkey that a SEND with invalidate invalidated here.
     #[must_use]
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
-        self.has(flag::WITH_INV).then_some(self.imm_data)
+        self.has(wc_flag::WITH_INV).then_some(self.imm_data)
     }
 
     /// A GRH precedes the payload (UD).
     #[must_use]
     #[inline]
     pub fn grh(&self) -> bool {
-        self.has(flag::GRH)
+        self.has(wc_flag::GRH)
     }
 
     /// The same with or without [`Completion::grh`].
     #[must_use]
     pub fn with_grh(self, grh: bool) -> Self {
-        self.with(flag::GRH, grh)
+        self.with(wc_flag::GRH, grh)
     }
 
     /// The same for a received Ethernet frame whose IPv4 header, and TCP or UDP in it, have right checksums, or for another one.
     #[must_use]
     pub fn with_checksums_ok(self, right: bool) -> Self {
-        self.with(flag::IP_CSUM_OK, right)
+        self.with(wc_flag::IP_CSUM_OK, right)
     }
 
     /// Of a tag-matching SRQ.
     #[must_use]
     pub fn tags(&self) -> TagFlags {
         TagFlags {
-            sync_required: self.has(flag::TM_SYNC_REQ),
-            matched: self.has(flag::TM_MATCH),
-            data_valid: self.has(flag::TM_DATA_VALID),
+            sync_required: self.has(wc_flag::TM_SYNC_REQ),
+            matched: self.has(wc_flag::TM_MATCH),
+            data_valid: self.has(wc_flag::TM_DATA_VALID),
         }
     }
 
     /// The same with these [`Completion::tags`].
     #[must_use]
     pub fn with_tags(self, tags: TagFlags) -> Self {
-        self.with(flag::TM_SYNC_REQ, tags.sync_required)
-            .with(flag::TM_MATCH, tags.matched)
-            .with(flag::TM_DATA_VALID, tags.data_valid)
+        self.with(wc_flag::TM_SYNC_REQ, tags.sync_required)
+            .with(wc_flag::TM_MATCH, tags.matched)
+            .with(wc_flag::TM_DATA_VALID, tags.data_valid)
     }
 
     /// The number of the reason for an error, of which `vendor_err` is made; 0 for none.
@@ -204,8 +205,9 @@ pub const fn vendor_err(number: u16) -> u32 {
     }
 }
 
-/// The number of which a `vendor_err` is made.
-const fn reason_of(vendor_err: u32) -> u16 {
+/// The number of which a [`vendor_err`] is made; 0 for none.
+#[must_use]
+pub const fn reason_of(vendor_err: u32) -> u16 {
     match vendor_err.checked_sub(0xfc000) {
         Some(digits) => ((digits >> 8) * 100 + (digits >> 4 & 0xf) * 10 + (digits & 0xf)) as u16,
         None => 0,

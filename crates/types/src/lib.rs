@@ -22,7 +22,7 @@ mod unreachable;
 mod users;
 
 pub use async_event::AsyncEvent;
-pub use completion::{Completion, TagFlags, WcOpcode, WcStatus, vendor_err};
+pub use completion::{Completion, TagFlags, WcOpcode, WcStatus, reason_of, vendor_err, wc_flag};
 pub use datagram::Datagram;
 pub use error::{Error, Result};
 pub use gid::{gid_of, ip_of};

@@ -408,20 +408,17 @@ pub(crate) enum RawCq {
     System(SystemCq),
 }
 
-/// Completions that are taken from the adapter at a time.
-const BLOCK: usize = 32;
-
 impl RawCq {
     /// Takes completions.
     #[inline]
     pub(crate) fn poll(&self, into: &mut Polled) -> Result<()> {
         match self {
             #[cfg(feature = "native")]
-            Self::Native(cq) => cq.poll(into, BLOCK),
+            Self::Native(cq) => cq.poll(into),
             #[cfg(feature = "sim")]
-            Self::Sim(cq) => cq.poll(into, BLOCK),
+            Self::Sim(cq) => cq.poll(into),
             #[cfg(feature = "system")]
-            Self::System(cq) => cq.poll(into, BLOCK),
+            Self::System(cq) => cq.poll(into),
         }
     }
 
@@ -451,11 +448,11 @@ impl RawCq {
     pub(crate) fn wait(&self, into: &mut Polled, limit: Option<Duration>) -> Result<bool> {
         match self {
             #[cfg(feature = "native")]
-            Self::Native(cq) => cq.wait(into, BLOCK, limit),
+            Self::Native(cq) => cq.wait(into, limit),
             #[cfg(feature = "sim")]
-            Self::Sim(cq) => cq.wait(into, BLOCK, limit),
+            Self::Sim(cq) => cq.wait(into, limit),
             #[cfg(feature = "system")]
-            Self::System(cq) => cq.wait(into, BLOCK, limit),
+            Self::System(cq) => cq.wait(into, limit),
         }
     }
 }
@@ -570,18 +567,18 @@ impl RawQp {
     }
 
     /// Posts a receive. False: the device has refused it.
-    #[inline]
-    pub(crate) fn receive(&self, wr_id: u64, sges: &[Sge]) -> bool {
+    #[inline(always)]
+    pub(crate) fn receive(&self, wr_id: u64, segments: Segments) -> bool {
         match self {
             #[cfg(feature = "native")]
-            Self::Native(qp) => qp.receive(wr_id, sges),
+            Self::Native(qp) => qp.receive(wr_id, segments),
             #[cfg(feature = "sim")]
             Self::Sim(qp) => {
-                qp.receive(wr_id, sges);
+                qp.receive(wr_id, &segments);
                 true
             }
             #[cfg(feature = "system")]
-            Self::System(qp) => qp.receive(wr_id, sges),
+            Self::System(qp) => qp.receive(wr_id, &segments),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::verbs::device::Domain;
 use crate::verbs::endpoint::{Endpoint, GRH};
 use crate::verbs::loans::{Loaned, Windows};
 use crate::verbs::ops::sealed::{Described, Flags};
-use crate::verbs::slots::{Entry, Kept, Queue, Shared};
+use crate::verbs::slots::{Entry, Kept, Queue, RESULT, Shared};
 use crate::verbs::srq::Srq;
 use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{FreePlace, Poster, ring};
@@ -21,9 +21,6 @@ use ferroce_types::{Access, BindMw};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Bytes of an atomic's result.
-const RESULT: usize = 8;
 
 /// The slot of a request that is being posted.
 type Slot<'c> = FreePlace<'c, Box<Entry>>;
@@ -281,7 +278,7 @@ impl Core {
             slot.entry.kept = Some(Kept::Grh(slot.qkey.clone()));
         }
         memory.hold_for_writing(&mut slot.entry.held);
-        slot.post(tag, &segments);
+        slot.post(tag, segments);
         Ok(())
     }
 
@@ -330,7 +327,7 @@ impl Core {
         let mut slot = self.next_receive();
         slot.entry.held.put(held);
         slot.entry.kept = Some(kept);
-        slot.post(0, &segments);
+        slot.post(0, segments);
         Ok(())
     }
 
@@ -518,7 +515,7 @@ struct Receive<'c> {
 impl Receive<'_> {
     /// Posts the receive, whose memory is in the slot.
     #[inline(always)]
-    fn post(self, tag: u64, segments: &Segments) {
+    fn post(self, tag: u64, segments: Segments) {
         let Self { mut entry, queue, qp, refused, .. } = self;
         (entry.tag, entry.what, entry.len) = (tag, Operated::Received, 0);
         *refused |= !qp.receive(queue.wr_id(entry.publish()), segments);

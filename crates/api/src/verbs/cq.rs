@@ -4,7 +4,7 @@ use crate::verbs::backend::RawCq;
 use crate::verbs::endpoint::{Endpoint, GRH};
 use crate::verbs::extra::Extra;
 use crate::verbs::loans::{Loan, RawLoan};
-use crate::verbs::slots::{Entry, Kept, Queue, Shared};
+use crate::verbs::slots::{Entry, Kept, Queue, RESULT, Shared};
 use ferroce_buffers::rights::Right;
 use ferroce_buffers::{
     Buffer, Ended, Error, Fault, Held, Parked, ParkedGuard, Part, Parts, Polled, Reset, Result, Rights, Stamp,
@@ -42,7 +42,7 @@ pub enum Operated {
 /// The number of a completion's queue.
 #[inline]
 const fn number_of(ended: &Ended) -> u32 {
-    (ended.completion.wr_id >> 32) as u32
+    (ended.wr_id >> 32) as u32
 }
 
 /// A completion queue, without the type of what completions contain besides.
@@ -122,13 +122,13 @@ impl CqCore {
     fn note_each_returned(&self) {
         for place in 0..self.polled.len() {
             let Some(ended) = self.polled.get(place) else { continue };
-            let Some(key) = ended.completion.invalidated_rkey() else { continue };
+            let Some(key) = ended.invalidated_rkey() else { continue };
             if self.polled.fault(place).is_some() {
                 continue;
             }
             let queue = self.shared.find(number_of(ended));
-            if queue.is_some_and(|queue| queue.is_outstanding(ended.completion.wr_id as u32)) {
-                self.shared.note_returned(ended.completion.qp_num, key);
+            if queue.is_some_and(|queue| queue.is_outstanding(ended.wr_id as u32)) {
+                self.shared.note_returned(ended.qp_num, key);
             }
         }
     }
@@ -154,7 +154,7 @@ impl CqCore {
     fn is_outstanding(&mut self) -> bool {
         while let Some(ended) = self.polled.get(self.next) {
             let queue = find(&mut self.found, &self.shared, number_of(ended));
-            if queue.is_some_and(|queue| queue.is_outstanding(ended.completion.wr_id as u32)) {
+            if queue.is_some_and(|queue| queue.is_outstanding(ended.wr_id as u32)) {
                 return true;
             }
             self.next += 1;
@@ -172,6 +172,7 @@ impl CqCore {
         Ok(!self.is_ready())
     }
 
+    /// As [`CqCore::retire`], and waits for a completion.
     fn next(&mut self, limit: Option<Duration>) -> Result<Option<ParkedGuard<Done>>> {
         while self.wait(limit)? {
             if let Some(done) = self.retire() {
@@ -206,19 +207,28 @@ impl CqCore {
     /// (rules S4, S11).
     #[inline]
     fn retire_taken(&mut self) -> Option<ParkedGuard<Done>> {
-        while let Some(ended) = self.polled.get(self.next) {
-            let Some(queue) = find(&mut self.found, &self.shared, number_of(ended)) else {
-                self.next += 1;
+        let Self { shared, polled, next, found, done, .. } = self;
+        while let Some(ended) = polled.get(*next) {
+            let Some(queue) = find(found, shared, number_of(ended)) else {
+                *next += 1;
                 continue;
             };
-            let mut done = self.done.lend();
-            let retired = queue.retire(ended.completion.wr_id as u32, &mut done.entry);
-            let fault = self.polled.fault(self.next);
-            if retired != Some(false) {
-                self.next += 1;
+            let mut done = done.lend();
+            let Some(is_last) = queue.retire(ended.wr_id as u32, &mut done.entry) else {
+                *next += 1;
+                continue;
+            };
+            done.ended = *ended;
+            if let Some(stamp) = polled.stamp_of(*next) {
+                done.stamp = stamp;
             }
+            if let Some(fault) = polled.fault(*next) {
+                done.ended = ended.of_failure();
+                done.fault = is_last.then(|| fault.clone());
+            }
+            *next += usize::from(is_last);
             // A scope's request has no completion. There may be more behind it.
-            if retired.is_some_and(|last| done.set(ended, fault.filter(|_| last))) {
+            if done.complete() {
                 return Some(done);
             }
         }
@@ -373,8 +383,10 @@ struct Done {
     /// In exchange for it, the slot has got that of the request before.
     entry: Box<Entry>,
     /// For a quiet request, that of the later one with which it ended.
-    completion: ferroce_types::Completion,
+    ended: Ended,
+    /// If the queue was made for that.
     stamp: Stamp,
+    /// Its own: a quiet request that ended before the one that the completion is of has none.
     fault: Option<Fault>,
     /// Bytes that were written to the memory that is left in the entry.
     written: Option<usize>,
@@ -385,36 +397,42 @@ struct Done {
 }
 
 impl Done {
-    /// Completes what the entry has, which was retired. `fault` is the request's own: a quiet one that ended before the one that the
-    /// completion is of has none. False for a request of a scope, which gets no completion.
+    /// Completes the entry, which was retired. False for a request of a scope, which gets no completion.
     #[inline]
-    fn set(&mut self, ended: &Ended, fault: Option<&Fault>) -> bool {
-        (self.completion, self.stamp) = (ended.completion, ended.stamp);
-        if let Some(fault) = fault {
-            self.fault = Some(fault.clone());
-        }
+    fn complete(&mut self) -> bool {
         self.written = match self.entry.what {
+            Operated::Sent | Operated::Written | Operated::Lent => None,
+            Operated::Read | Operated::Atomic | Operated::Received | Operated::ReceivedWrite => {
+                self.written()
+            }
+        };
+        self.entry.kept.is_none() || self.complete_kept()
+    }
+
+    /// Bytes that were written to the memory. Takes the result of an atomic.
+    #[inline]
+    fn written(&mut self) -> Option<usize> {
+        match self.entry.what {
             Operated::Received if self.fault.is_none() => {
-                if self.completion.opcode == WcOpcode::RecvRdmaWithImm {
+                if self.ended.opcode == WcOpcode::RecvRdmaWithImm as u32 {
                     self.entry.what = Operated::ReceivedWrite;
-                    None
-                } else {
-                    Some(self.completion.byte_len as usize)
+                    return None;
                 }
+                Some(self.ended.byte_len as usize)
             }
             Operated::Read if self.fault.is_none() => Some(self.entry.len as usize),
-            Operated::Atomic => Some(8),
+            Operated::Atomic => {
+                self.written = Some(RESULT);
+                self.take_value();
+                self.written
+            }
             _ => None,
-        };
-        if self.entry.what == Operated::Atomic {
-            self.take_value();
         }
-        self.entry.kept.is_none() || self.set_kept()
     }
 
     /// Of a request that needs more than memory.
     #[inline(never)]
-    fn set_kept(&mut self) -> bool {
+    fn complete_kept(&mut self) -> bool {
         match &self.entry.kept {
             Some(Kept::Grh(qkey)) => {
                 let qkey = qkey.load(Ordering::Relaxed);
@@ -443,7 +461,7 @@ impl Done {
     fn len(&self) -> u32 {
         match self.entry.what {
             Operated::Read if self.fault.is_none() => self.entry.len,
-            _ if self.has_message() => self.completion.byte_len,
+            _ if self.has_message() => self.ended.byte_len,
             _ => 0,
         }
     }
@@ -459,10 +477,10 @@ impl Done {
     fn take_grh(&mut self, qkey: u32) {
         self.source = None;
         let Some(Part::Buffer(grh)) = self.entry.held.take(&mut self.written) else { return };
-        let completion = &mut self.completion;
-        completion.byte_len = completion.byte_len.saturating_sub(GRH as u32);
-        if self.fault.is_none() && completion.grh() {
-            self.source = Endpoint::of_sender(&grh, completion.src_qp, qkey);
+        let ended = &mut self.ended;
+        ended.byte_len = ended.byte_len.saturating_sub(GRH as u32);
+        if self.fault.is_none() && ended.has_grh() {
+            self.source = Endpoint::of_sender(&grh, ended.src_qp, qkey);
         }
     }
 
@@ -507,9 +525,12 @@ impl Done {
         let held = if self.has_loan() { Held::default() } else { std::mem::take(&mut self.entry.held) };
         held.settle(self.written)
     }
-}
 
-impl Done {
+    #[cold]
+    fn release_fault(&mut self) {
+        self.fault = None;
+    }
+
     #[cold]
     fn release_kept(&mut self) {
         if let Some(Kept::Window(lent, receives)) = self.entry.kept.take() {
@@ -520,14 +541,14 @@ impl Done {
 }
 
 impl Reset for Done {
-    #[inline]
+    #[inline(always)]
     fn reset(&mut self) {
         if self.entry.kept.is_some() {
             self.release_kept();
         }
         self.entry.held.clear();
         if self.fault.is_some() {
-            self.fault = None;
+            self.release_fault();
         }
     }
 }
@@ -564,7 +585,7 @@ impl<X: Extra> Completion<'_, X> {
     #[must_use]
     #[inline]
     pub fn qp(&self) -> u32 {
-        self.done.completion.qp_num
+        self.done.ended.qp_num
     }
 
     /// What the request was.
@@ -604,7 +625,7 @@ impl<X: Extra> Completion<'_, X> {
     #[must_use]
     #[inline]
     pub fn imm(&self) -> Option<u32> {
-        let immediate = self.done.completion.immediate().filter(|_| self.done.has_message());
+        let immediate = self.done.ended.immediate().filter(|_| self.done.has_message());
         immediate.map(u32::from_be_bytes)
     }
 
@@ -628,7 +649,7 @@ impl<X: Extra> Completion<'_, X> {
     #[must_use]
     #[inline]
     pub fn returned(&self) -> Option<u32> {
-        self.done.completion.invalidated_rkey().filter(|_| self.done.has_message())
+        self.done.ended.invalidated_rkey().filter(|_| self.done.has_message())
     }
 
     /// Of a request that has [lent](crate::verbs::Lend) memory with these rights: the loan. If the completion is dropped with it, the
@@ -662,13 +683,10 @@ impl<X: Extra> Completion<'_, X> {
 
 impl<X> fmt::Debug for Completion<'_, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Done { entry, completion, fault, .. } = &*self.done;
+        let Done { entry, ended, fault, .. } = &*self.done;
         let Entry { tag, what, .. } = &**entry;
         let mut text = f.debug_struct("Completion");
-        text.field("tag", tag)
-            .field("qp", &completion.qp_num)
-            .field("what", what)
-            .field("len", &self.done.len());
+        text.field("tag", tag).field("qp", &ended.qp_num).field("what", what).field("len", &self.done.len());
         text.field("fault", fault).finish()
     }
 }

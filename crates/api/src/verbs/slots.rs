@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Bytes of an atomic's result.
+pub(crate) const RESULT: usize = 8;
+
 /// What a slot contains.
 #[derive(Default)]
 pub(crate) struct Entry {
