@@ -11,7 +11,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -35,12 +35,21 @@ pub enum Idle {
     Spin,
 }
 
-/// The completion queue, which one thread at a time has for itself.
+/// What one thread at a time has for itself, while it polls or waits.
+struct Lead {
+    cq: Cq,
+    /// The connection of the last completion. It is forgotten with the table's.
+    last: Option<Arc<Shared>>,
+}
+
+/// Of [`Inner::handovers`]: something waits for the next time that the completion queue is given back.
+const AWAITED: u64 = 1;
+
+/// Of [`Inner::handovers`]: one time.
+const HANDOVER: u64 = 2;
+
+/// What waits for completions.
 struct Seat {
-    /// `None` while a thread polls or waits. It moves from thread to thread.
-    cq: Option<Box<Cq>>,
-    /// How often it was given back. The thread that had it may have taken an event that the task of the driver waits for.
-    given_back: u64,
     /// Threads that wait for the thread that has it.
     followers: u32,
     /// The task of the driver, which waits for the queue or sleeps on its descriptor.
@@ -54,6 +63,11 @@ pub(crate) struct Inner {
     domain: Domain,
     /// Queue pairs are built with it. It is never polled.
     for_builders: Cq,
+    /// No thread that has locked the seat waits for it.
+    lead: Mutex<Lead>,
+    /// [`AWAITED`], and how often `lead` was given back. The thread that had it may have taken an event that the task of the driver waits
+    /// for.
+    handovers: AtomicU64,
     seat: Mutex<Seat>,
     given_back: Condvar,
     /// The connection manager has news of connections, which the table names. It is changed while the seat is locked.
@@ -88,17 +102,13 @@ impl Driver {
     pub fn manual(domain: &Domain) -> Result<Self> {
         let cq = domain.cq(ENTRIES)?;
         let for_builders = cq.for_builders();
-        let seat = Mutex::new(Seat {
-            cq: Some(Box::new(cq)),
-            given_back: 0,
-            followers: 0,
-            task: None,
-            watchers: Vec::new(),
-            table: Table::default(),
-        });
+        let seat =
+            Mutex::new(Seat { followers: 0, task: None, watchers: Vec::new(), table: Table::default() });
         Ok(Self(Arc::new(Inner {
             domain: domain.clone(),
             for_builders,
+            lead: Mutex::new(Lead { cq, last: None }),
+            handovers: AtomicU64::new(0),
             seat,
             given_back: Condvar::new(),
             has_news: AtomicBool::new(false),
@@ -265,13 +275,20 @@ impl Driver {
     /// Waits until the thread that has the completion queue has found completions, or gives the queue back.
     fn follow(&self, turns: u64, slice: Duration) {
         let mut seat = self.seat();
-        if seat.cq.is_some() || self.turns() != turns {
+        self.await_handover();
+        if self.try_lead().is_some() || self.turns() != turns {
             return;
         }
         seat.followers += 1;
         let (mut seat, _) =
             self.0.given_back.wait_timeout(seat, slice).unwrap_or_else(PoisonError::into_inner);
         seat.followers -= 1;
+    }
+
+    /// How often the completion queue was given back.
+    #[cfg(feature = "tokio")]
+    fn handovers(&self) -> u64 {
+        self.0.handovers.load(Ordering::Acquire) / HANDOVER
     }
 
     fn turns(&self) -> u64 {
@@ -295,20 +312,43 @@ impl Driver {
         self.0.for_builders.descriptor()
     }
 
+    #[inline]
+    fn try_lead(&self) -> Option<MutexGuard<'_, Lead>> {
+        match self.0.lead.try_lock() {
+            Ok(lead) => Some(lead),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Takes the completion queue, unless another thread has it.
+    #[inline]
     pub(crate) fn lead(&self) -> Option<Turn<'_>> {
-        self.seat().cq.take().map(|cq| Turn { driver: self, cq: Some(cq) })
+        self.try_lead().map(|lead| Turn { lead, end: EndOfTurn(self) })
+    }
+
+    /// Has the next end of a turn look at what waits. A thread that finds the completion queue taken after this is woken by that.
+    fn await_handover(&self) {
+        // Pairs with the addition at the end of a turn: either that sees the bit, or the queue is seen to be free.
+        self.0.handovers.fetch_or(AWAITED, Ordering::AcqRel);
     }
 
     /// As [`Driver::lead`]. If another thread has it, `waker` is woken when that gives it back.
     #[cfg(feature = "tokio")]
     pub(crate) fn lead_or_wait(&self, waker: &Waker) -> Option<Turn<'_>> {
+        if let Some(turn) = self.lead() {
+            return Some(turn);
+        }
         let mut seat = self.seat();
-        let cq = seat.cq.take();
-        let before = if cq.is_none() { seat.task.replace(waker.clone()) } else { None };
+        let mut before = seat.task.replace(waker.clone());
+        self.await_handover();
+        let turn = self.lead();
+        if turn.is_some() {
+            std::mem::swap(&mut seat.task, &mut before);
+        }
         drop(seat);
         drop(before);
-        cq.map(|cq| Turn { driver: self, cq: Some(cq) })
+        turn
     }
 
     /// Wakes the task of the driver when there is something that no completion announces, or when another thread has had the queue
@@ -317,7 +357,8 @@ impl Driver {
     pub(crate) fn is_nudged(&self, armed: u64, waker: &Waker) -> bool {
         let mut seat = self.seat();
         let before = seat.task.replace(waker.clone());
-        let nudged = seat.table.is_nudged() || seat.given_back != armed;
+        self.await_handover();
+        let nudged = seat.table.is_nudged() || self.handovers() != armed;
         drop(seat);
         drop(before);
         nudged
@@ -341,6 +382,7 @@ impl Driver {
         if !seat.watchers.iter().any(|watcher| watcher.will_wake(waker)) {
             seat.watchers.push(waker.clone());
         }
+        self.await_handover();
     }
 
     #[cfg(feature = "tokio")]
@@ -361,9 +403,17 @@ impl Driver {
     pub(crate) fn forget(&self, place: u32) {
         let mut seat = self.seat();
         seat.table.end(place);
-        let purged = seat.cq.is_some().then(|| seat.table.purge());
+        self.await_handover();
+        let purged = self.purge(&mut seat);
         drop(seat);
         drop(purged);
+    }
+
+    /// Forgets the connections that have ended. `None`: a thread has the completion queue, and may have completions of theirs. The caller
+    /// drops them outside of locks.
+    fn purge(&self, seat: &mut Seat) -> Option<impl Sized + use<>> {
+        let mut lead = self.try_lead()?;
+        Some((lead.last.take(), seat.table.purge()))
     }
 }
 
@@ -406,30 +456,26 @@ impl Wake for Woken {
 
 /// The completion queue of a driver, in the hands of one thread.
 pub(crate) struct Turn<'d> {
-    driver: &'d Driver,
-    /// `None` once it is given back.
-    cq: Option<Box<Cq>>,
+    /// It is given back before the end of the turn.
+    lead: MutexGuard<'d, Lead>,
+    end: EndOfTurn<'d>,
 }
 
 impl Turn<'_> {
-    fn cq(&mut self) -> &mut Cq {
-        self.cq.as_mut().unwrap_or_else(|| unreachable!("the drop alone takes it"))
-    }
-
     /// Arms the queue. `Some`: it has no completions, and [`Driver::is_nudged`] takes this.
     ///
     /// # Errors
     /// The device can't be used any more.
     #[cfg(feature = "tokio")]
     pub(crate) fn arm(&mut self) -> Result<Option<u64>> {
-        let armed = self.cq().arm()?;
+        let armed = self.lead.cq.arm()?;
         // After the end of this turn it is one more.
-        Ok(armed.then(|| self.driver.seat().given_back.wrapping_add(1)))
+        Ok(armed.then(|| self.end.0.handovers() + 1))
     }
 
     /// Waits for completions, and completes the requests of connections.
     fn wait(&mut self, limit: Duration) {
-        match self.cq().wait(Some(limit)) {
+        match self.lead.cq.wait(Some(limit)) {
             Ok(true) => drop(self.dispatch()),
             Ok(false) => self.look_at_links(),
             Err(error) => self.is_dead(&error),
@@ -438,21 +484,23 @@ impl Turn<'_> {
 
     /// Completes the requests of connections.
     pub(crate) fn dispatch(&mut self) -> usize {
-        let driver = self.driver;
+        let driver = self.end.0;
         self.look_at_links();
-        let mut completions = match self.cq().poll() {
+        let Lead { cq, last } = &mut *self.lead;
+        let mut completions = match cq.poll() {
             Ok(completions) => completions,
             Err(error) => {
                 self.is_dead(&error);
                 return 0;
             }
         };
-        let (mut count, mut last): (usize, Option<Arc<Shared>>) = (0, None);
+        let mut count = 0;
         while let Some(mut completion) = completions.next() {
             count += 1;
             let tag = completion.tag();
-            let known = last.filter(|shared| u64::from(shared.place) == tag >> 32);
-            last = known.or_else(|| driver.seat().table.of_tag(tag));
+            if last.as_ref().is_none_or(|shared| u64::from(shared.place) != tag >> 32) {
+                *last = driver.seat().table.of_tag(tag);
+            }
             if let Some(shared) = last.as_ref().filter(|shared| shared.qpn == completion.qp()) {
                 shared.completed(&mut completion);
             }
@@ -467,7 +515,7 @@ impl Turn<'_> {
     #[inline]
     fn look_at_links(&self) {
         // A turn locks the seat when it begins, so it sees all news of before.
-        if self.driver.0.has_news.load(Ordering::Relaxed) {
+        if self.end.0.0.has_news.load(Ordering::Relaxed) {
             self.look_at_nudged();
         }
     }
@@ -475,8 +523,8 @@ impl Turn<'_> {
     #[cold]
     fn look_at_nudged(&self) {
         let nudged = {
-            let mut seat = self.driver.seat();
-            self.driver.0.has_news.store(false, Ordering::Relaxed);
+            let mut seat = self.end.0.seat();
+            self.end.0.0.has_news.store(false, Ordering::Relaxed);
             seat.table.nudged()
         };
         nudged.iter().for_each(|shared| shared.watch_link());
@@ -485,22 +533,23 @@ impl Turn<'_> {
     /// The device can't be used any more, as in the child of a fork.
     #[cold]
     pub(crate) fn is_dead(&self, error: &Error) {
-        let all = self.driver.seat().table.all();
+        let all = self.end.0.seat().table.all();
         for shared in all {
             shared.end(Fault::new(Status::Flushed, 0, Some(error.to_string().into()), None));
         }
     }
 }
 
-impl Drop for Turn<'_> {
+/// Wakes what waits for the end of a turn, when the completion queue was given back.
+struct EndOfTurn<'d>(&'d Driver);
+
+impl Drop for EndOfTurn<'_> {
     #[inline]
     fn drop(&mut self) {
-        let mut seat = self.driver.seat();
-        seat.cq = self.cq.take();
-        seat.given_back = seat.given_back.wrapping_add(1);
-        let is_awaited = seat.followers > 0 || seat.task.is_some() || !seat.watchers.is_empty();
-        if is_awaited || seat.table.has_ended() {
-            self.driver.end_turn(seat);
+        // Pairs with `await_handover`.
+        let before = self.0.0.handovers.fetch_add(HANDOVER, Ordering::AcqRel);
+        if before & AWAITED != 0 {
+            self.0.end_turn();
         }
     }
 }
@@ -508,8 +557,19 @@ impl Drop for Turn<'_> {
 impl Driver {
     /// The completion queue was given back: wakes all that waits for that, and drops the connections that have ended.
     #[inline(never)]
-    fn end_turn(&self, mut seat: MutexGuard<'_, Seat>) {
-        let (purged, task, followers) = (seat.table.purge(), seat.task.take(), seat.followers);
+    fn end_turn(&self) {
+        let mut seat = self.seat();
+        self.0.handovers.fetch_and(!AWAITED, Ordering::AcqRel);
+        let mut purged = None;
+        if seat.table.has_ended() {
+            purged = self.purge(&mut seat);
+            if purged.is_none() {
+                // The thread that has the queue now does it, unless it has given the queue back in between.
+                self.await_handover();
+                purged = self.purge(&mut seat);
+            }
+        }
+        let (task, followers) = (seat.task.take(), seat.followers);
         let watchers: SmallVec<[Waker; 2]> = seat.watchers.drain(..).collect();
         drop(seat);
         if followers > 0 {

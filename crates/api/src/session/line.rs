@@ -4,11 +4,10 @@ use crate::session::outcome::Ending;
 use ferroce_buffers::Buffer;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
 use std::task::Waker;
 
 /// What is woken and dropped once no lock is held: both may run code of the program, which may use the connection.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Later {
     /// There is something. Mostly there is nothing.
     has_any: bool,
@@ -19,10 +18,10 @@ pub(crate) struct Later {
 }
 
 impl Later {
-    /// Nothing. It isn't dropped: what there is leaves it with [`Later::happen`].
-    #[inline(always)]
-    pub(crate) fn new() -> ManuallyDrop<Self> {
-        ManuallyDrop::new(Self::default())
+    /// There is nothing.
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        !self.has_any
     }
 
     pub(crate) fn wake(&mut self, waker: Waker) {
@@ -46,15 +45,7 @@ impl Later {
     }
 
     /// No lock is held any more.
-    #[inline]
-    pub(crate) fn happen(&mut self) {
-        if self.has_any {
-            std::mem::take(self).happen_now();
-        }
-    }
-
-    #[inline(never)]
-    fn happen_now(self) {
+    pub(crate) fn happen(self) {
         let Self { wakes, dropped, endings, buffer, .. } = self;
         wakes.into_iter().for_each(Waker::wake);
         drop((dropped, endings, buffer));

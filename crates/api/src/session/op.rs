@@ -27,10 +27,11 @@ impl<O: Outcome> Op<O> {
         Self { shared: shared.clone(), slot, over: false, operation: PhantomData }
     }
 
+    #[inline]
     fn look(&mut self, context: Option<&Context<'_>>) -> Option<Result<O::Done, O::Lost>> {
-        let ending = self.shared.look(self.slot, context.map(Context::waker))?;
+        let ended = self.shared.look(self.slot, context.map(Context::waker), O::end)?;
         self.over = true;
-        Some(O::end(ending))
+        Some(ended)
     }
 
     /// Waits until the request has ended. With a [manual](crate::session::Driver::manual) driver this thread looks for completions meanwhile.

@@ -1,10 +1,10 @@
 //! What a request returns when it has ended.
 
-use crate::verbs::{CompareSwap, FetchAdd, Operation, Read, Reliable, Send, Write};
+use crate::verbs::{CompareSwap, Completion, FetchAdd, Operation, Read, Reliable, Send, Write};
 use ferroce_buffers::{Buffer, Error, Failed, Fault, Frozen, Inline, Part, Parts, Payload, PayloadMut};
 
 /// A request that has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ending {
     pub(crate) fault: Option<Fault>,
     pub(crate) parts: Parts,
@@ -12,6 +12,11 @@ pub struct Ending {
 }
 
 impl Ending {
+    #[inline]
+    pub(crate) fn of(completion: &mut Completion<'_>) -> Self {
+        Self { fault: completion.result().err(), value: completion.value(), parts: completion.take() }
+    }
+
     pub(crate) const fn flushed(fault: Fault, parts: Parts) -> Self {
         Self { fault: Some(fault), parts, value: None }
     }
@@ -24,14 +29,23 @@ pub trait ReturnedPayload: Payload {
 
     /// Of a request that has ended.
     #[doc(hidden)]
-    fn of_parts(parts: Parts) -> Self::Back;
+    fn of_parts(parts: &mut Parts) -> Self::Back;
 
     /// Of a request that wasn't posted.
     #[doc(hidden)]
     fn back(self) -> Self::Back;
 }
 
+#[inline]
 fn buffer(parts: &mut Parts) -> Buffer {
+    match parts.only_buffer() {
+        Some(buffer) => buffer,
+        None => next_buffer(parts),
+    }
+}
+
+#[inline(never)]
+fn next_buffer(parts: &mut Parts) -> Buffer {
     match parts.next() {
         Some(Part::Buffer(buffer)) => buffer,
         // A slot returns what was posted.
@@ -52,7 +66,8 @@ macro_rules! comes_back {
             impl<$($generics)*> ReturnedPayload for $payload {
                 type Back = Self;
 
-                fn of_parts(mut $parts: Parts) -> Self {
+                #[inline]
+                fn of_parts($parts: &mut Parts) -> Self {
                     $back
                 }
 
@@ -65,13 +80,13 @@ macro_rules! comes_back {
 }
 
 comes_back! {
-    [] Buffer => parts, buffer(&mut parts);
-    [] Frozen => parts, frozen(&mut parts);
-    [] (Buffer, Frozen) => parts, (buffer(&mut parts), frozen(&mut parts));
-    [const N: usize] [Buffer; N] => parts, std::array::from_fn(|_| buffer(&mut parts));
+    [] Buffer => parts, buffer(parts);
+    [] Frozen => parts, frozen(parts);
+    [] (Buffer, Frozen) => parts, (buffer(parts), frozen(parts));
+    [const N: usize] [Buffer; N] => parts, std::array::from_fn(|_| buffer(parts));
     [] Vec<Buffer> => parts, {
         let count = parts.len();
-        (0..count).map(|_| buffer(&mut parts)).collect()
+        (0..count).map(|_| buffer(parts)).collect()
     };
 }
 
@@ -81,7 +96,7 @@ macro_rules! comes_back_as_nothing {
             impl ReturnedPayload for $payload {
                 type Back = ();
 
-                fn of_parts(_: Parts) {}
+                fn of_parts(_: &mut Parts) {}
 
                 fn back(self) {}
             }
@@ -103,7 +118,7 @@ pub trait Outcome: Operation<Reliable> {
     /// # Errors
     /// It has failed.
     #[doc(hidden)]
-    fn end(ending: Ending) -> Result<Self::Done, Self::Lost>;
+    fn end(ending: &mut Ending) -> Result<Self::Done, Self::Lost>;
 
     /// It wasn't posted.
     #[doc(hidden)]
@@ -117,9 +132,10 @@ macro_rules! returns_its_payload {
                 type Done = P::Back;
                 type Lost = Failed<P::Back>;
 
-                fn end(Ending { fault, parts, .. }: Ending) -> Result<P::Back, Failed<P::Back>> {
-                    let back = P::of_parts(parts);
-                    match fault {
+                #[inline]
+                fn end(ending: &mut Ending) -> Result<P::Back, Failed<P::Back>> {
+                    let back = P::of_parts(&mut ending.parts);
+                    match ending.fault.take() {
                         None => Ok(back),
                         Some(fault) => Err(Failed { error: fault.into(), back }),
                     }
@@ -142,9 +158,10 @@ macro_rules! returns_the_word_before {
                 type Done = u64;
                 type Lost = Error;
 
-                fn end(Ending { fault, value, .. }: Ending) -> Result<u64, Error> {
-                    match fault {
-                        None => Ok(value.unwrap_or_default()),
+                #[inline]
+                fn end(ending: &mut Ending) -> Result<u64, Error> {
+                    match ending.fault.take() {
+                        None => Ok(ending.value.unwrap_or_default()),
                         Some(fault) => Err(fault.into()),
                     }
                 }

@@ -37,6 +37,9 @@ pub(crate) struct State {
     /// Why it has ended.
     fault: Option<Fault>,
     watchers: Line,
+    /// The pool had no buffer for a receive. [`Refill`] is woken when it has one.
+    is_dry: bool,
+    later: Later,
 }
 
 /// A request that couldn't be posted.
@@ -81,7 +84,10 @@ struct Refill(Weak<Shared>);
 impl Wake for Refill {
     fn wake(self: Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
-            shared.change(|_, _| ());
+            shared.change(|state| {
+                state.is_dry = false;
+                shared.post_receives(state);
+            });
         }
     }
 }
@@ -102,21 +108,35 @@ impl Shared {
         })
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, posts what receives it can, and then wakes all whose turn has come. No lock is held while code of the program
-    /// runs: a waker, or the owner of memory.
-    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut State, &mut Later) -> R) -> R {
-        let mut later = Later::new();
+    /// Changes the state, and then wakes all whose turn has come. No lock is held while code of the program runs: a waker, or the owner of
+    /// memory.
+    #[inline]
+    fn change<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
-        let result = f(&mut state, &mut later);
-        self.post_receives(&mut state, &mut later);
-        state.wake(&mut later);
+        let result = f(&mut state);
+        state.wake();
+        Self::release(state);
+        result
+    }
+
+    /// Unlocks the state.
+    #[inline]
+    fn release(state: MutexGuard<'_, State>) {
+        if !state.later.is_empty() {
+            Self::release_and_wake(state);
+        }
+    }
+
+    #[inline(never)]
+    fn release_and_wake(mut state: MutexGuard<'_, State>) {
+        let later = std::mem::take(&mut state.later);
         drop(state);
         later.happen();
-        result
     }
 
     fn link(&self) -> MutexGuard<'_, Option<Link>> {
@@ -163,11 +183,14 @@ impl Shared {
         u64::from(self.place) << 32 | u64::from(slot)
     }
 
-    fn post_receives(&self, state: &mut State, later: &mut Later) {
-        let State { qp: Some(qp), fault: None, .. } = state else { return };
-        while qp.recv_room() > 0 {
-            // Without a buffer, the pool's next one wakes this connection.
-            let Some(buffer) = self.pool.poll_take(&self.refill) else { return };
+    /// Posts as many receives as there is room for and the pool has buffers for.
+    fn post_receives(&self, state: &mut State) {
+        let State { qp: Some(qp), fault: None, is_dry, later, .. } = state else { return };
+        while !*is_dry && qp.recv_room() > 0 {
+            let Some(buffer) = self.pool.poll_take(&self.refill) else {
+                *is_dry = true;
+                return;
+            };
             if let Err(failed) = qp.recv(self.tag(RECEIVE), buffer) {
                 return later.drop_buffer(failed.back);
             }
@@ -176,49 +199,52 @@ impl Shared {
 
     /// It is connected. Its receives may have completed before.
     pub(crate) fn connected(&self, qp: Qp<Reliable>) {
-        self.change(|state, _| state.qp = Some(qp));
-    }
-
-    /// A request or a receive of this connection has ended.
-    pub(crate) fn completed(&self, completion: &mut Completion<'_>) {
-        let slot = completion.tag() as u32;
-        let fault = completion.result().err();
-        if slot == RECEIVE {
-            let written = (completion.what() == Operated::ReceivedWrite).then_some(completion.len());
-            let buffer = match &fault {
-                None => completion.buffer().ok().flatten(),
-                Some(_) => completion.take().buffer(),
-            };
-            let immediate = completion.imm();
-            return self.change(|state, later| match (fault, buffer) {
-                (None, Some(mut buffer)) => {
-                    if written.is_some() {
-                        buffer.set_len(0);
-                    }
-                    state.received.push_back(Received { buffer, immediate, written });
-                }
-                (fault, buffer) => {
-                    fault.into_iter().for_each(|fault| state.failed(&fault));
-                    buffer.into_iter().for_each(|buffer| later.drop_buffer(buffer));
-                }
-            });
-        }
-        self.change(|state, later| {
-            fault.iter().for_each(|fault| state.failed(fault));
-            let ending = || Ending { fault, value: completion.value(), parts: completion.take() };
-            state.slots.end(slot, ending, later);
+        self.change(|state| {
+            state.qp = Some(qp);
+            self.post_receives(state);
         });
     }
 
+    /// A request or a receive of this connection has ended.
+    #[inline]
+    pub(crate) fn completed(&self, completion: &mut Completion<'_>) {
+        self.change(|state| {
+            let slot = completion.tag() as u32;
+            if slot == RECEIVE {
+                return self.received(state, completion);
+            }
+            let ending = Ending::of(completion);
+            if let Some(fault) = &ending.fault {
+                state.failed(fault);
+            }
+            state.slots.end(slot, ending, &mut state.later);
+        });
+    }
+
+    fn received(&self, state: &mut State, completion: &mut Completion<'_>) {
+        match completion.buffer() {
+            Ok(Some(mut buffer)) => {
+                let is_write = completion.what() == Operated::ReceivedWrite;
+                let written = is_write.then_some(completion.len());
+                if is_write {
+                    buffer.set_len(0);
+                }
+                state.received.push_back(Received { buffer, immediate: completion.imm(), written });
+                self.post_receives(state);
+            }
+            // A receive of a connection has a buffer.
+            Ok(None) => {}
+            Err(fault) => {
+                state.failed(&fault);
+                completion.take().buffer().into_iter().for_each(|buffer| state.later.drop_buffer(buffer));
+            }
+        }
+    }
+
     /// Posts a request. A permit has its place already.
+    #[inline]
     pub(crate) fn post<O: Outcome>(&self, operation: O, permitted: bool) -> Result<u32, (Refusal, O)> {
-        let mut later = Later::new();
-        let mut state = self.lock();
-        let posted = self.post_locked(&mut state, operation, permitted);
-        state.wake(&mut later);
-        drop(state);
-        later.happen();
-        posted
+        self.change(|state| self.post_locked(state, operation, permitted))
     }
 
     #[inline]
@@ -258,14 +284,14 @@ impl Shared {
         count: u32,
         waker: &Waker,
     ) -> Option<Result<(), Error>> {
-        self.change(|state, later| {
+        self.change(|state| {
             if let Err(error) = state.check("ready") {
-                state.ready.leave(ticket, later);
+                state.ready.leave(ticket, &mut state.later);
                 return Some(Err(error));
             }
             // The first in the line is served alone, so that one that needs much isn't overtaken.
             let served = usize::from(state.room() >= count);
-            let has_turn = state.ready.poll(ticket, served, waker, later);
+            let has_turn = state.ready.poll(ticket, served, waker, &mut state.later);
             has_turn.then(|| {
                 state.permits += count;
                 Ok(())
@@ -276,21 +302,21 @@ impl Shared {
     /// A permit has gone.
     pub(crate) fn give_back(&self, permits: u32) {
         if permits > 0 {
-            self.change(|state, _| state.permits -= permits);
+            self.change(|state| state.permits -= permits);
         }
     }
 
     pub(crate) fn leave_ready(&self, ticket: &mut Ticket) {
-        self.change(|state, later| state.ready.leave(ticket, later));
+        self.change(|state| state.ready.leave(ticket, &mut state.later));
     }
 
     pub(crate) fn poll_receive(&self, ticket: &mut Ticket, waker: &Waker) -> Option<Result<Received, Error>> {
-        self.change(|state, later| {
-            if state.receivers.poll(ticket, state.received.len(), waker, later) {
+        self.change(|state| {
+            if state.receivers.poll(ticket, state.received.len(), waker, &mut state.later) {
                 return state.received.pop_front().map(Ok);
             }
             state.check("recv").err().map(|error| {
-                state.receivers.leave(ticket, later);
+                state.receivers.leave(ticket, &mut state.later);
                 Err(error)
             })
         })
@@ -305,54 +331,64 @@ impl Shared {
     }
 
     pub(crate) fn leave_receivers(&self, ticket: &mut Ticket) {
-        self.change(|state, later| state.receivers.leave(ticket, later));
+        self.change(|state| state.receivers.leave(ticket, &mut state.later));
     }
 
     pub(crate) fn poll_closed(&self, ticket: &mut Ticket, waker: &Waker) -> Option<Fault> {
-        self.change(|state, later| {
+        self.change(|state| {
             let ended = state.fault.clone();
             match ended {
-                Some(_) => state.watchers.leave(ticket, later),
-                None => drop(state.watchers.poll(ticket, 0, waker, later)),
+                Some(_) => state.watchers.leave(ticket, &mut state.later),
+                None => drop(state.watchers.poll(ticket, 0, waker, &mut state.later)),
             }
             ended
         })
     }
 
     pub(crate) fn leave_watchers(&self, ticket: &mut Ticket) {
-        self.change(|state, later| state.watchers.leave(ticket, later));
+        self.change(|state| state.watchers.leave(ticket, &mut state.later));
     }
 
     #[inline]
-    pub(crate) fn look(&self, slot: u32, waker: Option<&Waker>) -> Option<Ending> {
-        let mut later = Later::new();
-        let ending = self.lock().slots.look(slot, waker, &mut later);
-        later.happen();
-        ending
+    pub(crate) fn look<R>(
+        &self,
+        slot: u32,
+        waker: Option<&Waker>,
+        take: impl FnOnce(&mut Ending) -> R,
+    ) -> Option<R> {
+        let mut state = self.lock();
+        let State { slots, later, .. } = &mut *state;
+        let taken = slots.look(slot, waker, later, take);
+        Self::release(state);
+        taken
     }
 
     pub(crate) fn abandon(&self, slot: u32) {
-        let mut later = Later::new();
-        self.lock().slots.abandon(slot, &mut later);
-        later.happen();
+        let mut state = self.lock();
+        let State { slots, later, .. } = &mut *state;
+        slots.abandon(slot, later);
+        Self::release(state);
     }
 
     /// The program has read a message: its buffer receives the next one.
     pub(crate) fn read(&self, buffer: Buffer) {
-        self.change(|state, later| {
-            let back = match &mut state.qp {
-                Some(qp) if qp.recv_room() > 0 && state.fault.is_none() => {
-                    qp.recv(self.tag(RECEIVE), buffer).err().map(|failed| failed.back)
-                }
-                _ => Some(buffer),
-            };
-            back.into_iter().for_each(|buffer| later.drop_buffer(buffer));
-        });
+        let mut state = self.lock();
+        let State { qp, fault, later, .. } = &mut *state;
+        let back = match qp {
+            Some(qp) if qp.recv_room() > 0 && fault.is_none() => {
+                qp.recv(self.tag(RECEIVE), buffer).err().map(|failed| failed.back)
+            }
+            _ => Some(buffer),
+        };
+        if let Some(buffer) = back {
+            later.drop_buffer(buffer);
+        }
+        Self::release(state);
     }
 
     /// All requests end as flushed.
     pub(crate) fn fail(&self, fault: &Fault) {
-        self.change(|state, _| {
+        self.change(|state| {
             state.qp.iter_mut().for_each(Qp::abort);
             state.failed(fault);
         });
@@ -360,7 +396,7 @@ impl Shared {
 
     /// Destroys the queue pair. What is outstanding ends with this fault, or with that of the first failure.
     pub(crate) fn end(&self, fault: Fault) {
-        let qp = self.change(|state, _| {
+        let qp = self.change(|state| {
             state.failed(&fault);
             state.qp.take()
         });
@@ -372,7 +408,7 @@ impl Shared {
             let fault = Fault::new(Status::Flushed, 0, None, Some(first.clone()));
             let slot = tag as u32;
             if slot != RECEIVE {
-                self.change(|state, later| state.slots.end(slot, || Ending::flushed(fault, parts), later));
+                self.change(|state| state.slots.end(slot, Ending::flushed(fault, parts), &mut state.later));
             }
         }
         drop(link);
@@ -405,16 +441,19 @@ impl State {
 
     /// Wakes all tasks whose turn it is; every task if the connection has ended.
     #[inline]
-    fn wake(&self, later: &mut Later) {
+    fn wake(&mut self) {
         if !(self.ready.is_empty() && self.receivers.is_empty() && self.watchers.is_empty()) {
-            self.wake_each(later);
+            self.wake_each();
         }
     }
 
-    fn wake_each(&self, later: &mut Later) {
+    #[inline(never)]
+    fn wake_each(&mut self) {
+        let mut later = std::mem::take(&mut self.later);
         let all = |count: usize| if self.fault.is_some() { usize::MAX } else { count };
-        self.ready.wake(all(usize::from(self.room() > 0)), later);
-        self.receivers.wake(all(self.received.len()), later);
-        self.watchers.wake(all(0), later);
+        self.ready.wake(all(usize::from(self.room() > 0)), &mut later);
+        self.receivers.wake(all(self.received.len()), &mut later);
+        self.watchers.wake(all(0), &mut later);
+        self.later = later;
     }
 }

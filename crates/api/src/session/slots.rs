@@ -4,15 +4,23 @@ use crate::session::line::Later;
 use crate::session::outcome::Ending;
 use std::task::Waker;
 
-/// A request.
-#[derive(Debug)]
-enum Slot {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SlotState {
     Free,
-    /// It is outstanding. The waker is of the task that waits for it.
-    Posted(Option<Waker>),
+    Posted,
     /// It is outstanding, and nothing waits for it any more.
     Abandoned,
-    Ended(Ending),
+    Ended,
+}
+
+/// A request. What it owns changes in place: most changes drop nothing.
+#[derive(Debug)]
+struct Slot {
+    state: SlotState,
+    /// Of the task that waits for a request which is outstanding.
+    waker: Option<Waker>,
+    /// Of a request that has ended, until the program takes it.
+    ending: Ending,
 }
 
 /// The slots of a connection. Freed ones are used again, so in the long run a request allocates nothing.
@@ -31,67 +39,77 @@ impl Slots {
     /// A slot for a request that is being posted.
     #[inline]
     pub(crate) fn take(&mut self) -> u32 {
-        let posted = Slot::Posted(None);
         if let Some(free) = self.free.pop() {
-            self.slots[free as usize] = posted;
+            self.slots[free as usize].state = SlotState::Posted;
             return free;
         }
-        self.slots.push(posted);
+        self.slots.push(Slot { state: SlotState::Posted, waker: None, ending: Ending::default() });
         (self.slots.len() - 1) as u32
     }
 
     /// A slot isn't used any more.
     pub(crate) fn release(&mut self, slot: u32) {
-        self.slots[slot as usize] = Slot::Free;
+        self.slots[slot as usize].state = SlotState::Free;
         self.free.push(slot);
     }
 
     /// A request has ended.
     #[inline]
-    pub(crate) fn end(&mut self, slot: u32, ending: impl FnOnce() -> Ending, later: &mut Later) {
+    pub(crate) fn end(&mut self, slot: u32, ending: Ending, later: &mut Later) {
         match self.slots.get_mut(slot as usize) {
-            Some(place @ Slot::Posted(_)) => {
-                if let Slot::Posted(waker) = place {
-                    waker.take().into_iter().for_each(|waker| later.wake(waker));
+            Some(place) if place.state == SlotState::Posted => {
+                if let Some(waker) = place.waker.take() {
+                    later.wake(waker);
                 }
-                *place = Slot::Ended(ending());
+                place.ending = ending;
+                place.state = SlotState::Ended;
             }
-            Some(Slot::Abandoned) => {
-                self.release(slot);
-                later.drop_ending(ending());
+            place => {
+                if place.is_some_and(|place| place.state == SlotState::Abandoned) {
+                    self.release(slot);
+                }
+                later.drop_ending(ending);
             }
-            _ => later.drop_ending(ending()),
         }
     }
 
-    /// The end of a request, if it has ended. Otherwise the waker is kept.
+    /// What `take` returns of the end of a request, if it has ended. Otherwise the waker is kept.
     #[inline]
-    pub(crate) fn look(&mut self, slot: u32, waker: Option<&Waker>, later: &mut Later) -> Option<Ending> {
+    pub(crate) fn look<R>(
+        &mut self,
+        slot: u32,
+        waker: Option<&Waker>,
+        later: &mut Later,
+        take: impl FnOnce(&mut Ending) -> R,
+    ) -> Option<R> {
         let place = &mut self.slots[slot as usize];
-        match place {
-            Slot::Posted(kept) => {
+        match place.state {
+            SlotState::Ended => {
+                let taken = take(&mut place.ending);
+                place.state = SlotState::Free;
+                self.free.push(slot);
+                Some(taken)
+            }
+            SlotState::Posted => {
+                let kept = &mut place.waker;
                 let waker = waker.filter(|waker| !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)));
                 if let Some(old) = waker.and_then(|waker| kept.replace(waker.clone())) {
                     later.drop_waker(old);
                 }
                 None
             }
-            Slot::Ended(_) => {
-                let Slot::Ended(ending) = std::mem::replace(place, Slot::Free) else { return None };
-                self.free.push(slot);
-                Some(ending)
-            }
-            Slot::Free | Slot::Abandoned => None,
+            SlotState::Free | SlotState::Abandoned => None,
         }
     }
 
     /// Nothing waits for a request any more.
     pub(crate) fn abandon(&mut self, slot: u32, later: &mut Later) {
-        match self.look(slot, None, later) {
+        match self.look(slot, None, later, std::mem::take) {
             Some(ending) => later.drop_ending(ending),
             None => {
                 let place = &mut self.slots[slot as usize];
-                if let Slot::Posted(Some(waker)) = std::mem::replace(place, Slot::Abandoned) {
+                place.state = SlotState::Abandoned;
+                if let Some(waker) = place.waker.take() {
                     later.drop_waker(waker);
                 }
             }

@@ -9,11 +9,14 @@ use std::time::Duration;
 
 /// Two connections of one driver.
 fn pair(driver: &Driver) -> [Connection; 2] {
-    let pool = driver.domain().pool(16, 64).unwrap();
+    pair_with(driver, &driver.domain().pool(16, 64).unwrap())
+}
+
+fn pair_with(driver: &Driver, pool: &Pool) -> [Connection; 2] {
     let [a, b] = [(); 2].map(|()| driver.rc().build().unwrap());
     let (a_end, b_end) = (a.endpoint(), b.endpoint());
-    let a = crate::sessions::ready(driver.join(a, &pool, async |_| Ok(b_end))).unwrap();
-    [a, crate::sessions::ready(driver.join(b, &pool, async |_| Ok(a_end))).unwrap()]
+    let a = crate::sessions::ready(driver.join(a, pool, async |_| Ok(b_end))).unwrap();
+    [a, crate::sessions::ready(driver.join(b, pool, async |_| Ok(a_end))).unwrap()]
 }
 
 /// One side asks, the other answers, by calls that block.
@@ -46,6 +49,23 @@ fn programs_of_a_host_share_a_driver() {
         asks(&a, 20);
         answering.join();
     }
+}
+
+/// It keeps none of their memory, also not of the connection whose completion came last.
+#[test]
+fn a_driver_forgets_connections_that_have_ended() {
+    let world = World::new(1);
+    let driver = Driver::manual(&Device::simulated(&world.host("only")).open().unwrap()).unwrap();
+    let memory = driver.domain().register(vec![0_u8; 16 * 64]).unwrap();
+    let pool = Pool::new(memory, 64).unwrap();
+    let kept = pool.try_take().unwrap();
+    let [a, b] = pair_with(&driver, &pool);
+    driver.run(async {
+        a.send(Inline::from(b"last")).await.unwrap();
+        assert_eq!(b.recv().await.unwrap()[..], *b"last");
+    });
+    drop((a, b, pool));
+    assert_eq!(kept.reclaim::<Vec<u8>>().unwrap().len(), 16 * 64);
 }
 
 /// What two programs by address have done.
