@@ -1,6 +1,6 @@
 //! Which pages of memory are there. A copy to or from a page that isn't there stands until the page has come: from a slow disk, or from a
 //! handler of the program's (userfaultfd(2)) for any time. So a thread that others wait for looks first, and has another thread
-//! [bring](bring) the pages.
+//! [bring] the pages.
 //!
 //! A page of plain memory comes at once, so it counts as there: only registered files ([`note_file`]) and processes with a userfaultfd
 //! have pages that don't.
