@@ -2,7 +2,7 @@
 //! handler of the program's (userfaultfd(2)) for any time. So a thread that others wait for looks first, and has another thread
 //! [bring] the pages.
 //!
-//! A page of plain memory comes at once, so it counts as there: only registered files ([`note_file`]) and processes with a userfaultfd
+//! A page of plain memory comes at once, so it counts as there: only registered files (`note_file`) and processes with a userfaultfd
 //! have pages that don't.
 //!
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
