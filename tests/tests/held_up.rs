@@ -119,5 +119,6 @@ mod absent {
         an_operation_whose_memory_is_not_there_waits_for_it_and_holds_up_no_other_queue_pair: "each_operation";
         a_queue_pair_and_its_memory_end_while_requests_wait_for_memory: "ends";
         requests_wait_for_no_memory_of_the_other_direction_and_end_with_the_queue_pair: "two_directions";
+        packets_beyond_what_a_queue_pair_keeps_come_again: "more_than_waits";
     }
 }

@@ -228,6 +228,53 @@ static void two_directions(void)
 	end_side(peer);
 }
 
+/* More than a queue pair keeps. */
+#define VERY_LONG (24ul << 20)
+
+/* The other side: sends its memory, which has the pattern 1, without a timer for acknowledgements. */
+static void send_very_much(int fd)
+{
+	struct ibv_wc wc;
+
+	begin();
+	path.timeout = 0;
+	struct ibv_mr *mr = register_new(map_apart(VERY_LONG), VERY_LONG);
+	struct end end = connect_to(fd, mr);
+
+	fill(mr->addr, VERY_LONG, 1);
+	meet_again(fd);
+	MUST(post_send(end.qp, mr, 0, VERY_LONG, 1));
+	MUST_COMPLETE(end.cq, &wc);
+	meet_again(fd);
+	for (;;)
+		pause();
+}
+
+/* Packets that a queue pair can't keep come again, also where no timer asks for them. */
+static void more_than_waits(void)
+{
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(send_very_much, &peer);
+
+	begin();
+	path.timeout = 0;
+	char *pages = map_without_pages(VERY_LONG);
+	struct ibv_mr *mr = register_new(pages, VERY_LONG);
+	struct end end = connect_to(fd, mr);
+
+	MUST(post_recv(end.qp, mr, 0, VERY_LONG, 1));
+	meet_again(fd);
+	wait_for_fault();
+	/* By then all that the other side can send has come. */
+	usleep(500000);
+	give_pages(pages, VERY_LONG);
+	MUST_COMPLETE(end.cq, &wc);
+	check(pages, VERY_LONG, 1, "message");
+	meet_again(fd);
+	end_side(peer);
+}
+
 /* Requests that wait end with their queue pair, and hold up neither its end nor that of their memory. */
 static void ends(void)
 {
@@ -262,7 +309,7 @@ static void ends(void)
 
 int main(int argc, char **argv)
 {
-	const struct test_case cases[] = {CASE(each_operation), CASE(ends), CASE(two_directions)};
+	const struct test_case cases[] = {CASE(each_operation), CASE(ends), CASE(two_directions), CASE(more_than_waits)};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
 }

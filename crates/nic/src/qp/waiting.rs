@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 
 type Proto = ferroce_proto::QpProtocol<Arc<Ah>>;
 
-/// Packets of a queue pair that wait, at most, and their bytes. What is beyond is lost, as on a wire.
+/// Packets of a queue pair that wait, at most, and their bytes. The peer is asked again for what is beyond.
 const MOST: usize = 8192;
 const MOST_BYTES: usize = 16 << 20;
 /// Bytes of all queue pairs' packets that wait, at most.

@@ -15,6 +15,7 @@ mod hostile;
 mod huge;
 mod malformed;
 mod model;
+mod needs;
 mod net;
 mod one_sided;
 mod placement;
