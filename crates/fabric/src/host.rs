@@ -1,8 +1,8 @@
 //! What surrounds a queue pair of a simulated host: no memory, and packets that wait to leave.
 
 use ferroce_proto::{
-    Buffer, Env, KeptPacket, KeptPackets, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SrqPlace,
-    Telling, TransmitError,
+    Buffer, Env, KeptPacket, KeptPackets, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, SendEnds,
+    SrqPlace, Telling, TransmitError,
 };
 use ferroce_types::{
     AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge, WcStatus,
@@ -74,9 +74,16 @@ pub(crate) struct QpSurroundings {
     pub(crate) ended: Vec<WcStatus>,
 }
 
+impl SendEnds for QpSurroundings {
+    type Address = ();
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.ended.push(completion.status);
+    }
+}
+
 impl Env for QpSurroundings {
     type Payload<'p> = SimPayload<'p>;
-    type Address = ();
 
     fn transmit(
         &mut self,
@@ -187,10 +194,6 @@ impl Env for QpSurroundings {
 
     fn bind_window(&mut self, _: &BindMw) -> Result<(), ()> {
         Err(())
-    }
-
-    fn complete_send(&mut self, completion: Completion) {
-        self.ended.push(completion.status);
     }
 
     fn complete_recv(&mut self, _: Completion, _: u64) {}

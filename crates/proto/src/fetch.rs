@@ -4,7 +4,7 @@
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
 use crate::state::{Issuer, charge};
-use crate::{Data, Env, MAX_MESSAGE, QpProtocol, RequestEnd, SendOp, SendRequest, psn};
+use crate::{Data, Env, MAX_MESSAGE, QpProtocol, SendEnds, SendOp, SendRequest, psn};
 use ferroce_types::{AtomicOp, Instant, QpState, Sge, WcStatus};
 
 /// A fetch that has come in one packet.
@@ -132,7 +132,7 @@ impl<A: Clone> QpProtocol<A> {
         now: impl FnOnce() -> Instant,
         (psn, len): (u32, usize),
         place: impl FnOnce(&Sge) -> bool,
-        ended: impl FnMut(RequestEnd<'_, A>),
+        ends: &mut impl SendEnds<Address = A>,
     ) -> bool {
         let (req, Some(wqe)) = (&self.req, self.sq.front()) else { return false };
         let fits = wqe.packets == 1
@@ -159,7 +159,7 @@ impl<A: Clone> QpProtocol<A> {
         let bytes = charge(wqe, 0, 1, self.params.path_mtu.max(1));
         self.req.una += 1;
         self.req.unfinished_reads = self.req.unfinished_reads.saturating_sub(1);
-        self.end_front(WcStatus::Success, ended);
+        self.end_front(WcStatus::Success, ends);
         // Without outstanding packets and without a sample, the time isn't used.
         let quiet = self.req.una == self.req.max && self.req.sample.is_none();
         self.moved(if quiet { Instant::default() } else { now() }, bytes);

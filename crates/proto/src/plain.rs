@@ -4,7 +4,7 @@
 //! way. So the general way has all the rules, and these functions only what remains of them for such messages.
 
 use crate::state::{Issuer, SMALLEST_CHARGE, Sample};
-use crate::{Env, Payload, QpProtocol, ReceivedWhole, RequestEnd, SendOp, SendRequest, psn};
+use crate::{Env, Payload, QpProtocol, ReceivedWhole, SendEnds, SendOp, SendRequest, psn};
 use ferroce_types::{Completion, Instant, QpState, RecvWqe, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Reth, Service};
 
@@ -120,7 +120,7 @@ impl<A: Clone> QpProtocol<A> {
         }
     }
 
-    /// As [`QpProtocol::plain_executed`], for requests that need only completions: gives each request that ends to `ended`, and its
+    /// As [`QpProtocol::plain_executed`], for requests that need only completions: gives each request that ends to `ends`, and its
     /// completion if it is signaled. `now` is called only if other packets are outstanding. False: call [`QpProtocol::plain_executed`] for
     /// the rest.
     #[inline]
@@ -128,7 +128,7 @@ impl<A: Clone> QpProtocol<A> {
         &mut self,
         now: impl FnOnce() -> Instant,
         psn: u32,
-        mut ended: impl FnMut(RequestEnd<'_, A>),
+        ends: &mut impl SendEnds<Address = A>,
     ) -> bool {
         let (before, number) = (self.req.una, psn::extend(self.req.una, psn));
         let is_unusual = self.req.error.is_some() || self.req.recovery.is_some();
@@ -144,7 +144,7 @@ impl<A: Clone> QpProtocol<A> {
         {
             bytes += SMALLEST_CHARGE.max(u64::from(wqe.len));
             self.req.una = wqe.end();
-            self.end_front(WcStatus::Success, &mut ended);
+            self.end_front(WcStatus::Success, ends);
         }
         if self.req.una > before {
             // Without outstanding packets and without a sample, the time isn't used.
@@ -155,16 +155,16 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// Takes an acknowledgement that has come as a packet with this BTH and is neither a NAK nor asks for time. False: the caller takes the
-    /// general way, which goes on where this has ended. `ended` is that of [`QpProtocol::take_executed`].
+    /// general way, which goes on where this has ended. `ends` is that of [`QpProtocol::take_executed`].
     #[inline]
     pub fn take_acknowledgement(
         &mut self,
         now: Instant,
         bth: &Bth,
-        ended: impl FnMut(RequestEnd<'_, A>),
+        ends: &mut impl SendEnds<Address = A>,
     ) -> bool {
         let is_new = psn::extend(self.req.una, bth.psn) >= self.req.una;
-        let done = is_new && bth.pkey == self.params.pkey && self.take_executed(|| now, bth.psn, ended);
+        let done = is_new && bth.pkey == self.params.pkey && self.take_executed(|| now, bth.psn, ends);
         self.counters.packets_received += u64::from(done);
         done
     }

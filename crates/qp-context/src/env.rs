@@ -137,14 +137,23 @@ pub struct Unanswered {
     pub went_back: Option<(u64, Instant)>,
 }
 
+/// What send requests that end are given to.
+pub trait SendEnds {
+    /// A UD address handle.
+    type Address: Clone;
+
+    /// A send request ended, whether it is signaled or not.
+    fn retire(&mut self, _wr: &SendWr<Self::Address>, _status: WcStatus) {}
+    /// The completion of the request that was retired last: it is signaled, or has failed.
+    fn complete_send(&mut self, completion: Completion);
+}
+
 /// The surroundings of one QP: its memory, receive queue, completion queues and fabric.
 ///
 /// Every method is called with the QP borrowed; none of them may call back into it.
-pub trait Env {
+pub trait Env: SendEnds {
     /// A packet's payload.
     type Payload<'p>: Payload;
-    /// A UD address handle.
-    type Address: Clone;
 
     /// Takes one packet. `bth.pad` is zero and is filled in by the fabric that needs it. `to` is the address of a UD
     /// request, `None` for a connected QP (whose address the environment knows).
@@ -331,15 +340,11 @@ pub trait Env {
     #[allow(clippy::result_unit_err)]
     fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()>;
 
-    /// A send work request ended, whether the program asked for its completion or not.
-    fn retire(&mut self, _wr: &SendWr<Self::Address>, _status: WcStatus) {}
     /// The last of `bytes` of an RDMA WRITE of the peer was written.
     fn written(&mut self, _bytes: u32) {}
     /// The answer to an RDMA READ of the peer has left, of `bytes`. Another one belongs to the same work request of it
     /// unless this one ends it.
     fn was_read(&mut self, _bytes: u32, _ends: bool) {}
-    /// A send work request ended of which the program wants to know.
-    fn complete_send(&mut self, completion: Completion);
     /// A receive work request ended with the packet of this number. The environment publishes it when
     /// `QpProtocol::unacknowledged_from` is beyond `number`, or the QP is in ERR, and never before an earlier one.
     fn complete_recv(&mut self, completion: Completion, number: u64);

@@ -8,7 +8,7 @@ use crate::licences::Licences;
 use crate::reasons;
 use ferroce_buffers::{Rights, Tap};
 use ferroce_proto::{
-    Buffer, Cause, Env, Failure, NoReceive, PayloadSource, PlaceError, QpEvent, SrqPlace, Telling,
+    Buffer, Cause, Env, Failure, NoReceive, PayloadSource, PlaceError, QpEvent, SendEnds, SrqPlace, Telling,
     TransmitError,
 };
 use ferroce_types::{
@@ -127,9 +127,16 @@ impl QpEnv<'_> {
     }
 }
 
+impl SendEnds for QpEnv<'_> {
+    type Address = Ipv4Addr;
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.side.sends_completed.push(completion);
+    }
+}
+
 impl Env for QpEnv<'_> {
     type Payload<'p> = &'p [u8];
-    type Address = Ipv4Addr;
 
     fn transmit(
         &mut self,
@@ -273,10 +280,6 @@ impl Env for QpEnv<'_> {
         keys.insert(bind.rkey, key);
         window.key = Some(bind.rkey);
         Ok(())
-    }
-
-    fn complete_send(&mut self, completion: Completion) {
-        self.side.sends_completed.push(completion);
     }
 
     fn complete_recv(&mut self, completion: Completion, number: u64) {

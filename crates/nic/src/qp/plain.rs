@@ -13,7 +13,7 @@ use ferroce_hostlink::{
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_parts::{Ah, Poller};
-use ferroce_proto::{DataRef, Payload as _, PlainSend, ReceivedWhole, RequestEnd, SendOp, SendRequest};
+use ferroce_proto::{DataRef, Payload as _, PlainSend, ReceivedWhole, SendEnds, SendOp, SendRequest, SendWr};
 use ferroce_queues::{Cq, RecvQueue};
 use ferroce_types::{Completion, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{Opcode, Operation, Service};
@@ -213,7 +213,7 @@ impl Qp {
         self: &Arc<Self>,
         last: &SentPacket,
         answer: Option<ShmPayload<'_>>,
-        mut poller: Option<&mut Poller<'_>>,
+        poller: Option<&mut Poller<'_>>,
     ) {
         let psn = last.psn;
         let mut inner = self.inner.lock();
@@ -221,22 +221,17 @@ impl Qp {
             return;
         }
         let unwinding = EndsOnPanic(self);
-        let mut overrun = false;
-        let ended = |end: RequestEnd<'_, _>| match end {
-            RequestEnd::Retired(request) => self.observe_end(request, WcStatus::Success),
-            RequestEnd::Completed(mut completion) => {
-                overrun |= !self.give(&self.send_cq, &mut completion, poller.as_deref_mut());
-            }
-        };
+        let mut ends = Ends { qp: self, poller, overrun: false };
         let done = match &answer {
-            None => inner.proto.take_executed(clock::now, psn, ended),
+            None => inner.proto.take_executed(clock::now, psn, &mut ends),
             Some(answer) => {
                 let len = answer.len();
                 let copy = |addr| answer.copy_to(0, addr, len);
                 let place = |sge: &Sge| place(self.pd.id(), sge, len, copy);
-                inner.proto.take_fetched(clock::now, (psn, len), place, ended)
+                inner.proto.take_fetched(clock::now, (psn, len), place, &mut ends)
             }
         };
+        let overrun = ends.overrun;
         let goes_on = !done || inner.proto.wants_transmit();
         std::mem::forget(unwinding);
         drop(inner);
@@ -280,6 +275,28 @@ impl Qp {
     #[cold]
     pub(super) fn end_overrun(self: &Arc<Self>) {
         self.adapter.with_work(|work| self.work(work, clock::now(), |_, env| env.note_overrun()));
+    }
+}
+
+/// Gives the ends of send requests to the completion queue, or to the poller that waits for them. The queue pair is locked.
+pub(super) struct Ends<'q, 'p, 'c> {
+    pub(super) qp: &'q Qp,
+    pub(super) poller: Option<&'p mut Poller<'c>>,
+    /// The completion queue had no room for one.
+    pub(super) overrun: bool,
+}
+
+impl SendEnds for Ends<'_, '_, '_> {
+    type Address = Arc<Ah>;
+
+    #[inline]
+    fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {
+        self.qp.observe_end(wr, status);
+    }
+
+    #[inline]
+    fn complete_send(&mut self, mut completion: Completion) {
+        self.overrun |= !self.qp.give(&self.qp.send_cq, &mut completion, self.poller.as_deref_mut());
     }
 }
 

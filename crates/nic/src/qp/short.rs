@@ -5,15 +5,14 @@
 
 use super::broken::EndsOnPanic;
 use super::payload::{RxPayload, if_present};
+use super::plain::Ends;
 use super::{LockedQp, Path, Poster, Qp};
 use crate::adapter::ThreadBuffers;
 use ferroce_access::{copy, summed};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_parts::network::flow_of;
 use ferroce_parts::{Ah, LastFlow, settings};
-use ferroce_proto::{
-    DataRef, Payload as _, PlainSend, QpProtocol, ReceivedWhole, RequestEnd, SendOp, SendRequest,
-};
+use ferroce_proto::{DataRef, Payload as _, PlainSend, QpProtocol, ReceivedWhole, SendOp, SendRequest};
 use ferroce_queues::CountedOp;
 use ferroce_types::{Datagram, Instant, RemoteAccess, WcStatus};
 use ferroce_udp::{Dest, TxBatch, send_at_once};
@@ -188,17 +187,12 @@ impl Qp {
             }
             ShortPacket::Write { bth, reth, payload } => self.take_write(proto, dest, bth, reth, payload),
             ShortPacket::Acknowledge { bth } => {
-                let mut overrun = false;
-                let taken = proto.take_acknowledgement(now, bth, |end| match end {
-                    RequestEnd::Retired(request) => self.observe_end(request, WcStatus::Success),
-                    RequestEnd::Completed(mut completion) => {
-                        overrun |= !self.give(&self.send_cq, &mut completion, None);
-                    }
-                });
+                let mut ends = Ends { qp: self, poller: None, overrun: false };
+                let taken = proto.take_acknowledgement(now, bth, &mut ends);
                 if let Some(at) = proto.next_timeout() {
                     self.adapter.schedule(self, at);
                 }
-                TakenAlone { taken, overrun }
+                TakenAlone { taken, overrun: ends.overrun }
             }
         }
     }

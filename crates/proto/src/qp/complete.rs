@@ -2,27 +2,15 @@
 
 use crate::state::{Issuer, Wqe};
 use crate::tags::OwnEnd;
-use crate::{Cause, Env, QpEvent, QpProtocol, SendOp, SendWr, TagInfo};
+use crate::{Cause, Env, QpEvent, QpProtocol, SendEnds, SendOp, TagInfo};
 use ferroce_types::{Completion, QpState, WcOpcode, WcStatus, vendor_err};
-
-/// What a request that ends comes to.
-#[derive(Debug)]
-pub enum RequestEnd<'a, A> {
-    /// It has ended.
-    Retired(&'a SendWr<A>),
-    /// Its completion.
-    Completed(Completion),
-}
 
 impl<A: Clone> QpProtocol<A> {
     /// Ends the oldest send request, which is removed before its completion is given.
     pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
         let Some(wqe) = self.sq.front() else { return };
         if wqe.issuer == Issuer::Program {
-            return self.end_front(status, |end| match end {
-                RequestEnd::Retired(request) => env.retire(request, status),
-                RequestEnd::Completed(completion) => env.complete_send(completion),
-            });
+            return self.end_front(status, env);
         }
         let end = self.own_end(wqe, status);
         self.sq.drop_front();
@@ -36,18 +24,18 @@ impl<A: Clone> QpProtocol<A> {
         }
     }
 
-    /// Removes the oldest request, which is the program's, and gives it to `ended`, and then its completion if it has one. The request is no
+    /// Removes the oldest request, which is the program's, and gives it to `ends`, and then its completion if it has one. The request is no
     /// longer in the queue when it completes: a panic in the completion queue has it complete at most once.
     #[inline]
-    pub(crate) fn end_front(&mut self, status: WcStatus, mut ended: impl FnMut(RequestEnd<'_, A>)) {
+    pub(crate) fn end_front(&mut self, status: WcStatus, ends: &mut impl SendEnds<Address = A>) {
         let Some(wqe) = self.sq.front() else { return };
         let completes = wqe.wr.signaled || status != WcStatus::Success;
         let completion = completes.then(|| self.send_completion(wqe, status));
-        ended(RequestEnd::Retired(&wqe.wr));
+        ends.retire(&wqe.wr, status);
         self.sq.drop_front();
         self.req.forget_before(self.sq.head());
         if let Some(completion) = completion {
-            ended(RequestEnd::Completed(completion));
+            ends.complete_send(completion);
         }
     }
 

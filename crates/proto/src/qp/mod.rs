@@ -3,8 +3,6 @@
 mod complete;
 mod post;
 
-pub use complete::RequestEnd;
-
 use crate::state::{Answers, Requester, Responder, SendQueue, Wqe};
 use crate::{Counters, Env, QpParams, QpProtocol, RateLimit, SendWr, Violation};
 use ferroce_ring::EntryRing;

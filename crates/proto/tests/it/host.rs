@@ -2,7 +2,7 @@
 
 use ferroce_proto::{
     Buffer, Cause, DelegateError, Env, Failure, KeptPacket, KeptPackets, NoReceive, PayloadSource,
-    PlaceError, QpEvent, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
+    PlaceError, QpEvent, SendEnds, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
 };
 use ferroce_types::{
     Access, AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge,
@@ -266,9 +266,17 @@ pub fn pattern(seed: u8, i: usize) -> u8 {
     (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)
 }
 
+impl SendEnds for Host {
+    type Address = u32;
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.sends.push(completion);
+        assert!(!std::mem::take(&mut self.panics_once), "injected");
+    }
+}
+
 impl Env for Host {
     type Payload<'p> = &'p [u8];
-    type Address = u32;
 
     fn transmit(
         &mut self,
@@ -522,11 +530,6 @@ impl Env for Host {
             self.regions.insert(bind.rkey, window);
         }
         Ok(())
-    }
-
-    fn complete_send(&mut self, completion: Completion) {
-        self.sends.push(completion);
-        assert!(!std::mem::take(&mut self.panics_once), "injected");
     }
 
     fn complete_recv(&mut self, completion: Completion, number: u64) {

@@ -1,8 +1,8 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Buffer, Data, Env, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, QpParams, QpProtocol, SendOp,
-    SendWr, TransmitError,
+    Buffer, Data, Env, NoReceive, Payload, PayloadSource, PlaceError, QpEvent, QpParams, QpProtocol,
+    SendEnds, SendOp, SendWr, TransmitError,
 };
 use ferroce_types::{
     Access, AtomicOp, BindMw, Completion, Instant, Placement, QpState, RecvWqe, RemoteAccess, RemoteError,
@@ -39,9 +39,16 @@ struct Counter {
 
 const VA: u64 = 0xffff_ffff_0000_0000;
 
+impl SendEnds for Counter {
+    type Address = ();
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.statuses.push((completion.status, completion.byte_len));
+    }
+}
+
 impl Env for Counter {
     type Payload<'p> = Length;
-    type Address = ();
 
     fn payload_of(bytes: &[u8]) -> Self::Payload<'_> {
         Length(bytes.len() as u32)
@@ -131,10 +138,6 @@ impl Env for Counter {
 
     fn bind_window(&mut self, _: &BindMw) -> Result<(), ()> {
         Err(())
-    }
-
-    fn complete_send(&mut self, completion: Completion) {
-        self.statuses.push((completion.status, completion.byte_len));
     }
 
     fn complete_recv(&mut self, completion: Completion, _: u64) {

@@ -3,12 +3,31 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Data, Env as _, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, RequestEnd, SendOp, SendWr,
-    Telling, UdTarget,
+    Data, Env as _, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, SendEnds, SendOp, SendWr, Telling,
+    UdTarget,
 };
-use ferroce_types::{Access, AtomicOp, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
+use ferroce_types::{Access, AtomicOp, Completion, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
 use std::collections::BTreeMap;
+
+/// The requests that have ended, each with its completion if it had one.
+#[derive(Default)]
+pub struct Ends(pub Vec<(u64, Option<Completion>)>);
+
+impl SendEnds for Ends {
+    type Address = u32;
+
+    fn retire(&mut self, wr: &SendWr<u32>, status: WcStatus) {
+        assert_eq!(status, WcStatus::Success);
+        self.0.push((wr.wr_id, None));
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        let (wr_id, end) = self.0.last_mut().unwrap();
+        assert!(*wr_id == completion.wr_id && end.is_none());
+        *end = Some(completion);
+    }
+}
 
 /// SplitMix64: a seed gives the same network everywhere.
 pub struct Rng(pub u64);
@@ -433,15 +452,10 @@ impl Side {
     fn take_fetched(&mut self, now: Instant, frame: &Frame) -> bool {
         let Self { qp, host } = self;
         let (psn, bytes) = (frame.headers.bth.psn, &frame.payload[..]);
-        let mut sends = Vec::new();
+        let mut ends = Ends::default();
         let place = |sge: &Sge| host.place_bytes(std::slice::from_ref(sge), 0, bytes).is_ok();
-        let ended = |end: RequestEnd<'_, _>| {
-            if let RequestEnd::Completed(completion) = end {
-                sends.push(completion);
-            }
-        };
-        let taken = qp.take_fetched(|| now, (psn, bytes.len()), place, ended);
-        host.sends.append(&mut sends);
+        let taken = qp.take_fetched(|| now, (psn, bytes.len()), place, &mut ends);
+        host.sends.extend(ends.0.into_iter().filter_map(|(_, completion)| completion));
         taken
     }
 
@@ -449,15 +463,10 @@ impl Side {
     fn take_acknowledgement(&mut self, now: Instant, frame: &Frame) -> bool {
         let Headers { bth, aeth, .. } = &frame.headers;
         let acknowledges = |aeth: &Aeth| matches!(Syndrome::from_u8(aeth.syndrome), Syndrome::Ack { .. });
-        let ended = |end: RequestEnd<'_, _>| {
-            if let RequestEnd::Completed(completion) = end {
-                self.host.sends.push(completion);
-            }
-        };
         bth.opcode.operation == Operation::Acknowledge
             && frame.payload.is_empty()
             && aeth.as_ref().is_some_and(acknowledges)
-            && self.qp.take_acknowledgement(now, bth, ended)
+            && self.qp.take_acknowledgement(now, bth, &mut self.host)
     }
 
     pub fn post(&mut self, wr: SendWr<u32>) {

@@ -2,11 +2,10 @@
 //! general way.
 
 use crate::host::{ALL, BASE, Frame};
-use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
+use crate::net::{CLEAN, Ends, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Counters, Data, DataRef, Env as _, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, RequestEnd, SendOp,
-    SendWr,
+    Counters, Data, DataRef, Env as _, FetchOp, PlainSend, QpEvent, QpParams, RateLimit, SendOp, SendWr,
 };
 use ferroce_types::{Access, AtomicOp, Completion, Instant, QpState, RecvWqe, Sge, WcStatus};
 use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
@@ -526,18 +525,9 @@ fn a_result_ends_the_sends_before_it_and_nothing_else() {
     }
     assert!(p.a.qp.next_timeout().is_some(), "answers are waited for");
     let take = |p: &mut Pair, psn| {
-        let mut ended = Vec::new();
-        let took = p.a.qp.take_executed(
-            || now,
-            psn,
-            |end| match end {
-                RequestEnd::Retired(wr) => ended.push((wr.wr_id, None)),
-                RequestEnd::Completed(completion) => {
-                    assert_eq!(completion.wr_id, ended.last().unwrap().0);
-                    ended.last_mut().unwrap().1 = Some(completion.status);
-                }
-            },
-        );
+        let mut ends = Ends::default();
+        let took = p.a.qp.take_executed(|| now, psn, &mut ends);
+        let ended: Vec<_> = ends.0.iter().map(|(wr_id, end)| (*wr_id, end.map(|end| end.status))).collect();
         (took, ended)
     };
     let success = Some(WcStatus::Success);
@@ -566,23 +556,14 @@ fn an_answer_is_placed_only_if_it_is_the_one_that_is_awaited() {
     let now = p.now;
     post_fetch(&mut p.a, now, wr(1, SendOp::Read { va: BASE, rkey: ALL }, SOURCES, 100), true);
     let take = |p: &mut Pair, what, places| {
-        let (mut asked, mut ended) = (None, None);
+        let (mut asked, mut ends) = (None, Ends::default());
         let place = |sge: &Sge| {
             asked = Some((sge.addr, sge.length));
             places
         };
-        let done = p.a.qp.take_fetched(
-            || now,
-            what,
-            place,
-            |end| match end {
-                RequestEnd::Retired(wr) => ended = Some((wr.wr_id, None)),
-                RequestEnd::Completed(completion) => {
-                    ended = Some((completion.wr_id, Some(completion.byte_len)));
-                }
-            },
-        );
-        assert_eq!(done, ended.is_some());
+        let done = p.a.qp.take_fetched(|| now, what, place, &mut ends);
+        assert!(ends.0.len() <= 1 && done != ends.0.is_empty());
+        let ended = ends.0.first().map(|(wr_id, end)| (*wr_id, end.map(|end| end.byte_len)));
         (asked, ended)
     };
     for wrong in [(FIRST + 1, 100), (FIRST, 99), (FIRST, 8)] {

@@ -5,8 +5,8 @@ use crate::qp::Path;
 use crate::qp::payload::RxPayload;
 use ferroce_hostlink::{CompactRecord, Link, LinkPeer, Record};
 use ferroce_parts::Ah;
-use ferroce_proto::{Env as _, PlainSend, RequestEnd};
-use ferroce_types::{Datagram, Instant, PacketMeta, WcStatus};
+use ferroce_proto::PlainSend;
+use ferroce_types::{Datagram, Instant, PacketMeta};
 use ferroce_wire::crc::extend;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service, ShortPacket};
 use std::net::IpAddr;
@@ -137,12 +137,7 @@ impl QpEnv<'_> {
                 let send = PlainSend::new(&bth, immediate);
                 proto.take_plain(&send, &RxPayload::of_packet(payload), self)
             }
-            Some(ShortPacket::Acknowledge { bth }) => {
-                proto.take_acknowledgement(self.now, &bth, |end| match end {
-                    RequestEnd::Retired(request) => self.retire(request, WcStatus::Success),
-                    RequestEnd::Completed(completion) => self.complete_send(completion),
-                })
-            }
+            Some(ShortPacket::Acknowledge { bth }) => proto.take_acknowledgement(self.now, &bth, self),
             Some(ShortPacket::Write { .. }) | None => false,
         }
     }

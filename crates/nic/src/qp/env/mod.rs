@@ -23,7 +23,8 @@ use ferroce_netdev::{Grh, grh_of};
 use ferroce_parts::{Ah, KeptOfQp, UnackedPace, UnreadRecords, settings};
 use ferroce_proto::{
     Buffer, DelegateError, Env, Failure, KeptPacket, NoReceive, Payload, PayloadSource, PlaceError, QpEvent,
-    ReceivedWhole, SendOp, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation,
+    ReceivedWhole, SendEnds, SendOp, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
+    Violation,
 };
 use ferroce_queues::{CountedOp, WcTags};
 use ferroce_types::{
@@ -148,9 +149,23 @@ impl QpEnv<'_> {
     }
 }
 
+impl SendEnds for QpEnv<'_> {
+    type Address = Arc<Ah>;
+
+    fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {
+        self.qp.observe_end(wr, status);
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        if completion.status != WcStatus::Success {
+            self.withdraw();
+        }
+        self.work.overrun |= !self.qp.send_cq.push(self.whole(completion));
+    }
+}
+
 impl Env for QpEnv<'_> {
     type Payload<'p> = RxPayload<'p>;
-    type Address = Arc<Ah>;
 
     fn transmit(
         &mut self,
@@ -377,10 +392,6 @@ impl Env for QpEnv<'_> {
         KeyTable::global().bind(self.key_user(), bind).map_err(|Denied| ())
     }
 
-    fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {
-        self.qp.observe_end(wr, status);
-    }
-
     fn written(&mut self, bytes: u32) {
         if let Some(counting) = self.qp.observers.counters() {
             counting.count(CountedOp::RemoteWrite, u64::from(bytes), WcStatus::Success);
@@ -391,13 +402,6 @@ impl Env for QpEnv<'_> {
         if let Some(counting) = self.qp.observers.counters() {
             counting.count_read(u64::from(bytes), ends);
         }
-    }
-
-    fn complete_send(&mut self, completion: Completion) {
-        if completion.status != WcStatus::Success {
-            self.withdraw();
-        }
-        self.work.overrun |= !self.qp.send_cq.push(self.whole(completion));
     }
 
     fn complete_recv(&mut self, completion: Completion, number: u64) {
