@@ -54,6 +54,7 @@ impl PeerMemory {
     /// Copies `len` bytes at `from` in the other process to `to` in this one. False unless all were, and of this very
     /// process; `to` must be registered memory of the program, or bytes that belong to the caller.
     #[must_use]
+    #[inline]
     pub fn read(&self, from: u64, to: u64, len: usize) -> bool {
         let mut seen = 0u64;
         self.copy(libc::SYS_process_vm_readv, &raw mut seen as u64, (to, len), [(from, len), (0, 0)])

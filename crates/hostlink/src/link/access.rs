@@ -78,6 +78,7 @@ impl Link {
     }
 
     /// The peer hasn't given the link up. (That its memory is still its own is found out with each copy.)
+    #[inline]
     fn is_there(&self) -> bool {
         if self.is_to_itself() {
             return !self.is_dead();

@@ -53,6 +53,7 @@ impl Costs {
     }
 
     /// Counts an operation. True when it is time to wake the peer instead. Threads that count at once may count wrong, to no harm.
+    #[inline]
     fn add(&self, bytes: u64, copies: usize) -> bool {
         let cost = copies as u64 * COPY + bytes / 8 * WORD;
         let spent = self.spent.load(Ordering::Relaxed).saturating_add(cost);

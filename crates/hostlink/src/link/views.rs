@@ -37,6 +37,7 @@ enum ViewState {
 
 impl Views {
     /// Where the view of a region is, which is mapped when it has been used a few times.
+    #[inline]
     fn use_region(&mut self, region: &FoundRegion, memory: &PeerMemory) -> Option<usize> {
         if !region.is_shared() {
             return None;
