@@ -130,7 +130,7 @@ pub struct Polled {
     stamps: Vec<Stamp>,
     /// Why requests have failed, by their places in `ended`.
     faults: Vec<(usize, Fault)>,
-    /// One may have failed, or has invalidated a key.
+    /// One may have failed, has invalidated a key, or has a time.
     is_unusual: bool,
 }
 
@@ -142,8 +142,8 @@ impl Polled {
     #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
-        self.stamps.clear();
         if self.is_unusual {
+            self.stamps.clear();
             self.faults.clear();
             self.is_unusual = false;
         }
@@ -161,6 +161,7 @@ impl Polled {
     /// When the last one ended. All of a queue have this, or none.
     #[inline]
     pub fn stamp(&mut self, stamp: Stamp) {
+        self.is_unusual = true;
         self.stamps.push(stamp);
     }
 
@@ -202,7 +203,7 @@ impl Polled {
         }
     }
 
-    /// Whether one may have failed, or has invalidated a key.
+    /// Whether one may have failed, has invalidated a key, or has a time.
     #[must_use]
     #[inline]
     pub const fn is_unusual(&self) -> bool {

@@ -16,6 +16,11 @@ pub trait Payload: Sealed + Send + Sized + 'static {
     /// The memory that is read.
     #[doc(hidden)]
     fn segments(&self) -> Segments;
+    /// The bytes of that memory.
+    #[doc(hidden)]
+    fn bytes(&self) -> u64 {
+        self.segments().bytes()
+    }
     /// Bytes that are copied into the request instead.
     #[doc(hidden)]
     fn inline(&self) -> Option<&[u8]> {
@@ -31,6 +36,11 @@ pub trait PayloadMut: Payload {
     /// The memory that is written.
     #[doc(hidden)]
     fn room(&self) -> Segments;
+    /// The bytes of that memory.
+    #[doc(hidden)]
+    fn room_bytes(&self) -> u64 {
+        self.room().bytes()
+    }
     /// Lends the memory for writing.
     #[doc(hidden)]
     fn hold_for_writing(self, into: &mut Held);
@@ -248,6 +258,13 @@ impl Held {
         }
     }
 
+    /// There is no memory here.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        matches!(self.0, Pieces::None)
+    }
+
     /// Puts memory here. What was here before is dropped.
     #[inline(always)]
     pub fn put(&mut self, held: Self) {
@@ -258,7 +275,7 @@ impl Held {
     /// Ends the loans, and drops the memory.
     #[inline(always)]
     pub fn clear(&mut self) {
-        if !matches!(self.0, Pieces::None) {
+        if !self.is_empty() {
             self.drop_pieces();
         }
     }
@@ -398,6 +415,11 @@ impl Payload for Buffer {
     }
 
     #[inline]
+    fn bytes(&self) -> u64 {
+        self.length() as u64
+    }
+
+    #[inline]
     fn hold(self, into: &mut Held) -> Option<Inline> {
         let loan = self.lend(Loan::Read);
         into.add(Part::Buffer(self), loan);
@@ -409,6 +431,11 @@ impl PayloadMut for Buffer {
     #[inline]
     fn room(&self) -> Segments {
         Segments::one(self.segment(self.capacity()))
+    }
+
+    #[inline]
+    fn room_bytes(&self) -> u64 {
+        self.capacity() as u64
     }
 
     #[inline]

@@ -29,6 +29,13 @@ impl Segments {
         self.0
     }
 
+    /// Bytes of all of them.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.iter().map(|segment| u64::from(segment.length)).sum()
+    }
+
     /// Adds these.
     #[inline]
     pub fn append(&mut self, others: &Self) {
@@ -36,7 +43,16 @@ impl Segments {
     }
 
     /// Leaves the first `bytes` bytes.
-    pub fn truncate(&mut self, mut bytes: u64) {
+    #[inline]
+    pub fn truncate(&mut self, bytes: u64) {
+        match &mut self.0[..] {
+            [only] if bytes > 0 => only.length = u64::from(only.length).min(bytes) as u32,
+            _ => self.truncate_several(bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn truncate_several(&mut self, mut bytes: u64) {
         for segment in &mut self.0 {
             segment.length = u64::from(segment.length).min(bytes) as u32;
             bytes -= u64::from(segment.length);

@@ -32,7 +32,9 @@ impl<T> Ring<T> {
     #[inline]
     fn place(&self, number: u32) -> &UnsafeCell<T> {
         // The count of places is a power of two: numbers lead to the same places after they wrap.
-        &self.places[number as usize & (self.places.len() - 1)]
+        let place = number as usize & (self.places.len() - 1);
+        // SAFETY: `ring` makes at least one place, so it is less than their count.
+        unsafe { self.places.get_unchecked(place) }
     }
 }
 
@@ -65,6 +67,13 @@ impl<T> Poster<T> {
     #[inline]
     fn room_after(&self, tail: u32) -> u32 {
         self.ring.depth - self.head.wrapping_sub(tail)
+    }
+
+    /// The number that the next entry gets.
+    #[must_use]
+    #[inline]
+    pub const fn next(&self) -> u32 {
+        self.head
     }
 
     /// Entries that can be added now.
@@ -114,8 +123,8 @@ impl<T> FreePlace<'_, T> {
     /// Adds what is in the place, and returns the number of the entry.
     #[inline]
     pub fn publish(self) -> u32 {
+        let number = self.poster.next();
         let Poster { ring, head, .. } = self.poster;
-        let number = *head;
         *head = number.wrapping_add(1);
         ring.head.store(*head, Ordering::Release);
         number

@@ -8,13 +8,13 @@ use crate::verbs::device::Domain;
 use crate::verbs::endpoint::{Endpoint, GRH};
 use crate::verbs::loans::{Loaned, Windows};
 use crate::verbs::ops::sealed::{Described, Flags};
-use crate::verbs::slots::{Entry, Kept, Queue, RESULT, Shared};
+use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use crate::verbs::srq::Srq;
 use crate::verbs::{Operation, Transport};
 use ferroce_buffers::slots::{FreePlace, Poster, ring};
 use ferroce_buffers::{
     Buffer, Error, Failed, Held, Inline, Kind, Parts, Payload, PayloadMut, Pool, QpAttributes, QpService,
-    Result, Rights, Segments,
+    Result, Results, Rights, Segments,
 };
 use ferroce_proto::{DataRef, SendOp};
 use ferroce_types::{Access, BindMw};
@@ -105,19 +105,11 @@ struct Plan {
     region: u64,
 }
 
-/// What a request needs besides the memory that it names.
-#[derive(Default)]
-struct Needs {
-    /// Memory for the result of an atomic.
-    result: Option<Buffer>,
-    kept: Option<Kept>,
-}
-
 /// A request that can be posted. It owns its memory.
 pub(crate) struct Prepared {
     tag: u64,
     plan: Plan,
-    needs: Needs,
+    kept: Option<Kept>,
     segments: Segments,
     inline: Option<Inline>,
     held: Held,
@@ -131,7 +123,7 @@ pub(crate) struct Core {
     sends: Half,
     receives: Receives,
     /// For the results of atomics.
-    results: Option<Pool>,
+    results: Option<Arc<Results>>,
     /// For the GRHs of datagrams.
     headers: Option<Pool>,
     qkey: Arc<AtomicU32>,
@@ -148,12 +140,14 @@ impl Core {
         let &Parameters { send_cq, recv_cq, srq, mut attributes } = parameters;
         let sends = Half::new(send_cq.shared(), attributes.send_depth)?;
         let receives = Receives::new(srq, recv_cq.shared(), attributes.recv_depth)?;
-        // One more: a completion that is being taken has left its slot, and still has its memory.
-        let pool = |depth: u32, size| domain.pool(depth as usize + 1, size).map(Some);
         let (mut results, mut headers) = (None, None);
         match attributes.service {
-            QpService::Reliable => results = pool(attributes.send_depth, RESULT)?,
-            QpService::Datagram => headers = pool(attributes.recv_depth, GRH)?,
+            QpService::Reliable => {
+                let words = domain.alloc(Results::bytes(attributes.send_depth))?;
+                results = Some(Arc::new(Results::new(words)?));
+            }
+            // One more: a completion that is being taken has left its slot, and still has its memory.
+            QpService::Datagram => headers = Some(domain.pool(attributes.recv_depth as usize + 1, GRH)?),
             QpService::Unreliable => {}
         }
         // A receive has one more part for the GRH.
@@ -347,8 +341,7 @@ impl Core {
         }
         self.check_length(DataRef::Sges(&segments).len())?;
         let plan = Plan { op, flags, what, region: 0 };
-        let needs = Needs { result: None, kept: Some(kept) };
-        Ok(Prepared { tag: 0, plan, needs, segments, inline: None, held })
+        Ok(Prepared { tag: 0, plan, kept: Some(kept), segments, inline: None, held })
     }
 
     #[inline]
@@ -366,14 +359,13 @@ impl Core {
         tag: u64,
         operation: O,
     ) -> Result<(), Failed<O>> {
-        let mut needs = Needs::default();
-        let (plan, segments) = match self.plan(&operation, 0, &mut needs) {
+        let (plan, segments, kept) = match self.plan(&operation, 0) {
             Ok(planned) => planned,
             Err(error) => return Err(Failed { error, back: operation }),
         };
         let mut slot = self.next_send();
         let inline = operation.hold(&mut slot.entry.held);
-        slot.post(tag, plan, needs, &segments, inline.as_ref());
+        slot.post(tag, plan, kept, &segments, inline.as_ref());
         Ok(())
     }
 
@@ -384,28 +376,27 @@ impl Core {
         operation: O,
         before: u32,
     ) -> Result<Prepared, Failed<O>> {
-        let (mut needs, mut held) = (Needs::default(), Held::default());
-        let (plan, segments) = match self.plan(&operation, before, &mut needs) {
+        let (plan, segments, kept) = match self.plan(&operation, before) {
             Ok(planned) => planned,
             Err(error) => return Err(Failed { error, back: operation }),
         };
+        let mut held = Held::default();
         let inline = operation.hold(&mut held);
-        Ok(Prepared { tag, plan, needs, segments, inline, held })
+        Ok(Prepared { tag, plan, kept, segments, inline, held })
     }
 
-    /// Checks a request, and notes the memory that it names and what it needs besides.
+    /// Checks a request. Returns the memory that it names, and what its slot keeps besides.
     #[inline(always)]
     fn plan<T: Transport, O: Operation<T>>(
         &self,
         operation: &O,
         before: u32,
-        needs: &mut Needs,
-    ) -> Result<(Plan, Segments)> {
+    ) -> Result<(Plan, Segments, Option<Kept>)> {
         self.check("post")?;
         if self.sends.poster.room() <= before {
             return Err(self.sends.full("post"));
         }
-        let Described { mut op, flags, what, inline, to, region, error } = operation.describe();
+        let Described { op, flags, what, inline, to, region, error } = operation.describe();
         if let Some(error) = error.or_else(|| self.refuse(inline, to)) {
             return Err(error);
         }
@@ -415,22 +406,19 @@ impl Core {
         }
         let mut segments = operation.segments();
         within(&segments, self.attributes.parts, "post")?;
-        if what == Operated::Atomic {
-            // A completion that is being taken has one.
-            let result = self.results.as_ref().and_then(Pool::try_take);
-            let result = result.ok_or_else(|| self.sends.full("post"))?;
-            segments = result.room();
-            needs.result = Some(result);
-        }
+        let kept = if what == Operated::Atomic {
+            let results = self.results.as_ref().expect("a reliable connection carries out atomics");
+            let number = self.sends.poster.next().wrapping_add(before);
+            segments = results.segments(number);
+            Some(Kept::Result(results.clone(), number))
+        } else {
+            to.map(|to| Kept::Address(to.raw().clone()))
+        };
         self.check_length(inline.map_or(DataRef::Sges(&segments), DataRef::Inline).len())?;
-        if let SendOp::BindMw(bind) = op {
-            let (bind, kept) = self.lend(bind, region)?;
-            op = SendOp::BindMw(bind);
-            needs.kept = Some(kept);
-        } else if let Some(to) = to {
-            needs.kept = Some(Kept::Address(to.raw().clone()));
-        }
-        Ok((Plan { op, flags, what, region }, segments))
+        let plan = Plan { op, flags, what, region };
+        let SendOp::BindMw(bind) = op else { return Ok((plan, segments, kept)) };
+        let (bind, window) = self.lend(bind, region)?;
+        Ok((Plan { op: SendOp::BindMw(bind), ..plan }, segments, Some(window)))
     }
 
     /// A window for memory that is lent, whose number and key the request gets.
@@ -448,10 +436,10 @@ impl Core {
     }
 
     /// Posts a request. There is room for it.
-    pub(crate) fn commit(&mut self, Prepared { tag, plan, needs, segments, inline, held }: Prepared) {
+    pub(crate) fn commit(&mut self, Prepared { tag, plan, kept, segments, inline, held }: Prepared) {
         let mut slot = self.next_send();
         slot.entry.held.put(held);
-        slot.post(tag, plan, needs, &segments, inline.as_ref());
+        slot.post(tag, plan, kept, &segments, inline.as_ref());
     }
 
     /// The slot of the next request. The caller has seen that there is room.
@@ -516,9 +504,10 @@ impl Receive<'_> {
     /// Posts the receive, whose memory is in the slot.
     #[inline(always)]
     fn post(self, tag: u64, segments: Segments) {
-        let Self { mut entry, queue, qp, refused, .. } = self;
+        let Self { entry: mut slot, queue, qp, refused, .. } = self;
+        let entry = &mut **slot;
         (entry.tag, entry.what, entry.len) = (tag, Operated::Received, 0);
-        *refused |= !qp.receive(queue.wr_id(entry.publish()), segments);
+        *refused |= !qp.receive(queue.wr_id(slot.publish()), segments);
     }
 }
 
@@ -536,20 +525,16 @@ struct SendSlot<'c> {
 impl SendSlot<'_> {
     /// Posts the request, whose memory is in the slot, but for the inline data.
     #[inline(always)]
-    fn post(self, tag: u64, plan: Plan, needs: Needs, segments: &Segments, inline: Option<&Inline>) {
+    fn post(self, tag: u64, plan: Plan, kept: Option<Kept>, segments: &Segments, inline: Option<&Inline>) {
         let Self { entry: mut slot, queue, depth, qp, quiet: before, refused } = self;
         let Plan { op, flags: Flags { quiet, fence, solicited }, what, region } = plan;
-        let Needs { result, kept } = needs;
         let entry = &mut **slot;
         // A queue of quiet requests alone would never drain.
         let signaled = !quiet || *before + 1 >= depth.div_ceil(2);
         *before = if signaled { 0 } else { *before + 1 };
-        if let Some(result) = result {
-            result.hold_for_writing(&mut entry.held);
-        }
         (entry.tag, entry.what) = (tag, what);
         let is_read = what == Operated::Read;
-        entry.len = if is_read { segments.iter().map(|sge| sge.length).sum() } else { 0 };
+        entry.len = if is_read { segments.bytes() as u32 } else { 0 };
         let mut to = None;
         if let Some(kept) = kept {
             if let Kept::Address(address) = &kept {

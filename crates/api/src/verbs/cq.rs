@@ -4,11 +4,9 @@ use crate::verbs::backend::RawCq;
 use crate::verbs::endpoint::{Endpoint, GRH};
 use crate::verbs::extra::Extra;
 use crate::verbs::loans::{Loan, RawLoan};
-use crate::verbs::slots::{Entry, Kept, Queue, RESULT, Shared};
+use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use ferroce_buffers::rights::Right;
-use ferroce_buffers::{
-    Buffer, Ended, Error, Fault, Held, Parked, ParkedGuard, Part, Parts, Polled, Reset, Result, Rights, Stamp,
-};
+use ferroce_buffers::{Buffer, Ended, Error, Fault, Held, Part, Parts, Polled, Result, Rights, Stamp};
 use ferroce_types::WcOpcode;
 use std::collections::VecDeque;
 use std::fmt;
@@ -50,15 +48,15 @@ pub(crate) struct CqCore {
     inner: RawCq,
     shared: Arc<Shared>,
     /// Requests that have ended while a scope waited for its own.
-    kept: VecDeque<ParkedGuard<Done>>,
+    kept: VecDeque<Done>,
     /// Completions that were taken from the adapter together.
     polled: Polled,
     /// The first of them that isn't reported: its quiet predecessors may be.
     next: usize,
     /// The queue that was found last.
     found: Option<Arc<Queue>>,
-    /// The request that was retired last, until its [`Completion`] is dropped.
-    done: Parked<Done>,
+    /// The request that was retired last, until its [`Completion`] is dropped. If that was forgotten, until the next one retires.
+    done: Done,
 }
 
 impl CqCore {
@@ -67,7 +65,7 @@ impl CqCore {
     }
 
     fn with(inner: RawCq, shared: Arc<Shared>) -> Self {
-        let (kept, polled, done) = (VecDeque::new(), Polled::default(), Parked::default());
+        let (kept, polled, done) = (VecDeque::new(), Polled::default(), Done::default());
         Self { inner, shared, kept, polled, next: 0, found: None, done }
     }
 
@@ -173,13 +171,13 @@ impl CqCore {
     }
 
     /// As [`CqCore::retire`], and waits for a completion.
-    fn next(&mut self, limit: Option<Duration>) -> Result<Option<ParkedGuard<Done>>> {
+    fn next(&mut self, limit: Option<Duration>) -> Result<bool> {
         while self.wait(limit)? {
-            if let Some(done) = self.retire() {
-                return Ok(Some(done));
+            if self.retire() {
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Waits for a completion, and keeps what has ended for [`CqCore::retire`], but for requests on borrowed memory.
@@ -187,52 +185,64 @@ impl CqCore {
         while !self.is_outstanding() {
             self.await_entries(None)?;
         }
-        while let Some(done) = self.retire_taken() {
-            self.kept.push_back(done);
+        while self.retire_taken() {
+            self.kept.push_back(std::mem::take(&mut self.done));
         }
         Ok(())
     }
 
+    /// Has the next request that has ended in `done`. False: there is none.
     #[inline]
-    fn retire(&mut self) -> Option<ParkedGuard<Done>> {
-        if self.kept.is_empty() { self.retire_taken() } else { self.next_kept() }
+    fn retire(&mut self) -> bool {
+        if self.kept.is_empty() { self.retire_taken() } else { self.retire_kept() }
     }
 
     #[cold]
-    fn next_kept(&mut self) -> Option<ParkedGuard<Done>> {
-        self.kept.pop_front()
+    fn retire_kept(&mut self) -> bool {
+        let next = self.kept.pop_front();
+        // A completion that was forgotten ends here.
+        next.map(|next| self.done = next).is_some()
     }
 
-    /// The next request among those whose completions were taken. A completion that belongs to no outstanding request is dropped
-    /// (rules S4, S11).
+    /// As [`CqCore::retire`], of those whose completions were taken.
     #[inline]
-    fn retire_taken(&mut self) -> Option<ParkedGuard<Done>> {
-        let Self { shared, polled, next, found, done, .. } = self;
-        while let Some(ended) = polled.get(*next) {
-            let Some(queue) = find(found, shared, number_of(ended)) else {
-                *next += 1;
-                continue;
-            };
-            let mut done = done.lend();
-            let Some(is_last) = queue.retire(ended.wr_id as u32, &mut done.entry) else {
-                *next += 1;
-                continue;
-            };
-            done.ended = *ended;
-            if let Some(stamp) = polled.stamp_of(*next) {
-                done.stamp = stamp;
-            }
-            if let Some(fault) = polled.fault(*next) {
-                done.ended = ended.of_failure();
-                done.fault = is_last.then(|| fault.clone());
-            }
-            *next += usize::from(is_last);
-            // A scope's request has no completion. There may be more behind it.
-            if done.complete() {
-                return Some(done);
+    fn retire_taken(&mut self) -> bool {
+        self.retire_next().unwrap_or_else(|| self.retire_after())
+    }
+
+    /// As [`CqCore::retire_taken`], after a completion that has ended no request of the program.
+    #[cold]
+    fn retire_after(&mut self) -> bool {
+        loop {
+            if let Some(retired) = self.retire_next() {
+                return retired;
             }
         }
-        None
+    }
+
+    /// Has what the next completion ends in `done`. `None`: nothing of the program, so there may be more behind it. A completion
+    /// that belongs to no outstanding request is dropped (rules S4, S11).
+    #[inline(always)]
+    fn retire_next(&mut self) -> Option<bool> {
+        let Self { shared, polled, next, found, done, .. } = self;
+        let Some(ended) = polled.get(*next) else { return Some(false) };
+        let Some(queue) = find(found, shared, number_of(ended)) else {
+            *next += 1;
+            return None;
+        };
+        // The slot gets an entry of nothing, also if a completion was forgotten.
+        done.release();
+        let Some(is_last) = queue.retire(ended.wr_id as u32, &mut done.entry) else {
+            *next += 1;
+            return None;
+        };
+        done.ended = *ended;
+        if polled.is_unusual() {
+            done.note_unusual(polled, *next, is_last);
+        }
+        *next += usize::from(is_last);
+        // A scope's request has no completion.
+        done.complete().then_some(true)
     }
 }
 
@@ -240,9 +250,14 @@ impl CqCore {
 #[inline]
 fn find<'f>(found: &'f mut Option<Arc<Queue>>, shared: &Shared, number: u32) -> Option<&'f Queue> {
     if found.as_ref().is_none_or(|queue| queue.number() != number) {
-        *found = shared.find(number);
+        find_another(found, shared, number);
     }
     found.as_deref()
+}
+
+#[cold]
+fn find_another(found: &mut Option<Arc<Queue>>, shared: &Shared, number: u32) {
+    *found = shared.find(number);
 }
 
 impl fmt::Debug for CqCore {
@@ -346,7 +361,7 @@ impl<X: Extra> Cq<X> {
     /// # Panics
     /// As [`Cq::wait`].
     pub fn next(&mut self, limit: Option<Duration>) -> Result<Option<Completion<'_, X>>> {
-        Ok(self.core.next(limit)?.map(Completion::new))
+        Ok(self.core.next(limit)?.then(|| Completion::new(&mut self.core.done)))
     }
 }
 
@@ -373,7 +388,7 @@ impl<X: Extra> Completions<'_, X> {
     #[allow(clippy::should_implement_trait)] // It lends.
     #[inline]
     pub fn next(&mut self) -> Option<Completion<'_, X>> {
-        self.cq.retire().map(Completion::new)
+        if self.cq.retire() { Some(Completion::new(&mut self.cq.done)) } else { None }
     }
 }
 
@@ -397,19 +412,29 @@ struct Done {
 }
 
 impl Done {
+    /// Notes what few completions have: a time, or a fault. `is_last`: the completion at this place is its own.
+    #[inline(never)]
+    fn note_unusual(&mut self, polled: &Polled, place: usize, is_last: bool) {
+        if let Some(stamp) = polled.stamp_of(place) {
+            self.stamp = stamp;
+        }
+        if let Some(fault) = polled.fault(place) {
+            self.ended = self.ended.of_failure();
+            self.fault = is_last.then(|| fault.clone());
+        }
+    }
+
     /// Completes the entry, which was retired. False for a request of a scope, which gets no completion.
     #[inline]
     fn complete(&mut self) -> bool {
         self.written = match self.entry.what {
-            Operated::Sent | Operated::Written | Operated::Lent => None,
-            Operated::Read | Operated::Atomic | Operated::Received | Operated::ReceivedWrite => {
-                self.written()
-            }
+            Operated::Sent | Operated::Written | Operated::Atomic | Operated::Lent => None,
+            Operated::Read | Operated::Received | Operated::ReceivedWrite => self.written(),
         };
         self.entry.kept.is_none() || self.complete_kept()
     }
 
-    /// Bytes that were written to the memory. Takes the result of an atomic.
+    /// Bytes that were written to the memory.
     #[inline]
     fn written(&mut self) -> Option<usize> {
         match self.entry.what {
@@ -421,11 +446,6 @@ impl Done {
                 Some(self.ended.byte_len as usize)
             }
             Operated::Read if self.fault.is_none() => Some(self.entry.len as usize),
-            Operated::Atomic => {
-                self.written = Some(RESULT);
-                self.take_value();
-                self.written
-            }
             _ => None,
         }
     }
@@ -434,6 +454,10 @@ impl Done {
     #[inline(never)]
     fn complete_kept(&mut self) -> bool {
         match &self.entry.kept {
+            Some(Kept::Result(results, number)) => {
+                self.value = self.fault.is_none().then(|| results.load(*number));
+                self.entry.kept = None;
+            }
             Some(Kept::Grh(qkey)) => {
                 let qkey = qkey.load(Ordering::Relaxed);
                 self.take_grh(qkey);
@@ -466,13 +490,6 @@ impl Done {
         }
     }
 
-    /// Takes the result of an atomic, which is memory of the queue pair.
-    fn take_value(&mut self) {
-        let result = self.buffer();
-        let value = result.and_then(|result| result[..].try_into().ok());
-        self.value = value.filter(|_| self.fault.is_none()).map(u64::from_ne_bytes);
-    }
-
     /// Takes the GRH of a datagram, which is memory of the queue pair.
     fn take_grh(&mut self, qkey: u32) {
         self.source = None;
@@ -498,7 +515,7 @@ impl Done {
             return None;
         }
         match self.entry.held.take_buffer(&mut self.written) {
-            None => self.next_buffer(),
+            None if !self.entry.held.is_empty() => self.next_buffer(),
             only => only,
         }
     }
@@ -540,9 +557,10 @@ impl Done {
     }
 }
 
-impl Reset for Done {
+impl Done {
+    /// Drops what it owns, so that its entry is one of nothing.
     #[inline(always)]
-    fn reset(&mut self) {
+    fn release(&mut self) {
         if self.entry.kept.is_some() {
             self.release_kept();
         }
@@ -553,17 +571,29 @@ impl Reset for Done {
     }
 }
 
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 /// The end of a request. Dropping it drops the memory that [`Completion::take`] would return.
 pub struct Completion<'c, X = ()> {
-    done: ParkedGuard<Done>,
-    cq: PhantomData<&'c mut CqCore>,
+    done: &'c mut Done,
     extra: PhantomData<fn() -> X>,
 }
 
-impl<X> Completion<'_, X> {
+impl<X> Drop for Completion<'_, X> {
     #[inline]
-    const fn new(done: ParkedGuard<Done>) -> Self {
-        Self { done, cq: PhantomData, extra: PhantomData }
+    fn drop(&mut self) {
+        self.done.release();
+    }
+}
+
+impl<'c, X> Completion<'c, X> {
+    #[inline]
+    const fn new(done: &'c mut Done) -> Self {
+        Self { done, extra: PhantomData }
     }
 }
 

@@ -77,12 +77,6 @@ pub(crate) fn token_error(len: u64, room: u64) -> Error {
     Error::new(Kind::TooLong, "post", format!("{len} bytes; the memory for them has {room}"))
 }
 
-#[inline]
-fn bytes(segments: &Segments, inline: Option<&[u8]>) -> u64 {
-    let named: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
-    named + inline.map_or(0, |bytes| bytes.len() as u64)
-}
-
 const fn message(immediate: Option<u32>) -> SendOp {
     match immediate {
         Some(immediate) => SendOp::SendWithImmediate { immediate: immediate.to_be_bytes() },
@@ -277,7 +271,7 @@ impl<P: Payload> Request for Write<P> {
             None => SendOp::Write { va, rkey },
         };
         let inline = self.payload.inline();
-        let error = self.to.check(bytes(&self.payload.segments(), inline));
+        let error = self.to.check(self.payload.bytes() + inline.map_or(0, |bytes| bytes.len() as u64));
         Described { op, flags: self.flags, what: Operated::Written, inline, to: None, region: 0, error }
     }
 
@@ -322,7 +316,7 @@ impl<P: PayloadMut> Request for Read<P> {
     #[inline]
     fn describe(&self) -> Described<'_> {
         let Token { address: va, key: rkey, len } = self.from;
-        let room = bytes(&self.into.room(), None);
+        let room = self.into.room_bytes();
         let error = (len > room).then(|| token_error(len, room));
         Described {
             op: SendOp::Read { va, rkey },

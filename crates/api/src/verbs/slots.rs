@@ -5,13 +5,10 @@ use crate::verbs::cq::Operated;
 use crate::verbs::loans::{Lent, Windows};
 use crate::verbs::scope::Scoped;
 use ferroce_buffers::slots::Retirer;
-use ferroce_buffers::{Error, Fault, Held, Kind, Parts, Result, Shelf};
+use ferroce_buffers::{Error, Fault, Held, Kind, Parts, Result, Results, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Bytes of an atomic's result.
-pub(crate) const RESULT: usize = 8;
 
 /// What a slot contains.
 #[derive(Default)]
@@ -28,6 +25,8 @@ pub(crate) struct Entry {
 pub(crate) enum Kept {
     /// The address handle of a datagram.
     Address(Arc<RawAddress>),
+    /// Where the result of an atomic is, and the number of its request.
+    Result(Arc<Results>, u32),
     /// The memory of a datagram's receive begins with a GRH. The Q_Key is that of the queue pair.
     Grh(Arc<AtomicU32>),
     /// The window that a request binds, and the receives of its queue pair.
@@ -51,7 +50,7 @@ impl Entry {
             Some(Kept::Window(lent, _)) => lent.end(None),
             Some(Kept::Grh(_)) => drop(self.held.take(&mut None)),
             Some(Kept::Scoped(_)) => self.end_scoped(self.what, 0, None),
-            Some(Kept::Address(_)) | None => {}
+            Some(Kept::Address(_) | Kept::Result(..)) | None => {}
         }
         (self.tag, self.held.settle(None))
     }

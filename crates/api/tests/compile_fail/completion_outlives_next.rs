@@ -4,6 +4,6 @@ use ferroce::verbs::Cq;
 pub fn f(cq: &mut Cq) {
     let mut completions = cq.poll().unwrap();
     let first = completions.next();
-    let _ = completions.next();
-    drop(first); // WRONG
+    let _ = completions.next(); // WRONG
+    drop(first);
 }

@@ -44,6 +44,7 @@ pub fn one_sided(fixture: &impl Fixture) {
     assert_eq!((read.tag(), read.what(), read.len()), (1, Operated::Read, large(8992)));
     let mut buffer = read.take().buffer().unwrap();
     assert!(buffer.iter().enumerate().all(|(at, byte)| *byte == (at + 3) as u8));
+    drop(read);
     assert_eq!((buffer.len(), buffer.capacity()), (large(8992), large(10_000)));
     buffer.iter_mut().for_each(|byte| *byte = 0xee);
     a.qp.post(2, Write::new(buffer, token.slice(large(11_008)..))).unwrap();

@@ -54,6 +54,7 @@ pub fn answered(fixture: &impl Fixture) {
     assert_eq!(received.imm(), Some(0x0102_0304));
     let source = *received.source().expect("datagrams have a source");
     let buffer = received.take().buffer().unwrap();
+    drop(received);
     assert_eq!((&buffer[..], buffer.capacity()), (&[7; 50][..], 100));
     assert_eq!(source.number(), a.qp.number());
     let to_a = b.domain.address(&source).unwrap();
@@ -83,6 +84,7 @@ pub fn parts(fixture: &impl Fixture) {
     received.result().unwrap();
     assert_eq!(received.len(), 45);
     let parts: Vec<_> = received.take().collect();
+    drop(received);
     let lens: Vec<_> =
         parts.iter().map(|part| if let Part::Buffer(it) = part { it.len() } else { 99 }).collect();
     assert_eq!(lens, [10, 20, 15, 0]);

@@ -19,6 +19,7 @@ pub fn abort(fixture: &impl Fixture) {
     // It may also come between the two calls.
     assert!(done.result().is_ok() || !has_come);
     let mut buffer = done.take().buffer().unwrap();
+    drop(done);
     buffer.iter_mut().for_each(|byte| *byte = 5);
     assert!(!a.cq.wait(Some(Duration::from_millis(100))).unwrap());
     assert!(buffer.iter().all(|byte| *byte == 5), "a late response has written");
@@ -81,6 +82,23 @@ pub fn forgotten(fixture: &impl Fixture) {
     assert_eq!(pool.free(), 1);
     let mut received = b.cq.next(None).unwrap().unwrap();
     assert_eq!(&received.buffer().unwrap().unwrap()[..], b"received all the same");
+    assert_eq!(pool.free(), 2);
+}
+
+pub fn forgotten_completion(fixture: &impl Fixture) {
+    let [mut a, b] = connected(fixture);
+    let exposed = b.domain.alloc(large(64)).unwrap().expose(rights::Write).unwrap();
+    let pool = a.domain.pool(2, large(64)).unwrap();
+    for tag in 1..=2 {
+        let mut buffer = pool.try_take().unwrap();
+        buffer.fill(&[tag as u8; 8]);
+        a.qp.post(tag, Write::new(buffer, exposed.token().slice(..8))).unwrap();
+    }
+    std::mem::forget(a.cq.next(None).unwrap().unwrap());
+    assert_eq!(pool.free(), 0);
+    let second = a.cq.next(None).unwrap().unwrap();
+    assert_eq!((second.tag(), pool.free()), (2, 1));
+    drop(second);
     assert_eq!(pool.free(), 2);
 }
 

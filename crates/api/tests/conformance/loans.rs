@@ -89,8 +89,8 @@ pub fn again(fixture: &impl Fixture) {
         a.qp.recv(1, ()).unwrap();
         b.qp.post(2, Read::new(b.domain.alloc(8).unwrap(), token.slice(..8))).unwrap();
         b.qp.post(3, Send::new(()).returning(token).fence()).unwrap();
-        let mut read = b.cq.next(None).unwrap().unwrap();
-        assert_eq!(read.buffer().unwrap().unwrap()[..], (round as u64).to_ne_bytes());
+        let read = b.cq.next(None).unwrap().unwrap().buffer().unwrap().unwrap();
+        assert_eq!(read[..], (round as u64).to_ne_bytes());
         b.cq.next(None).unwrap().unwrap().result().unwrap();
         assert_eq!(a.cq.next(None).unwrap().unwrap().returned(), Some(token.key()));
         assert_eq!(loan.returned().unwrap().len(), 64);

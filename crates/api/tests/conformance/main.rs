@@ -165,6 +165,7 @@ conformance! {
     ends::destroy => a_destroyed_queue_pair_returns_what_was_outstanding,
     ends::dropped => a_dropped_queue_pair_returns_buffers_to_their_pool,
     ends::forgotten => a_forgotten_queue_pair_keeps_its_buffers,
+    ends::forgotten_completion => a_forgotten_completion_ends_with_the_next,
     ends::dropped_cq => a_queue_pair_outlives_its_completion_queue,
     ends::reserved => a_completion_queue_has_room_for_all_its_queue_pairs,
     memory::guessed_keys => a_wrong_key_never_leads_to_memory,

@@ -37,8 +37,8 @@ fn a_forks_child_ends_nothing_of_its_parents() {
             // The inherited queue pair belongs to the parent.
             assert!(qp.is_dead());
             qp.post(5, Send::new(domain.alloc(8).unwrap())).unwrap();
-            let done = cq.next(Some(Duration::from_secs(5))).unwrap().expect("a completion");
-            assert_eq!(done.result().unwrap_err().status(), Status::Flushed);
+            let done = cq.next(Some(Duration::from_secs(5))).unwrap().expect("a completion").result();
+            assert_eq!(done.unwrap_err().status(), Status::Flushed);
             drop((cq, qp, domain));
             let exposed = held.take().unwrap();
             exposed.store(0, b"the child's copy");

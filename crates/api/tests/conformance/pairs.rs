@@ -202,6 +202,7 @@ pub fn gone<L: Line + ?Sized>() -> Pair<L> {
             let expected = [Status::RetriesExceeded, Status::ReceiverNotReady];
             assert!(expected.contains(&fault.status()), "{fault}");
             assert_eq!(&done.take().buffer().unwrap()[..], b"not received");
+            drop(done);
             let mut flushed = cq.next(Some(Duration::from_secs(20))).unwrap().expect("a completion");
             assert_eq!((flushed.tag(), flushed.result().unwrap_err().status()), (0, Status::Flushed));
             assert_eq!(flushed.take().buffer().unwrap().capacity(), 64);

@@ -66,6 +66,7 @@ pub fn many(fixture: &impl Fixture) {
     let mut own = a.cq.next(None).unwrap().unwrap();
     assert_eq!((own.tag(), own.what()), (7, Operated::Written));
     assert_eq!(own.buffer().unwrap().unwrap()[..], [99; 16]);
+    drop(own);
     assert_eq!(a.qp.room(), 4);
     a.qp.post(8, FetchAdd::new(there.slice(..8), 1)).unwrap();
     assert_eq!(a.cq.next(None).unwrap().unwrap().tag(), 8);

@@ -133,6 +133,7 @@ pub fn failed(fixture: &impl Fixture) {
     let failed = it.cq.next(None).unwrap().unwrap();
     assert_eq!(failed.result().unwrap_err().status(), fixture.local(Status::LocalLength));
     let first = failed.tag();
+    drop(failed);
     assert!(it.client_cq.next(None).unwrap().unwrap().result().is_err());
     assert!(!it.cq.wait(Some(Duration::from_millis(20))).unwrap(), "no other receive was flushed");
     assert_eq!(it.srq.room(), 3);

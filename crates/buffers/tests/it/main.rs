@@ -3,6 +3,6 @@
 mod adapter;
 mod loans;
 mod memory;
-mod parked;
 mod polled;
+mod results;
 mod slots;
