@@ -120,5 +120,7 @@ mod absent {
         a_queue_pair_and_its_memory_end_while_requests_wait_for_memory: "ends";
         requests_wait_for_no_memory_of_the_other_direction_and_end_with_the_queue_pair: "two_directions";
         packets_beyond_what_a_queue_pair_keeps_come_again: "more_than_waits";
+        requests_succeed_that_an_answer_acknowledges_which_waits_for_memory: "acknowledged_by_an_answer";
+        a_page_that_is_waited_for_comes_though_the_program_maps_it_anew: "mapped_again";
     }
 }

@@ -50,7 +50,9 @@ impl<const PLACES: usize> SeenPages<PLACES> {
     #[inline]
     pub(crate) fn are_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
         let (first, last) = (addr / UNIT, addr.wrapping_add(len as u64).wrapping_sub(1) / UNIT);
-        first == last && self.contains(first) || self.are_all_present(addr, len, look)
+        // A payload may cross a page.
+        let are_seen = || first == last || last == first + 1 && self.contains(last);
+        self.contains(first) && are_seen() || self.are_all_present(addr, len, look)
     }
 
     #[inline(never)]

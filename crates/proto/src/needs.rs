@@ -1,8 +1,9 @@
 //! Which memory a packet needs. A caller that others wait for looks whether it is there before it has the transport take the packet: nothing
 //! in here changes anything.
 
+use crate::qp::pkey_matches;
 use crate::state::{MessageProgress, begins};
-use crate::{Buffer, Data, QpProtocol, psn};
+use crate::{Buffer, Data, Env, QpProtocol, psn};
 use ferroce_types::{Instant, QpState, RemoteAccess, Sge};
 use ferroce_wire::{Headers, Operation, Service};
 
@@ -38,6 +39,7 @@ impl<A: Clone> QpProtocol<A> {
         let opcode = headers.bth.opcode;
         if opcode.service != self.service
             || matches!(self.state, QpState::Reset | QpState::Init | QpState::Err)
+            || !pkey_matches(headers.bth.pkey, self.params.pkey)
         {
             return NeededMemory::Nothing;
         }
@@ -106,6 +108,12 @@ impl<A: Clone> QpProtocol<A> {
         if may && self.req.una < self.req.max {
             self.go_back(now);
         }
+    }
+
+    /// The answer with this PSN has come, and waits for its memory. It acknowledges the requests before it (IBTA 9.7.5.1.2), which end: they
+    /// succeed also if the QP fails before the answer is taken.
+    pub fn answer_waits<E: Env<Address = A>>(&mut self, now: Instant, psn: u32, env: &mut E) {
+        self.plain_executed(now, psn.wrapping_sub(1), env);
     }
 
     /// The memory that an answer with this PSN needs, to a READ or an atomic.

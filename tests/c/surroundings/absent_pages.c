@@ -307,9 +307,111 @@ static void ends(void)
 	end_side(peer);
 }
 
+/* The other side: its memory has the pattern 1. It receives messages, and answers what is asked of it. */
+static void answer_reads(int fd)
+{
+	struct ibv_wc wc;
+
+	begin();
+	struct ibv_mr *mr = register_new(map_apart(PAGE), PAGE);
+	struct end end = connect_to(fd, mr), beside = connect_new(fd);
+
+	fill(mr->addr, PAGE, 1);
+	for (int i = 0; i < 2; i++)
+		MUST(post_recv(end.qp, beside.mr, 0, 64, 0));
+	meet_again(fd);
+	for (;;)
+		ibv_poll_cq(end.cq, 1, &wc);
+}
+
+/* Posts READs of 8 bytes from the other side's memory to `mr`, each after a SEND: their numbers count from 1 on. */
+static void post_sends_and_reads(const struct end *end, const struct ibv_mr *mr, int pairs)
+{
+	struct ibv_sge own = {(uintptr_t)end->mr->addr, 8, end->mr->lkey}, to = {(uintptr_t)mr->addr, 8, mr->lkey};
+	struct ibv_send_wr wrs[4] = {0}, *bad;
+
+	for (int i = 0; i < 2 * pairs; i++) {
+		wrs[i] = (struct ibv_send_wr){.wr_id = (uint64_t)i + 1, .sg_list = i % 2 ? &to : &own, .num_sge = 1,
+					      .opcode = i % 2 ? IBV_WR_RDMA_READ : IBV_WR_SEND,
+					      .send_flags = IBV_SEND_SIGNALED};
+		if (i % 2)
+			set_remote(&wrs[i], end->theirs.buffer, end->theirs.rkey);
+		if (i)
+			wrs[i - 1].next = &wrs[i];
+	}
+	MUST(ibv_post_send(end->qp, wrs, &bad));
+}
+
+/* What the answer to a READ acknowledges ends when the answer comes, though the READ waits for its memory. */
+static void acknowledged_by_an_answer(void)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(answer_reads, &peer);
+
+	begin();
+	struct end end = connect_new(fd);
+
+	connect_new(fd);
+	char *pages = map_without_pages(PAGE);
+	struct ibv_mr *mr = register_new(pages, PAGE);
+
+	meet_again(fd);
+	post_sends_and_reads(&end, mr, 2);
+	wait_for_fault();
+	MUST(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE));
+	for (uint64_t number = 1; number <= 4; number++) {
+		if (!wait_wc(end.cq, &wc, STANDS_MS) || wc.wr_id != number)
+			fail("request %llu isn't the next that ends", (unsigned long long)number);
+		if (wc.status != (number == 1 ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR))
+			fail("request %llu: %s", (unsigned long long)number, ibv_wc_status_str(wc.status));
+	}
+	give_pages(pages, PAGE);
+	end_side(peer);
+}
+
+/* The program maps other memory at the address of a page that is waited for. */
+static void mapped_again(void)
+{
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(answer_reads, &peer);
+
+	begin();
+	struct end end = connect_new(fd);
+
+	connect_new(fd);
+	meet_again(fd);
+	for (int has_handler = 0; has_handler < 2; has_handler++) {
+		char *pages = map_without_pages(PAGE);
+		struct ibv_mr *mr = register_new(pages, PAGE);
+		struct uffdio_register range = {.range = {(uintptr_t)pages, PAGE},
+						.mode = UFFDIO_REGISTER_MODE_MISSING};
+
+		post(OP_OWN_READ, &end, mr, end.theirs.buffer, end.theirs.rkey);
+		wait_for_fault();
+		if (mmap(pages, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != pages)
+			fail("mmap: %s", strerror(errno));
+		if (has_handler) {
+			if (ioctl(faults, UFFDIO_REGISTER, &range))
+				fail("UFFDIO_REGISTER: %s", strerror(errno));
+			wait_for_fault();
+			give_pages(pages, PAGE);
+		}
+		MUST_COMPLETE(end.cq, &wc);
+		check(pages, 8, 1, "answer");
+		MUST(ibv_dereg_mr(mr));
+	}
+	end_side(peer);
+}
+
 int main(int argc, char **argv)
 {
-	const struct test_case cases[] = {CASE(each_operation), CASE(ends), CASE(two_directions), CASE(more_than_waits)};
+	const struct test_case cases[] = {
+		CASE(each_operation), CASE(ends), CASE(two_directions), CASE(more_than_waits),
+		CASE(acknowledged_by_an_answer), CASE(mapped_again),
+	};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -17,6 +17,7 @@ use ferroce_wire::{Headers, Service};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 type Proto = ferroce_proto::QpProtocol<Arc<Ah>>;
 
@@ -68,8 +69,41 @@ pub(crate) enum NeedOf {
     Responses,
 }
 
-/// For each [`NeedOf`] the connection and the address for which memory is being brought, in a word; 0: none is.
-pub(super) type AwaitedMemory = [AtomicU64; 4];
+/// When another thread touches a page that hasn't come. The page may belong to another mapping by now, of whose faults the thread before is
+/// not one. Twice as long each time.
+const BRING_AGAIN: Duration = Duration::from_secs(1);
+
+/// Memory that is being brought for one need of a queue pair. It changes with the queue pair locked, but for the end.
+#[derive(Default, Debug)]
+pub(super) struct Awaited {
+    /// The connection and the address, in a word; 0: none is.
+    name: AtomicU64,
+    /// When another thread begins to bring it, …
+    again: AtomicU64,
+    /// … and how long after the one before.
+    patience: AtomicU64,
+}
+
+/// For each [`NeedOf`].
+pub(super) type AwaitedMemory = [Awaited; 4];
+
+impl Awaited {
+    /// Whether a thread has to bring memory with this name.
+    fn begins(&self, name: u64, now: Instant) -> bool {
+        let is_new = self.name.swap(name, Ordering::Relaxed) != name;
+        if !is_new && now < Instant(self.again.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let patience = if is_new {
+            BRING_AGAIN
+        } else {
+            Duration::from_nanos(self.patience.load(Ordering::Relaxed)).saturating_mul(2)
+        };
+        self.patience.store(patience.as_nanos() as u64, Ordering::Relaxed);
+        self.again.store(now.after(patience).0, Ordering::Relaxed);
+        true
+    }
+}
 
 /// What of `len` bytes from `offset` of these elements on isn't there. What is wrong with a key is found out by the copy.
 pub(super) fn absent_of(pd: u32, sges: &[Sge], offset: u64, len: usize, write: bool) -> Option<AbsentMemory> {
@@ -257,24 +291,40 @@ impl QpEnv<'_> {
     /// The QP goes on when this memory is there.
     #[cold]
     pub(super) fn await_memory(&mut self, need: NeedOf, absent: AbsentMemory) {
-        // The program may unmap the page: then no thread gets it, and a later look finds out.
+        // The program may unmap the page: then a later look finds out.
         self.work.awaits_memory = true;
         let name = self.connection << 40 ^ absent.addr | 1;
-        if self.qp.awaited[need as usize].swap(name, Ordering::Relaxed) != name {
+        if self.qp.awaited[need as usize].begins(name, self.now) {
             self.work.absent.push(AwaitingQp { qp: Arc::downgrade(self.qp), name, need, absent });
         }
     }
 
     /// Whether the memory is there that a packet with `len` bytes of payload needs. If it isn't, the QP awaits it.
-    fn has_memory(&mut self, proto: &Proto, headers: &Headers, len: usize) -> bool {
-        // The result of an atomic isn't a payload.
-        let len = if headers.atomic_ack.is_some() { size_of::<u64>() } else { len };
-        let needed = proto.needed_memory(headers, len);
-        if let NeededMemory::NextReceive(len) = needed {
-            return self.has_memory_of_receive(len);
+    fn has_memory(&mut self, proto: &mut Proto, headers: &Headers, len: usize) -> bool {
+        if headers.bth.opcode.is_response() {
+            // The result of an atomic isn't a payload.
+            let len = if headers.atomic_ack.is_some() { size_of::<u64>() } else { len };
+            let is_there = self.is_there(NeedOf::Answers, &proto.needed_memory(headers, len), len);
+            return self.takes_answer(proto, headers.bth.psn, is_there);
         }
-        let need = if headers.bth.opcode.is_response() { NeedOf::Answers } else { NeedOf::Requests };
-        self.is_there(need, &needed, len)
+        match proto.needed_memory(headers, len) {
+            NeededMemory::NextReceive(len) => self.has_memory_of_receive(len),
+            needed => self.is_there(NeedOf::Requests, &needed, len),
+        }
+    }
+
+    /// As [`QpEnv::has_memory`], for an answer of `len` bytes that has come as a result.
+    fn has_memory_of_answer(&mut self, proto: &mut Proto, psn: u32, len: usize) -> bool {
+        let is_there = self.is_there(NeedOf::Answers, &proto.needed_by_answer(psn), len);
+        self.takes_answer(proto, psn, is_there)
+    }
+
+    /// The memory of an answer `is_there`. If it isn't, the requests before it end all the same.
+    fn takes_answer(&mut self, proto: &mut Proto, psn: u32, is_there: bool) -> bool {
+        if !is_there {
+            proto.answer_waits(self.now, psn, self);
+        }
+        is_there
     }
 
     fn is_there(&mut self, need: NeedOf, needed: &NeededMemory<'_>, len: usize) -> bool {
@@ -305,7 +355,7 @@ impl QpEnv<'_> {
     /// Whether a packet has to wait, for memory or for those before it. It is kept then.
     pub(super) fn keeps_waiting(
         &mut self,
-        proto: &Proto,
+        proto: &mut Proto,
         headers: &Headers,
         payload: &RxPayload<'_>,
         meta: Option<&PacketMeta>,
@@ -325,7 +375,7 @@ impl QpEnv<'_> {
     /// As [`QpEnv::keeps_waiting`], for the answer that has come with the result of the request with this PSN; without one, for the result.
     pub(super) fn keeps_result_waiting(
         &mut self,
-        proto: &Proto,
+        proto: &mut Proto,
         psn: u32,
         answer: Option<&ShmPayload<'_>>,
     ) -> bool {
@@ -336,9 +386,7 @@ impl QpEnv<'_> {
             }
             return waits;
         };
-        if !self.waiting.has_answers()
-            && self.is_there(NeedOf::Answers, &proto.needed_by_answer(psn), answer.len())
-        {
+        if !self.waiting.has_answers() && self.has_memory_of_answer(proto, psn, answer.len()) {
             return false;
         }
         self.waiting.push(true, Waiting::Answer { psn, answer: answer.to_vec() });
@@ -354,9 +402,7 @@ impl QpEnv<'_> {
                     Waiting::Packet { headers, payload, .. } => {
                         self.has_memory(proto, headers, payload.len())
                     }
-                    Waiting::Answer { psn, answer } => {
-                        self.is_there(NeedOf::Answers, &proto.needed_by_answer(*psn), answer.len())
-                    }
+                    Waiting::Answer { psn, answer } => self.has_memory_of_answer(proto, *psn, answer.len()),
                     Waiting::Executed { .. } => true,
                 };
                 if !is_there {
@@ -482,7 +528,7 @@ impl Bringing {
 impl Qp {
     /// Memory with this name isn't brought any more. False: it wasn't.
     fn forget_awaited(&self, need: NeedOf, name: u64) -> bool {
-        let awaited = &self.awaited[need as usize];
+        let awaited = &self.awaited[need as usize].name;
         awaited.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }

@@ -384,6 +384,6 @@ impl<A: Clone> QpProtocol<A> {
 }
 
 /// IBTA 10.9.3: the low 15 bits are equal and at least one side is a full member.
-fn pkey_matches(theirs: u16, ours: u16) -> bool {
+pub(crate) fn pkey_matches(theirs: u16, ours: u16) -> bool {
     (theirs ^ ours) & 0x7fff == 0 && (theirs | ours) & 0x8000 != 0
 }

@@ -3,7 +3,7 @@
 use crate::host::{BASE, THERE};
 use crate::net::{Pair, READ, WRITE, params, wr};
 use ferroce_proto::{Buffer, NeededMemory, SendOp};
-use ferroce_types::RemoteAccess;
+use ferroce_types::{QpState, RemoteAccess, WcStatus};
 use ferroce_wire::{Headers, Operation, Service};
 
 /// The packets of the first side that leave, each with the length of its payload.
@@ -72,4 +72,34 @@ fn answers_need_the_memory_of_their_request_and_acknowledgements_none() {
         }
     }
     assert!(matches!(p.a.qp.needed_by_answer(psn + 3), NeededMemory::Nothing), "beyond what was asked for");
+}
+
+#[test]
+fn packets_of_another_partition_need_no_memory() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.a.post(wr(1, WRITE, BASE, 8));
+    let (mut headers, len) = leaving(&mut p)[0];
+    assert!(matches!(p.b.qp.needed_memory(&headers, len), NeededMemory::Remote { .. }));
+    headers.bth.pkey ^= 1;
+    assert!(matches!(p.b.qp.needed_memory(&headers, len), NeededMemory::Nothing));
+}
+
+#[test]
+fn an_answer_that_waits_acknowledges_the_requests_before_it() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.b.host.post_recv(9, THERE, 4096);
+    for (wr_id, op) in [(1, SendOp::Send), (2, WRITE), (3, READ), (4, WRITE)] {
+        p.a.post(wr(wr_id, op, BASE, 8));
+    }
+    let psn = leaving(&mut p)[2].0.bth.psn;
+    let wait = |p: &mut Pair, psn| p.a.qp.answer_waits(p.now, psn, &mut p.a.host);
+    wait(&mut p, psn);
+    let success = |wr_id| (wr_id, WcStatus::Success);
+    assert_eq!(p.a.host.send_statuses(), [success(1), success(2)]);
+    // It is looked at again, and so is another that waits behind it, or nowhere.
+    [psn, psn + 1, psn + 9].into_iter().for_each(|psn| wait(&mut p, psn));
+    p.a.qp.set_state(QpState::Err, &mut p.a.host);
+    wait(&mut p, psn);
+    let flushed = |wr_id| (wr_id, WcStatus::WrFlushErr);
+    assert_eq!(p.a.host.send_statuses(), [success(1), success(2), flushed(3), flushed(4)]);
 }
