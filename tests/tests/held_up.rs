@@ -16,6 +16,11 @@ fn run_absent(fabric: Fabric, &[case]: &[&str; 1]) {
     run_of("surroundings/absent_pages", fabric, case);
 }
 
+/// One-sided operations on memory of the other side that isn't there: `tests/c/surroundings/peers_pages.c`.
+fn run_peers(fabric: Fabric, &[case]: &[&str; 1]) {
+    run_of("surroundings/peers_pages", fabric, case);
+}
+
 fn run_of(program: &str, fabric: Fabric, case: &str) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
@@ -80,7 +85,6 @@ fn a_write_to_a_page_that_does_not_come_holds_up_no_other_queue_pair() {
 }
 
 #[test]
-#[ignore = "the thread that posts a WRITE copies it to the peer's page (D4)"]
 fn a_post_returns_though_the_peers_page_does_not_come() {
     run(Fabric::Any, &["post_to_a_page"]);
 }
@@ -95,7 +99,6 @@ mod slow {
     use super::*;
 
     #[test]
-    #[ignore = "the thread that posts a WRITE copies it to the peer's page (D4)"]
     fn a_queue_pair_with_slow_pages_slows_down_no_other_with_shared_memory() {
         run(Fabric::Any, &["slow_pages"]);
     }
@@ -122,5 +125,16 @@ mod absent {
         packets_beyond_what_a_queue_pair_keeps_come_again: "more_than_waits";
         requests_succeed_that_an_answer_acknowledges_which_waits_for_memory: "acknowledged_by_an_answer";
         a_page_that_is_waited_for_comes_though_the_program_maps_it_anew: "mapped_again";
+    }
+}
+
+mod absent_at_the_peer {
+    use super::*;
+
+    on_both_fabrics! {
+        run_peers:
+        an_operation_on_memory_of_the_peer_that_is_not_there_waits_and_its_post_returns: "each_operation";
+        a_page_of_the_peer_that_has_gone_holds_up_no_post: "page_that_goes";
+        memory_of_a_file_has_what_the_peers_handler_of_faults_gives: "page_of_a_mapped_file";
     }
 }

@@ -8,16 +8,17 @@
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
 
 use crate::copy;
-use ferroce_os::{clock, sys};
+use crate::userfaultfd::FoundUserfaultfd;
+use ferroce_os::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that are remembered together: the smallest page of all processors.
-const UNIT: u64 = 4096;
+pub(crate) const UNIT: u64 = 4096;
 /// Units that are looked at together: they begin at a multiple of the largest page without huge pages.
-const UNITS: u64 = 16;
+pub(crate) const UNITS: u64 = 16;
 const CHUNK: u64 = UNIT * UNITS;
-/// Units of this process's memory that are remembered: 256 MiB of it.
-const PLACES: usize = 1 << 16;
+/// Units of a process's memory that are remembered: 256 MiB of it.
+pub(crate) const PLACES: usize = 1 << 16;
 
 /// Counts how often all was forgotten, in the bits that the number of a unit doesn't have.
 static GENERATION: AtomicU64 = AtomicU64::new(ONE_GENERATION);
@@ -31,6 +32,13 @@ impl<const PLACES: usize> SeenPages<PLACES> {
     pub(crate) const fn new() -> Self {
         assert!(PLACES.is_power_of_two());
         Self([const { AtomicU64::new(0) }; PLACES])
+    }
+
+    /// As [`SeenPages::new`]. The system gives a page of it when that is written first.
+    pub(crate) fn boxed() -> Box<Self> {
+        let words: Box<[u64]> = vec![0; PLACES].into_boxed_slice();
+        // SAFETY: as many words as there are places; atomics have the size, the alignment and the values of words.
+        unsafe { Box::from_raw(Box::into_raw(words).cast::<Self>()) }
     }
 
     /// The place of a unit, and its word if the unit was seen lately.
@@ -183,36 +191,25 @@ fn is_of_file(from: u64, to: u64) -> bool {
     len > FILES.len() || FILES[..len].iter().any(contains)
 }
 
+/// Whether a range may have pages of a file that was noted.
+#[must_use]
+pub fn may_be_of_file(from: u64, to: u64) -> bool {
+    let len = FILES_LEN.load(Ordering::Relaxed).min(FILES.len());
+    let overlaps = |[begin, end]: &[AtomicU64; 2]| {
+        begin.load(Ordering::Relaxed) < to && from < end.load(Ordering::Relaxed)
+    };
+    is_of_file(from, to) || FILES[..len].iter().any(overlaps)
+}
+
 /// A page of the chunk at `at` that isn't there may take long.
 #[cold]
 fn may_come_late(at: u64) -> bool {
-    let len = FILES_LEN.load(Ordering::Relaxed).min(FILES.len());
-    let overlaps = |[begin, end]: &[AtomicU64; 2]| {
-        begin.load(Ordering::Relaxed) < at + CHUNK && at < end.load(Ordering::Relaxed)
-    };
-    is_of_file(at, at + CHUNK) || FILES[..len].iter().any(overlaps) || has_userfaultfd()
+    may_be_of_file(at, at + CHUNK) || has_userfaultfd()
 }
 
-/// The process has a userfaultfd. What was found is believed for some milliseconds, unless memory was registered since.
 fn has_userfaultfd() -> bool {
-    /// The time of the look in milliseconds and the registrations by then (both in part), and what was found.
-    static FOUND: AtomicU64 = AtomicU64::new(0);
-    const BELIEVED: u64 = 10;
-    let now = clock::now().0 / 1_000_000 % (1 << 30);
-    let registrations = REGISTRATIONS.load(Ordering::Relaxed) % (1 << 32);
-    let found = FOUND.load(Ordering::Relaxed);
-    let (at, seen_of) = (found >> 33, found >> 1 & 0xffff_ffff);
-    if seen_of == registrations && now.wrapping_sub(at) < BELIEVED && found != 0 {
-        return found & 1 == 1;
-    }
-    let is_one = |entry: std::io::Result<std::fs::DirEntry>| {
-        let link = entry.and_then(|entry| std::fs::read_link(entry.path()));
-        link.is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
-    };
-    // Where the descriptors can't be listed, there may be one.
-    let has = std::fs::read_dir("/proc/self/fd").map_or(true, |mut entries| entries.any(is_one));
-    FOUND.store(now << 33 | registrations << 1 | u64::from(has), Ordering::Relaxed);
-    has
+    static FOUND: FoundUserfaultfd = FoundUserfaultfd::new();
+    FOUND.look(REGISTRATIONS.load(Ordering::Relaxed), || std::fs::read_dir("/proc/thread-self/fd"))
 }
 
 /// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.
@@ -240,21 +237,21 @@ pub fn forget() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn page_len() -> usize {
+    pub(crate) fn page_len() -> usize {
         sys::page_size() as usize
     }
 
     /// Pages of anonymous memory that weren't touched.
-    struct Fresh {
-        addr: u64,
+    pub(crate) struct Fresh {
+        pub(crate) addr: u64,
         len: usize,
     }
 
     impl Fresh {
-        fn new(pages: usize) -> Self {
+        pub(crate) fn new(pages: usize) -> Self {
             let len = pages * page_len();
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             // SAFETY: a new mapping.
@@ -266,7 +263,7 @@ mod tests {
             Self { addr: at as u64, len }
         }
 
-        fn page(&self, number: usize) -> u64 {
+        pub(crate) fn page(&self, number: usize) -> u64 {
             self.addr + (number * page_len()) as u64
         }
     }

@@ -2,7 +2,7 @@
 //! and its sleeping threads. Written by its owner only; the other processes map it read-only.
 
 use super::protocol::{Attention, Bell, DirectoryEntry};
-use ferroce_access::{Cookie, SharedMemory, SharedWords, layout};
+use ferroce_access::{Cookie, PeerRegion, SharedMemory, SharedWords, layout};
 use ferroce_types::{Access, QPNS_PER_SLOT, slot_of};
 use std::io;
 use std::os::fd::RawFd;
@@ -65,6 +65,8 @@ pub struct ListedRegion {
     pub remote_write: bool,
     /// Others can map what it lies in.
     pub shared: bool,
+    /// It may have pages of a file.
+    pub of_file: bool,
 }
 
 /// What other processes see of a QP.
@@ -99,6 +101,8 @@ mod right {
 
 /// In the word of a region's rights: other processes can map the memory that the region lies in.
 const SHARED: u64 = 4;
+/// … it may have pages of a file;
+const OF_FILE: u64 = 8;
 /// … and the bit at which the count of listings begins. It distinguishes a region from an earlier one with the same key.
 const LISTING: u32 = 8;
 
@@ -140,6 +144,13 @@ impl FoundRegion {
     /// Whether it lies in memory that can be mapped.
     pub(super) fn is_shared(&self) -> bool {
         self.words[3] & SHARED != 0
+    }
+
+    /// What is known of its pages.
+    #[inline]
+    pub(super) fn pages(&self) -> PeerRegion {
+        let rights = self.words[3] & u64::from(u32::MAX);
+        PeerRegion { of_file: rights & OF_FILE != 0, registration: rights >> LISTING }
     }
 
     /// Others may write.
@@ -228,9 +239,10 @@ impl Directory {
     pub fn publish_region(&self, key: u32, region: &ListedRegion) {
         /// Regions that were listed.
         static LISTINGS: AtomicU64 = AtomicU64::new(0);
-        let &ListedRegion { pd, addr, iova, length, remote_read, remote_write, shared } = region;
+        let &ListedRegion { pd, addr, iova, length, remote_read, remote_write, shared, of_file } = region;
         let listing = LISTINGS.fetch_add(1, Ordering::Relaxed) << LISTING & u64::from(u32::MAX);
-        let rights = rights(remote_read, remote_write) | (u64::from(shared) * SHARED) | listing;
+        let memory = (u64::from(shared) * SHARED) | (u64::from(of_file) * OF_FILE);
+        let rights = rights(remote_read, remote_write) | memory | listing;
         if let Some(entry) = self.region(key) {
             entry.publish(NAMED | u64::from(key), [addr, iova, length, (u64::from(pd) << 32) | rights]);
         }
@@ -399,6 +411,7 @@ mod tests {
             remote_read,
             remote_write,
             shared: true,
+            of_file: false,
         };
         own.publish_region(KEY, &region);
     }

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 pub(super) const KIND: u8 = 2;
 /// What cells and words contain: a hash that a test makes of samples of all of them. A change of meaning without one of the
 /// samples adds a sample.
-const ENCODING: u64 = 0xf4d6_0f64_7110_7ba0;
+const ENCODING: u64 = 0x5e0a_981c_b0ca_ba88;
 /// All that two processes have to agree on.
 pub const LAYOUT: u64 =
     layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
@@ -177,7 +177,16 @@ mod tests {
         let (ends, pd, remote_write) = ((0x3005, 0x4001), 7, access.remote_write);
         own.publish_qp(&ListedQp { ends, connection: 5, pd, access, owes: true });
         let (key, remote_read, shared) = (0x177, true, true);
-        let region = ListedRegion { pd, addr: 1, iova: 2, length: 3, remote_read, remote_write, shared };
+        let region = ListedRegion {
+            pd,
+            addr: 1,
+            iova: 2,
+            length: 3,
+            remote_read,
+            remote_write,
+            shared,
+            of_file: true,
+        };
         own.publish_region(key, &region);
         // The count of listings is the process's.
         let entry = own.region(key).unwrap();

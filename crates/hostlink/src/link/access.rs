@@ -30,7 +30,7 @@ impl Link {
     ) -> Option<R> {
         let remote = self.remote.get()?;
         let memory = remote.memory.as_ref()?;
-        // A page of the peer's can hold a thread up for any time: no other thread waits for it.
+        // A page of the peer's that has gone since it was seen can hold a thread up for any time: no other thread waits for it.
         let (mut lane, word) = self.free_lane()?;
         // The peer's revocations wait for this process until it exits, and so have to see that.
         if !self.is_there() || self.terms(false).sees_exit.load(Ordering::Acquire) != 1 {
@@ -42,7 +42,8 @@ impl Link {
         let found = if ended { None } else { remote.directory.find(ends, range, purpose) };
         let result = found.and_then(|FoundMemory { address, region, connection }| {
             let view = self.view(&mut lane, &region, memory);
-            f(&PeerAccess { memory, view, connection }, address)
+            let pages = (!self.is_to_itself()).then_some((&self.peer_pages, region.pages()));
+            f(&PeerAccess { memory, view, pages, connection }, address)
         });
         word.leave();
         self.free(lane);
@@ -110,7 +111,7 @@ mod tests {
     const KEY: u32 = 0x177;
 
     /// A link, and the one of the process at its other end, which is this one: its QP and a region of it are listed.
-    fn links(own: &Directory, range: (u64, u64)) -> [Link; 2] {
+    fn links(own: &Directory, range: (u64, u64), of_file: bool) -> [Link; 2] {
         let memory = SharedMemory::create(LEN, false).unwrap();
         let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
         let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
@@ -130,7 +131,7 @@ mod tests {
         let (remote_read, remote_write, shared) = (true, false, false);
         own.publish_region(
             KEY,
-            &ListedRegion { pd: 6, addr, iova: addr, length, remote_read, remote_write, shared },
+            &ListedRegion { pd: 6, addr, iova: addr, length, remote_read, remote_write, shared, of_file },
         );
         links
     }
@@ -150,7 +151,7 @@ mod tests {
         ];
         for end in ends {
             let own = Directory::new().unwrap();
-            let [link, peer] = links(&own, range);
+            let [link, peer] = links(&own, range, false);
             let reach = |at, purpose| {
                 link.access(ENDS, (KEY, at, 8), purpose, |peer, address| {
                     let mut bytes = [0u8; 8];
@@ -182,7 +183,7 @@ mod tests {
         let memory = [7u8; 64];
         let range = (memory.as_ptr() as u64, 64);
         let own = Directory::new().unwrap();
-        let [link, peer] = links(&own, range);
+        let [link, peer] = links(&own, range, false);
         peer.entitle();
         let seen = link.access(ENDS, (KEY, range.0, 8), Purpose::Read, |_, _| peer.accesses_of_peer().next());
         let access = seen.expect("one that is seen");
@@ -190,5 +191,26 @@ mod tests {
         assert!(access.names(RevokedObject::Region(KEY)) && access.names(RevokedObject::Qp(ENDS.1)));
         assert!(!access.names(RevokedObject::Region(KEY + 1)) && !access.names(RevokedObject::Qp(ENDS.0)));
         assert!(!peer.goes_on(access));
+    }
+
+    #[test]
+    fn pages_of_a_file_that_are_not_there_are_the_peers() {
+        let page = sys::page_size() as usize;
+        let fd = sys::memfd(c"pages", 2 * page).unwrap();
+        let base = sys::map_shared(fd.raw(), 2 * page, true).unwrap();
+        let range = (base.as_ptr() as u64, 2 * page as u64);
+        for of_file in [true, false] {
+            let own = Directory::new().unwrap();
+            let [link, peer] = links(&own, range, of_file);
+            peer.entitle();
+            let present = |at: usize, len| {
+                let key = (KEY, range.0 + at as u64, len as u64);
+                link.access(ENDS, key, Purpose::Read, |peer, at| Some(peer.are_present(at, len))).unwrap()
+            };
+            assert_eq!((present(0, 8), present(page, 8)), (!of_file, !of_file));
+            ferroce_access::copy::write(range.0 + page as u64, &[1]).unwrap();
+            assert_eq!((present(0, 8), present(page, 8), present(page - 1, 2)), (!of_file, true, !of_file));
+        }
+        sys::unmap(base, 2 * page);
     }
 }

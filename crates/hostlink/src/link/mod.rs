@@ -24,7 +24,7 @@ use super::PeerMemory;
 use super::cells::{self, BULK, CELLS, RingPlace};
 use super::directory::PeerDirectory;
 use super::protocol::{AccessWord, AwaitedCells, EndedFlag, Producer, RevokedObject, RingWords};
-use ferroce_access::{PeerView, SharedMemory, SharedPlace, SharedWords, layout};
+use ferroce_access::{PeerPages, PeerView, SharedMemory, SharedPlace, SharedWords, layout};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use smallvec::SmallVec;
@@ -215,6 +215,8 @@ pub struct Link {
     full_since: AtomicU64,
     /// Each is held by a thread that uses the peer's memory, and only tried: a page of the peer's can hold that thread up for any time.
     lanes: [Mutex<class::LinkAccess, Views>; LANES],
+    /// Which pages of the peer's memory are there.
+    peer_pages: PeerPages,
     /// How often the peer has revoked regions that may be mapped here.
     revocations: AtomicU64,
     /// A region of the peer's couldn't be mapped.
@@ -272,6 +274,7 @@ impl Link {
             has_blocked: AtomicBool::new(false),
             full_since: AtomicU64::new(0),
             lanes: Default::default(),
+            peer_pages: PeerPages::default(),
             revocations: AtomicU64::new(0),
             has_refused_views: AtomicBool::new(false),
             seen_alive: AtomicU64::new(0),

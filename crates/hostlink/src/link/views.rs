@@ -6,7 +6,7 @@
 use super::Link;
 use crate::PeerMemory;
 use crate::directory::FoundRegion;
-use ferroce_access::PeerView;
+use ferroce_access::{PeerPages, PeerRegion, PeerView, pages};
 use ferroce_os::sync::Mutex;
 use std::sync::atomic::{Ordering, fence};
 
@@ -109,6 +109,8 @@ impl Views {
 pub struct PeerAccess<'a> {
     pub(super) memory: &'a PeerMemory,
     pub(super) view: Option<&'a PeerView>,
+    /// `None`: they are this process's.
+    pub(super) pages: Option<(&'a PeerPages, PeerRegion)>,
     pub(super) connection: u64,
 }
 
@@ -118,6 +120,17 @@ impl PeerAccess<'_> {
     #[inline]
     pub fn connection(&self) -> u64 {
         self.connection
+    }
+
+    /// Whether the pages of `len` bytes at `addr` in the peer are there or come at once: a copy doesn't stand. A copy to or from memory that is
+    /// mapped here would find zeros in their place, or keep the peer's handler of faults from bringing them.
+    #[must_use]
+    #[inline]
+    pub fn are_present(&self, addr: u64, len: usize) -> bool {
+        match self.pages {
+            Some((pages, region)) => pages.are_present(self.memory, region, addr, len),
+            None => pages::are_present(addr, len),
+        }
     }
 
     /// As [`PeerMemory::write`].
@@ -271,6 +284,7 @@ mod tests {
                 remote_read: true,
                 remote_write: true,
                 shared: true,
+                of_file: false,
             };
             own.publish_region(key, &region);
             peer.find((ends.1, ends.0), (key, addr, 8), Purpose::Write).unwrap().region

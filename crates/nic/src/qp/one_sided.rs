@@ -40,10 +40,10 @@ impl Reach<'_> {
             // `place` is a value from the peer's memory: it isn't trusted, and the addition must not panic.
             let at_peer = place.wrapping_add(at);
             let overlaps = link.is_to_itself() && at_peer.abs_diff(addr) < len as u64;
-            // Pages of this process that aren't there are brought in before a packet leaves.
+            // Pages of this process that aren't there are brought in before a packet leaves; the peer brings its own when the packet has come.
             let copied = !overlaps
                 && pages::are_present(addr, len)
-                && (!link.is_to_itself() || pages::are_present(at_peer, len))
+                && peer.are_present(at_peer, len)
                 && qp.is_connected(peer)
                 && if reads { peer.read(at_peer, addr, len) } else { peer.write(at_peer, addr, len) };
             copied.then_some(())
