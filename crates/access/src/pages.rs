@@ -57,14 +57,20 @@ impl<const PLACES: usize> SeenPages<PLACES> {
     /// beginning of a chunk and the units that are asked for, as bits, and returns those that are there.
     #[inline]
     pub(crate) fn are_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
+        self.have_seen(addr, len) || self.are_all_present(addr, len, look)
+    }
+
+    /// Whether these bytes are of one page or two, which were seen lately.
+    #[inline]
+    pub(crate) fn have_seen(&self, addr: u64, len: usize) -> bool {
         let (first, last) = (addr / UNIT, addr.wrapping_add(len as u64).wrapping_sub(1) / UNIT);
         // A payload may cross a page.
         let are_seen = || first == last || last == first + 1 && self.contains(last);
-        self.contains(first) && are_seen() || self.are_all_present(addr, len, look)
+        self.contains(first) && are_seen()
     }
 
     #[inline(never)]
-    fn are_all_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
+    pub(crate) fn are_all_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
         let mut chunks = chunks(addr, len);
         chunks.all(|(chunk, units)| {
             let mut numbers = numbers(chunk, units);

@@ -41,9 +41,21 @@ impl PeerPages {
     /// that can't be known, the pages of a region count as absent that can come late.
     #[must_use]
     #[inline]
-    pub fn are_present(&self, memory: &PeerMemory, region: PeerRegion, addr: u64, len: usize) -> bool {
+    pub fn are_present(
+        &self,
+        memory: &PeerMemory,
+        region: impl FnOnce() -> PeerRegion,
+        addr: u64,
+        len: usize,
+    ) -> bool {
+        self.seen.get().is_some_and(|seen| seen.have_seen(addr, len))
+            || self.are_all_present(memory, region(), addr, len)
+    }
+
+    #[inline(never)]
+    fn are_all_present(&self, memory: &PeerMemory, region: PeerRegion, addr: u64, len: usize) -> bool {
         let seen = self.seen.get_or_init(SeenPages::boxed);
-        seen.are_present(addr, len, |at, units| self.look(memory, region, at, units))
+        seen.are_all_present(addr, len, |at, units| self.look(memory, region, at, units))
     }
 
     /// The units of a chunk at `at` that are there, or come at once.
@@ -110,7 +122,7 @@ mod tests {
     fn pages_of_a_file_are_present_when_the_other_process_has_them() {
         let (_cookie, own) = own();
         let (fresh, pages) = (Fresh::new(64), PeerPages::default());
-        let present = |at, len| pages.are_present(&own, OF_FILE, at, len);
+        let present = |at, len| pages.are_present(&own, || OF_FILE, at, len);
         assert!((0..64).all(|number| !present(fresh.page(number), 1)));
         for number in [5, 40, 41, 63] {
             copy::write(fresh.page(number) + 100, &[1]).unwrap();
@@ -127,18 +139,18 @@ mod tests {
     fn plain_memory_comes_at_once_unless_the_other_process_serves_its_faults() {
         let (_cookie, own) = own();
         let (fresh, pages) = (Fresh::new(64), PeerPages::default());
-        assert!(pages.are_present(&own, PLAIN, fresh.page(1), 8));
+        assert!(pages.are_present(&own, || PLAIN, fresh.page(1), 8));
         // SAFETY: a new descriptor, which is closed.
         let handler = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } as i32;
         if handler < 0 {
             return;
         }
         let later = PeerRegion { registration: 3, ..PLAIN };
-        assert!(!pages.are_present(&own, later, fresh.page(20), 8));
-        // An earlier region is no reason to look again.
-        assert!(!pages.are_present(&own, PLAIN, fresh.page(20), 8));
+        assert!(!pages.are_present(&own, || later, fresh.page(20), 8));
+        // The look is repeated for later regions only.
+        assert!(!pages.are_present(&own, || PLAIN, fresh.page(20), 8));
         sys::close(handler);
-        assert!(pages.are_present(&own, PeerRegion { registration: 4, ..PLAIN }, fresh.page(20), 8));
+        assert!(pages.are_present(&own, || PeerRegion { registration: 4, ..PLAIN }, fresh.page(20), 8));
     }
 
     #[test]
@@ -146,11 +158,11 @@ mod tests {
         let (_cookie, own) = own();
         let (fresh, pages) = (Fresh::new(16), PeerPages::default());
         copy::write(fresh.page(3), &[1]).unwrap();
-        assert!(pages.are_present(&own, OF_FILE, fresh.page(3), 8));
+        assert!(pages.are_present(&own, || OF_FILE, fresh.page(3), 8));
         // SAFETY: a page of the test's mapping.
         unsafe { libc::madvise(fresh.page(3) as *mut _, page_len(), libc::MADV_DONTNEED) };
         forget();
-        assert!(!pages.are_present(&own, OF_FILE, fresh.page(3), 8));
+        assert!(!pages.are_present(&own, || OF_FILE, fresh.page(3), 8));
     }
 
     #[test]
@@ -160,7 +172,7 @@ mod tests {
         copy::write(fresh.page(3), &[1]).unwrap();
         // Another process has the number.
         drop(cookie);
-        assert!(!pages.are_present(&memory, OF_FILE, fresh.page(3), 8));
-        assert!(pages.are_present(&memory, PLAIN, fresh.page(3), 8));
+        assert!(!pages.are_present(&memory, || OF_FILE, fresh.page(3), 8));
+        assert!(pages.are_present(&memory, || PLAIN, fresh.page(3), 8));
     }
 }

@@ -42,8 +42,8 @@ impl Link {
         let found = if ended { None } else { remote.directory.find(ends, range, purpose) };
         let result = found.and_then(|FoundMemory { address, region, connection }| {
             let view = self.view(&mut lane, &region, memory);
-            let pages = (!self.is_to_itself()).then_some((&self.peer_pages, region.pages()));
-            f(&PeerAccess { memory, view, pages, connection }, address)
+            let pages = (!self.is_to_itself()).then_some(&self.peer_pages);
+            f(&PeerAccess { memory, view, pages, region: &region, connection }, address)
         });
         word.leave();
         self.free(lane);

@@ -6,7 +6,7 @@
 use super::Link;
 use crate::PeerMemory;
 use crate::directory::FoundRegion;
-use ferroce_access::{PeerPages, PeerRegion, PeerView, pages};
+use ferroce_access::{PeerPages, PeerView, pages};
 use ferroce_os::sync::Mutex;
 use std::sync::atomic::{Ordering, fence};
 
@@ -109,8 +109,9 @@ impl Views {
 pub struct PeerAccess<'a> {
     pub(super) memory: &'a PeerMemory,
     pub(super) view: Option<&'a PeerView>,
-    /// `None`: they are this process's.
-    pub(super) pages: Option<(&'a PeerPages, PeerRegion)>,
+    /// `None`: its memory is this process's.
+    pub(super) pages: Option<&'a PeerPages>,
+    pub(super) region: &'a FoundRegion,
     pub(super) connection: u64,
 }
 
@@ -128,7 +129,7 @@ impl PeerAccess<'_> {
     #[inline]
     pub fn are_present(&self, addr: u64, len: usize) -> bool {
         match self.pages {
-            Some((pages, region)) => pages.are_present(self.memory, region, addr, len),
+            Some(pages) => pages.are_present(self.memory, || self.region.pages(), addr, len),
             None => pages::are_present(addr, len),
         }
     }
