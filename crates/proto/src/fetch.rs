@@ -1,11 +1,12 @@
-//! The short way of a fetch: a READ of one packet or an atomic, which is one packet, and whose answer is in the packet's own room when the
-//! peer has executed it.
+//! The short way of a fetch: a READ of one packet or an atomic, which is one packet. Its answer is one packet too, or it is in the room of
+//! the fetch when the peer has executed it.
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or nothing, and returns that.
 
 use crate::state::{Issuer, charge};
 use crate::{Data, Env, MAX_MESSAGE, QpProtocol, SendEnds, SendOp, SendRequest, psn};
 use ferroce_types::{AtomicOp, Instant, QpState, Sge, WcStatus};
+use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, Operation, Reth, Syndrome};
 
 /// A fetch that has come in one packet.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,27 @@ pub enum FetchOp {
 }
 
 impl FetchOp {
+    /// What a READ request asks for.
+    #[must_use]
+    #[inline]
+    pub const fn read(reth: &Reth) -> Self {
+        let Reth { va, rkey, dma_len: len } = *reth;
+        Self::Read { va, rkey, len }
+    }
+
+    /// What an atomic asks for; `None`: this operation isn't one on eight bytes.
+    #[must_use]
+    #[inline]
+    pub const fn atomic(operation: Operation, atomic: &AtomicEth) -> Option<Self> {
+        let AtomicEth { va, rkey, swap_or_add, compare } = *atomic;
+        let op = match operation {
+            Operation::CompareSwap => AtomicOp::CompareSwap { compare, swap: swap_or_add },
+            Operation::FetchAdd => AtomicOp::FetchAdd { add: swap_or_add },
+            _ => return None,
+        };
+        Some(Self::Atomic { va, rkey, op })
+    }
+
     /// Bytes of the answer.
     #[must_use]
     #[inline]
@@ -50,10 +72,10 @@ impl FetchOp {
 
 impl<A: Clone> QpProtocol<A> {
     /// The PSN of a fetch if it may leave at once, after all that was posted before. While an answer that was sent as a packet is under way,
-    /// the peer leaves the fetch to the general rules, so that its answer doesn't overtake that one.
+    /// the peer leaves the fetch to the general rules, so that its answer doesn't overtake that one. `window`: [`Env::window`].
     #[must_use]
     #[inline]
-    pub fn fetch_psn(&self, fetch: &SendRequest<'_, A>) -> Option<u32> {
+    pub fn fetch_psn(&self, fetch: &SendRequest<'_, A>, window: impl FnOnce() -> u32) -> Option<u32> {
         let req = &self.req;
         let len = fetch.fetches_to()?.length;
         let fits = if matches!(fetch.op, SendOp::Read { .. }) {
@@ -62,8 +84,8 @@ impl<A: Clone> QpProtocol<A> {
             (8..=MAX_MESSAGE).contains(&u64::from(len))
         };
         let ready = fits
-            && self.params.lossless
             && self.may_send_at_once()
+            && self.has_window_at_once(len.min(self.mtu()).into(), window)
             && req.reads_out() < usize::from(self.params.max_rd_atomic)
             && !(fetch.fence && req.unfinished_reads > 0);
         ready.then(|| psn::wire(req.next))
@@ -78,19 +100,19 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// The fetch for which [`QpProtocol::fetch_psn`] gave the PSN has left. Returns when [`QpProtocol::handle_timeout`] wants to be called for
-    /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
+    /// it, unless that was to be called earlier anyway. Where nothing is lost, `now` is asked only if no other request is waited for.
     #[inline]
     pub fn fetch_sent(
         &mut self,
         now: impl FnOnce() -> Instant,
         fetch: &SendRequest<'_, A>,
     ) -> Option<Instant> {
-        let mtu = self.mtu();
-        let wqe = self.sq.push(fetch, (1, self.req.next), Issuer::Program);
+        let (mtu, psn) = (self.mtu(), self.req.next);
+        let wqe = self.sq.push(fetch, (1, psn), Issuer::Program);
         let cost = charge(wqe, 0, 1, mtu);
         self.counters.requests_sent += 1;
         self.req.sent_fetch(cost, matches!(fetch.op, SendOp::Read { .. }));
-        self.start_ack_timer(now)
+        self.start_timers(now, psn)
     }
 
     /// Whether a fetch that has come with this PSN and partition key is as usual: it is the next, its QP permits it, and it may be
@@ -107,6 +129,20 @@ impl<A: Clone> QpProtocol<A> {
             && self.answers.is_empty()
             && self.params.rate.is_none()
             && self.params.max_dest_rd_atomic > 0
+    }
+
+    /// The headers of the packet that answers a fetch that was expected, before [`QpProtocol::fetch_answered`]. `original`: what an atomic
+    /// has found.
+    #[must_use]
+    #[inline]
+    pub fn fetch_response(&self, op: &FetchOp, original: u64) -> Headers {
+        let (operation, atomic_ack) = match op {
+            FetchOp::Read { .. } => (Operation::ReadResponseOnly, None),
+            FetchOp::Atomic { .. } => (Operation::AtomicAcknowledge, Some(original)),
+        };
+        let aeth = Aeth { syndrome: Syndrome::ACK_UNLIMITED.to_u8(), msn: self.resp.msn_after_next() };
+        let bth = self.bth(operation, psn::wire(self.resp.expected));
+        Headers { aeth: Some(aeth), atomic_ack, ..Headers::new(bth) }
     }
 
     /// A fetch that was expected has been executed, and its answer is there. `original`: what an atomic has found.
@@ -141,7 +177,6 @@ impl<A: Clone> QpProtocol<A> {
                 _ => wqe.is_atomic(),
             };
         let awaited = self.state == QpState::Rts
-            && self.params.lossless
             && fits
             && req.error.is_none()
             && req.recovery.is_none()
@@ -164,6 +199,23 @@ impl<A: Clone> QpProtocol<A> {
         let quiet = self.req.una == self.req.max && self.req.sample.is_none();
         self.moved(if quiet { Instant::default() } else { now() }, bytes);
         true
+    }
+
+    /// As [`QpProtocol::take_fetched`], for an answer that has come as a packet with this BTH, and that acknowledges. False: the caller
+    /// takes the general way.
+    #[inline]
+    pub fn take_answer(
+        &mut self,
+        now: Instant,
+        bth: &Bth,
+        len: usize,
+        place: impl FnOnce(&Sge) -> bool,
+        ends: &mut impl SendEnds<Address = A>,
+    ) -> bool {
+        let is_result = bth.opcode.operation == Operation::AtomicAcknowledge;
+        bth.pkey == self.params.pkey
+            && self.sq.front().is_some_and(|wqe| wqe.is_atomic() == is_result)
+            && self.take_fetched(|| now, (bth.psn, len), place, ends)
     }
 
     /// As [`QpProtocol::take_fetched`], whatever the state: as an answer that came as a packet.

@@ -73,10 +73,15 @@ impl<A: Clone> QpProtocol<A> {
     #[must_use]
     #[inline(always)]
     pub fn plain_psn(&self, len: u64, window: impl FnOnce() -> u32) -> Option<u32> {
-        let ready = len <= u64::from(self.mtu())
-            && self.may_send_at_once()
-            && (self.params.lossless || !self.gathers_short() && self.req.has_window(len, window()));
+        let ready =
+            len <= u64::from(self.mtu()) && self.may_send_at_once() && self.has_window_at_once(len, window);
         ready.then(|| psn::wire(self.req.next))
+    }
+
+    /// The window lets a packet that costs `len` bytes leave at once.
+    #[inline(always)]
+    pub(crate) fn has_window_at_once(&self, len: u64, window: impl FnOnce() -> u32) -> bool {
+        self.params.lossless || !self.gathers_short() && self.req.has_window(len, window())
     }
 
     /// The SEND or WRITE for which [`QpProtocol::plain_psn`] gave the PSN has left. Returns when [`QpProtocol::handle_timeout`] wants to be called for
@@ -91,6 +96,13 @@ impl<A: Clone> QpProtocol<A> {
         let len = self.sq.push(request, (1, psn), Issuer::Program).len;
         self.counters.requests_sent += 1;
         self.req.sent_plain(u64::from(len), matches!(request.op, SendOp::Write { .. }));
+        self.start_timers(now, psn)
+    }
+
+    /// The packet with this PSN has left at once: starts the timers, and returns when the next of them runs out if it may be the first to do
+    /// so. Where nothing is lost, `now` is asked only if no other request is waited for.
+    #[inline(always)]
+    pub(crate) fn start_timers(&mut self, now: impl FnOnce() -> Instant, psn: u64) -> Option<Instant> {
         if self.params.lossless {
             return self.start_ack_timer(now);
         }

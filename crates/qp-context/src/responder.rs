@@ -99,6 +99,12 @@ impl Responder {
         (self.plain + self.messages) as u32 & 0x00ff_ffff
     }
 
+    /// The same when the next message has been completed.
+    #[inline]
+    pub const fn msn_after_next(&self) -> u32 {
+        (self.msn() + 1) & 0x00ff_ffff
+    }
+
     /// Adds what it has counted.
     pub fn add_to(&self, counters: &mut Counters) {
         counters.packets_received += self.plain;

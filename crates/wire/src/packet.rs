@@ -1,6 +1,6 @@
 //! A whole packet from BTH to ICRC, as a UDP datagram carries it.
 
-use crate::{Bth, Headers, ICRC_LEN, Opcode, Operation, ParseError, Reth, Service, Syndrome};
+use crate::{AtomicEth, Bth, Headers, ICRC_LEN, Opcode, Operation, ParseError, Reth, Service, Syndrome};
 use core::error::Error;
 use core::fmt;
 
@@ -13,7 +13,7 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
-/// One of the packets that short messages over RC consist of. It is read without the headers that it can't have.
+/// One of the packets that short messages, READs and atomics over RC consist of. It is read without the headers that it can't have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShortPacket<'a> {
     /// A SEND in one packet.
@@ -39,6 +39,34 @@ pub enum ShortPacket<'a> {
         /// Its BTH.
         bth: Bth,
     },
+    /// A READ request, without a payload.
+    Read {
+        /// Its BTH.
+        bth: Bth,
+        /// What it reads.
+        reth: Reth,
+    },
+    /// A compare-and-swap or a fetch-and-add, without a payload.
+    Atomic {
+        /// Its BTH.
+        bth: Bth,
+        /// What it changes.
+        atomic: AtomicEth,
+    },
+    /// A READ response in one packet, which acknowledges.
+    ReadResponse {
+        /// Its BTH.
+        bth: Bth,
+        /// What was read.
+        payload: &'a [u8],
+    },
+    /// The result of an atomic, which acknowledges, without a payload.
+    AtomicAcknowledge {
+        /// Its BTH.
+        bth: Bth,
+        /// What the atomic has found.
+        original: u64,
+    },
 }
 
 impl<'a> ShortPacket<'a> {
@@ -63,13 +91,53 @@ impl<'a> ShortPacket<'a> {
                 Some(Self::Write { bth, reth: Reth::parse(reth), payload: unpadded(rest, bth.pad)? })
             }
             Operation::Acknowledge => {
-                let &[syndrome, _, _, _] = rest else { return None };
-                let acknowledges = matches!(Syndrome::from_u8(syndrome), Syndrome::Ack { .. });
-                (acknowledges && bth.pad == 0).then_some(Self::Acknowledge { bth })
+                let (aeth, rest) = rest.split_first_chunk()?;
+                (acknowledges(aeth) && is_end(rest, bth.pad)).then_some(Self::Acknowledge { bth })
+            }
+            _ => Self::parse_fetch(bth, rest),
+        }
+    }
+
+    /// Reads a READ, an atomic or the answer to one. Apart, so that SENDs and WRITEs don't pay for it.
+    #[inline(never)]
+    fn parse_fetch(bth: Bth, rest: &'a [u8]) -> Option<Self> {
+        match bth.opcode.operation {
+            Operation::ReadRequest => {
+                let (reth, rest) = rest.split_first_chunk()?;
+                is_end(rest, bth.pad).then(|| Self::Read { bth, reth: Reth::parse(reth) })
+            }
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let (atomic, rest) = rest.split_first_chunk()?;
+                let atomic = AtomicEth::parse(atomic).filter(|_| is_end(rest, bth.pad))?;
+                Some(Self::Atomic { bth, atomic })
+            }
+            Operation::ReadResponseOnly => {
+                let (aeth, rest) = rest.split_first_chunk()?;
+                let payload = unpadded(rest, bth.pad)?;
+                acknowledges(aeth).then_some(Self::ReadResponse { bth, payload })
+            }
+            Operation::AtomicAcknowledge => {
+                let (aeth, rest) = rest.split_first_chunk()?;
+                let (original, rest) = rest.split_first_chunk()?;
+                let original = u64::from_be_bytes(*original);
+                (acknowledges(aeth) && is_end(rest, bth.pad))
+                    .then_some(Self::AtomicAcknowledge { bth, original })
             }
             _ => None,
         }
     }
+}
+
+/// Whether an AETH is an acknowledgement.
+#[inline(always)]
+fn acknowledges([syndrome, ..]: &[u8; 4]) -> bool {
+    matches!(Syndrome::from_u8(*syndrome), Syndrome::Ack { .. })
+}
+
+/// Nothing follows the headers.
+#[inline(always)]
+const fn is_end(rest: &[u8], pad: u8) -> bool {
+    rest.is_empty() && pad == 0
 }
 
 /// A payload without its pad bytes.

@@ -157,6 +157,14 @@ impl Reth {
     }
 }
 
+impl AtomicEth {
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8; 28]) -> Option<Self> {
+        let mut r = Reader(bytes);
+        Some(Self { va: r.u64()?, rkey: r.u32()?, swap_or_add: r.u64()?, compare: r.u64()? })
+    }
+}
+
 impl Headers {
     /// Reads the headers at the front of `bytes`; the second value is how many bytes they take. Reserved bits are
     /// ignored, as IBTA 9.2 asks.
@@ -194,8 +202,7 @@ impl Headers {
             self.reth = Some(Reth::parse(&r.array()?));
         }
         if extensions.has(Extensions::ATOMIC_ETH) {
-            self.atomic =
-                Some(AtomicEth { va: r.u64()?, rkey: r.u32()?, swap_or_add: r.u64()?, compare: r.u64()? });
+            self.atomic = Some(AtomicEth::parse(&r.array()?)?);
         }
         if extensions.has(Extensions::IMM_DT) {
             self.immediate = Some(r.array()?);

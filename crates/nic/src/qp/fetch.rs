@@ -33,7 +33,7 @@ impl Qp {
             && !self.is_broken()
             && !self.adapter.has_capture()
             && !copy::by_kernel();
-        let Some(psn) = proto.fetch_psn(fetch).filter(|_| usable) else { return false };
+        let Some(psn) = proto.fetch_psn(fetch, || u32::MAX).filter(|_| usable) else { return false };
         if self.may_overrun(link, proto.signaled_len(), fetch.signaled) {
             return false;
         }

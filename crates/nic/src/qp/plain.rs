@@ -45,7 +45,7 @@ fn place_front(
 
 /// Has `copy` copy a payload to an element of a receive that has room for its `len` bytes. False: the element isn't good for that.
 #[inline(always)]
-fn place(pd: u32, sge: &Sge, len: usize, copy: impl Fn(u64) -> Result<(), Fault>) -> bool {
+pub(super) fn place(pd: u32, sge: &Sge, len: usize, copy: impl Fn(u64) -> Result<(), Fault>) -> bool {
     let part = Sge { length: len as u32, ..*sge };
     KeyTable::global().local(pd, &part, true, |addr| if_present(addr, len, || copy(addr))).is_ok()
 }

@@ -88,14 +88,23 @@ impl<'a> Poster<'a> {
                     self.passed += 1;
                     return true;
                 }
-                let is_write = matches!(request.op, SendOp::Write { .. });
-                (may && qp.send_fetch(self.inner, request)) || (is_write && self.send_packet(request, len))
+                match request.op {
+                    SendOp::Write { .. } => self.send_packet(request, len),
+                    _ => may && qp.send_fetch(self.inner, request) || self.ask(request),
+                }
             }
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => qp.send_fetch(self.inner, request),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+                qp.send_fetch(self.inner, request) || self.ask(request)
+            }
             _ => false,
         };
         self.sent |= sent;
         sent
+    }
+
+    /// As [`Self::send_packet`], of a READ or an atomic.
+    fn ask(&mut self, request: &SendRequest<'_, Arc<Ah>>) -> bool {
+        self.qp.ask(self.inner, self.work.as_deref_mut(), request)
     }
 
     /// Sends a request as a packet to the network, in one with those that the poster has sent before, or alone.

@@ -1,35 +1,58 @@
-//! The short way of SENDs and WRITEs over UDP, and of their acknowledgements. A packet that has come alone goes from the socket to the
+//! The short way of SENDs, WRITEs, READs and atomics over UDP, and of their answers. A packet that has come alone goes from the socket to the
 //! completion, and one that leaves alone from the request to the socket, without the buffers that packets need which come or leave together.
 //!
 //! As in [`super::plain`], each function does all that the general way would do, or returns that the general way has to.
 
 use super::broken::EndsOnPanic;
 use super::payload::{RxPayload, if_present};
-use super::plain::Ends;
+use super::plain::{Ends, place};
 use super::{LockedQp, Path, Poster, Qp};
 use crate::adapter::ThreadBuffers;
-use ferroce_access::{copy, summed};
+use ferroce_access::{atomic, copy, summed};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_parts::network::flow_of;
 use ferroce_parts::{Ah, LastFlow, settings};
-use ferroce_proto::{DataRef, Payload as _, PlainSend, QpProtocol, ReceivedWhole, SendOp, SendRequest};
+use ferroce_proto::{
+    DataRef, FetchOp, Payload as _, PlainSend, QpProtocol, ReceivedWhole, SendOp, SendRequest,
+};
 use ferroce_queues::CountedOp;
-use ferroce_types::{Datagram, Instant, RemoteAccess, WcStatus};
+use ferroce_types::{Datagram, Instant, RemoteAccess, Sge, WcStatus};
 use ferroce_udp::{Dest, TxBatch, send_at_once};
 use ferroce_wire::crc::extend;
 use ferroce_wire::icrc::Flow;
-use ferroce_wire::{Bth, Headers, Opcode, Operation, Reth, Service, ShortPacket};
+use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service, ShortPacket};
 use std::sync::Arc;
 
 /// Bytes of the longest packet that leaves alone without a batch: it is built on the stack.
 const LONGEST: usize = 256;
 /// Bytes of an ACK: BTH, AETH and ICRC.
 const ACK: usize = 20;
+/// Bytes of the longest request without data: BTH, AtomicETH and ICRC.
+const REQUEST: usize = 44;
+/// Bytes of the result of an atomic: BTH, AETH, AtomicAckETH and ICRC.
+const RESULT: usize = 28;
 
 /// Where a packet goes.
 enum Outlet<'a> {
     Batch(&'a mut TxBatch),
     Socket,
+}
+
+impl Outlet<'_> {
+    /// Sends a packet, which takes `ROOM` bytes at most if it leaves alone; `fill` as in [`TxBatch::packet`]. False: nothing was sent.
+    #[inline(always)]
+    fn send<const ROOM: usize, E>(
+        self,
+        dest: &Dest,
+        headers: &Headers,
+        (len, now): (usize, Instant),
+        fill: impl FnOnce(&mut [u8], u32) -> Result<u32, E>,
+    ) -> bool {
+        match self {
+            Self::Batch(batch) => batch.packet(dest, headers, len, fill).is_ok(),
+            Self::Socket => send_at_once(&mut [0; ROOM], dest, headers, (len, now), fill).is_ok(),
+        }
+    }
 }
 
 /// What has become of a packet.
@@ -45,9 +68,7 @@ impl Qp {
     /// Posts a request that leaves alone. False, and nothing has happened: the general way has to.
     #[inline]
     pub(super) fn post_alone(self: &Arc<Self>, request: &mut SendRequest<'_, Arc<Ah>>) -> bool {
-        let is_plain =
-            matches!(request.op, SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::Write { .. });
-        if !is_plain || self.is_inherited() {
+        if !may_leave_alone(&request.op) || self.is_inherited() {
             return false;
         }
         let mut inner = self.inner.lock();
@@ -124,18 +145,53 @@ impl Qp {
                 Ok(extend(crc, buf))
             }
         };
-        let (now, len) = (self.adapter.engine.lately(), len as usize);
-        let sent = match outlet {
-            Outlet::Batch(batch) => batch.packet(dest, &headers, len, fill),
-            Outlet::Socket => send_at_once(&mut [0; LONGEST], dest, &headers, (len, now), fill),
-        };
-        if sent.is_err() {
-            return false;
-        }
-        if let Some(at) = proto.plain_sent(|| now, request) {
+        let now = self.adapter.engine.lately();
+        let sent = outlet.send::<LONGEST, _>(dest, &headers, (len as usize, now), fill);
+        if sent && let Some(at) = proto.plain_sent(|| now, request) {
             self.adapter.schedule(self, at);
         }
-        true
+        sent
+    }
+
+    /// Sends a READ or an atomic with what leaves from `work`; without it, alone. False, and nothing has happened: the general way has to.
+    #[inline(never)]
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        inner: &mut LockedQp,
+        work: Option<&mut ThreadBuffers>,
+        fetch: &SendRequest<'_, Arc<Ah>>,
+    ) -> bool {
+        let outlet = match work {
+            Some(work) => Outlet::Batch(&mut work.batch),
+            None if self.adapter.taps.is_some() => return false,
+            None => Outlet::Socket,
+        };
+        let LockedQp { proto, path: Some(Path::Udp { dest, socket, .. }), .. } = inner else { return false };
+        let psn = proto.fetch_psn(fetch, || socket.window());
+        let Some(psn) = psn.filter(|_| !self.is_broken()) else { return false };
+        let atomic =
+            |va, rkey, swap_or_add, compare| (None, Some(AtomicEth { va, rkey, swap_or_add, compare }));
+        let (operation, (reth, atomic)) = match fetch.op {
+            SendOp::Read { va, rkey } => {
+                let dma_len = fetch.data.len() as u32;
+                (Operation::ReadRequest, (Some(Reth { va, rkey, dma_len }), None))
+            }
+            SendOp::CompareSwap { va, rkey, compare, swap } => {
+                (Operation::CompareSwap, atomic(va, rkey, swap, compare))
+            }
+            SendOp::FetchAdd { va, rkey, add } => (Operation::FetchAdd, atomic(va, rkey, add, 0)),
+            _ => return false,
+        };
+        let params = proto.params();
+        let bth = Bth::new(Opcode { service: Service::Rc, operation }, params.dest_qpn, psn);
+        let headers = Headers::new(Bth { pkey: params.pkey, ack_request: true, ..bth });
+        let headers = Headers { reth, atomic, ..headers };
+        let now = self.adapter.engine.lately();
+        let sent = outlet.send::<REQUEST, _>(dest, &headers, (0, now), no_payload);
+        if sent && let Some(at) = proto.fetch_sent(|| now, fetch) {
+            self.adapter.schedule(self, at);
+        }
+        sent
     }
 
     /// Takes a packet that has come alone, and that `packet` is read from. False: the general way has to, and goes on where this has ended.
@@ -189,12 +245,89 @@ impl Qp {
             ShortPacket::Acknowledge { bth } => {
                 let mut ends = Ends { qp: self, poller: None, overrun: false };
                 let taken = proto.take_acknowledgement(now, bth, &mut ends);
-                if let Some(at) = proto.next_timeout() {
-                    self.adapter.schedule(self, at);
-                }
+                self.schedule_timeout(proto);
                 TakenAlone { taken, overrun: ends.overrun }
             }
+            ShortPacket::Read { bth, reth } => self.answer(inner, bth, &FetchOp::read(reth)),
+            ShortPacket::Atomic { bth, atomic } => match FetchOp::atomic(bth.opcode.operation, atomic) {
+                Some(op) => self.answer(inner, bth, &op),
+                None => LEFT,
+            },
+            ShortPacket::ReadResponse { bth, payload } => self.take_answer(proto, now, bth, payload),
+            ShortPacket::AtomicAcknowledge { bth, original } => {
+                self.take_answer(proto, now, bth, &original.to_ne_bytes())
+            }
         }
+    }
+
+    #[inline(always)]
+    fn schedule_timeout(self: &Arc<Self>, proto: &QpProtocol<Arc<Ah>>) {
+        if let Some(at) = proto.next_timeout() {
+            self.adapter.schedule(self, at);
+        }
+    }
+
+    /// Executes a READ or an atomic, and answers it.
+    #[inline(never)]
+    fn answer(&self, inner: &mut LockedQp, bth: &Bth, op: &FetchOp) -> TakenAlone {
+        let is_ecn_capable = inner.is_ecn_capable();
+        let LockedQp { proto, path: Some(Path::Udp { dest, .. }), .. } = inner else { return LEFT };
+        // Counters count READs of the peer's.
+        let usable = !settings::is_careful() && !self.observers.any();
+        if !usable || !proto.expects_fetch(bth.psn, bth.pkey, op) {
+            return LEFT;
+        }
+        let (table, by) = (KeyTable::global(), KeyUser { pd: self.pd.id(), qp: self.serial });
+        // What is wrong with a key is found out by the general way.
+        let original = match *op {
+            FetchOp::Read { va, rkey, len } => {
+                let fill = |buf: &mut [u8], crc| {
+                    table.remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
+                        if_present(addr, buf.len(), || summed::read(addr, buf, crc))
+                    })
+                };
+                let (len, now) = (len as usize, self.adapter.engine.lately());
+                let response = proto.fetch_response(op, 0);
+                let marked = is_ecn_capable.then(|| dest.ecn_capable());
+                let dest = marked.as_ref().unwrap_or(dest);
+                if send_at_once(&mut [0; LONGEST], dest, &response, (len, now), fill).is_err() {
+                    return LEFT;
+                }
+                0
+            }
+            FetchOp::Atomic { va, rkey, op: atomic } => {
+                let execute = |addr| if_present(addr, 8, || atomic::execute(addr, atomic));
+                let Ok(original) = table.remote(by, rkey, va, 8, RemoteAccess::Atomic, execute) else {
+                    return LEFT;
+                };
+                let now = self.adapter.engine.lately();
+                let response = proto.fetch_response(op, original);
+                let sent = send_at_once(&mut [0; RESULT], dest, &response, (0, now), no_payload);
+                debug_assert!(sent.is_ok(), "{sent:?}");
+                original
+            }
+        };
+        proto.fetch_answered(op, original);
+        TakenAlone { taken: true, overrun: false }
+    }
+
+    /// Takes the answer to a READ or an atomic.
+    #[inline(never)]
+    fn take_answer(
+        self: &Arc<Self>,
+        proto: &mut QpProtocol<Arc<Ah>>,
+        now: Instant,
+        bth: &Bth,
+        answer: &[u8],
+    ) -> TakenAlone {
+        if settings::is_careful() {
+            return LEFT;
+        }
+        let mut ends = Ends { qp: self, poller: None, overrun: false };
+        let place = |sge: &Sge| place(self.pd.id(), sge, answer.len(), |addr| copy::write(addr, answer));
+        let taken = proto.take_answer(now, bth, answer.len(), place, &mut ends);
+        self.schedule_timeout(proto);
+        TakenAlone { taken, overrun: ends.overrun }
     }
 
     /// Takes a SEND, and acknowledges it before the receive completes.
@@ -264,10 +397,29 @@ impl Qp {
         if let Some(ack) = proto.take_ack() {
             // Not the time of the turn: the copy may have taken many milliseconds.
             let now = self.adapter.engine.lately();
-            let sent = send_at_once(&mut [0; ACK], dest, &ack, (0, now), |_, crc| Ok::<u32, ()>(crc));
+            let sent = send_at_once(&mut [0; ACK], dest, &ack, (0, now), no_payload);
             debug_assert!(sent.is_ok(), "{sent:?}");
         }
     }
+}
+
+/// Requests that a packet may carry which leaves alone.
+const fn may_leave_alone(op: &SendOp) -> bool {
+    matches!(
+        op,
+        SendOp::Send
+            | SendOp::SendWithImmediate { .. }
+            | SendOp::Write { .. }
+            | SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+    )
+}
+
+/// The payload of a packet without one, for [`send_at_once`].
+#[inline(always)]
+const fn no_payload(_: &mut [u8], crc: u32) -> Result<u32, Denied> {
+    Ok(crc)
 }
 
 /// The flow of a packet from the peer to this address; `None` for another packet. `from`: that of the last one.

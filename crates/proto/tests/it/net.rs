@@ -1,12 +1,13 @@
 //! A pair of QPs, the network between them and the clock, which jumps to the next thing that happens.
 
 use crate::host::{ALL, Frame, Host, THERE};
+use core::cell::RefCell;
 use core::time::Duration;
 use ferroce_proto::{
     Data, Env as _, FetchOp, MiddlePlace, PlainSend, QpParams, QpProtocol, SendEnds, SendOp, SendWr, Telling,
     UdTarget,
 };
-use ferroce_types::{Access, AtomicOp, Completion, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
+use ferroce_types::{Access, Completion, Instant, Placement, QpState, RemoteAccess, Sge, WcStatus};
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service, Syndrome};
 use std::collections::BTreeMap;
 
@@ -26,6 +27,21 @@ impl SendEnds for Ends {
         let (wr_id, end) = self.0.last_mut().unwrap();
         assert!(*wr_id == completion.wr_id && end.is_none());
         *end = Some(completion);
+    }
+}
+
+/// A host that another closure uses too.
+struct SharedHost<'a, 'h>(&'a RefCell<&'h mut Host>);
+
+impl SendEnds for SharedHost<'_, '_> {
+    type Address = u32;
+
+    fn retire(&mut self, wr: &SendWr<u32>, status: WcStatus) {
+        self.0.borrow_mut().retire(wr, status);
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.0.borrow_mut().complete_send(completion);
     }
 }
 
@@ -365,7 +381,9 @@ impl Side {
             return;
         }
         let taken = self.host.takes_plain
-            && (awaited && self.answer(&frame.headers) || self.take_acknowledgement(now, frame));
+            && (self.answer(&frame.headers, awaited)
+                || self.take_acknowledgement(now, frame)
+                || self.take_answer(now, frame));
         if taken {
             self.host.plain += 1;
         } else {
@@ -408,41 +426,36 @@ impl Side {
         placed
     }
 
-    /// Executes and answers a fetch, if that is possible the short way.
-    fn answer(&mut self, headers: &Headers) -> bool {
-        let Headers { bth, reth, atomic, .. } = *headers;
+    /// Executes and answers a fetch, if that is possible the short way: by a packet, unless the answer is `awaited` without one.
+    fn answer(&mut self, headers: &Headers, awaited: bool) -> bool {
+        let Headers { bth, reth, atomic, .. } = headers;
         let op = match (bth.opcode.operation, reth, atomic) {
-            (Operation::ReadRequest, Some(reth), _) => {
-                FetchOp::Read { va: reth.va, rkey: reth.rkey, len: reth.dma_len }
-            }
-            (Operation::CompareSwap, _, Some(it)) => {
-                let op = AtomicOp::CompareSwap { compare: it.compare, swap: it.swap_or_add };
-                FetchOp::Atomic { va: it.va, rkey: it.rkey, op }
-            }
-            (Operation::FetchAdd, _, Some(it)) => {
-                FetchOp::Atomic { va: it.va, rkey: it.rkey, op: AtomicOp::FetchAdd { add: it.swap_or_add } }
-            }
-            _ => return false,
+            (Operation::ReadRequest, Some(reth), _) => Some(FetchOp::read(reth)),
+            (operation, _, Some(atomic)) => FetchOp::atomic(operation, atomic),
+            _ => None,
         };
+        let Some(op) = op else { return false };
         if self.host.room.is_some() || !self.qp.expects_fetch(bth.psn, bth.pkey, &op) {
             return false;
         }
-        let (operation, payload, original) = match op {
+        let (mut payload, original) = match op {
             FetchOp::Read { va, rkey, len } => {
                 if self.host.check_remote(rkey, va, u64::from(len), RemoteAccess::Read).is_err() {
                     return false;
                 }
-                (Operation::ReadResponseOnly, self.host.bytes(va, len as usize).to_vec(), 0)
+                (self.host.bytes(va, len as usize).to_vec(), 0)
             }
             FetchOp::Atomic { va, rkey, op } => {
                 let Ok(found) = self.host.atomic_remote(rkey, va, op) else { return false };
-                (Operation::AtomicAcknowledge, found.to_ne_bytes().to_vec(), found)
+                (Vec::new(), found)
             }
         };
-        let opcode = Opcode { service: Service::Rc, operation };
-        let mut headers = Headers::new(Bth::new(opcode, self.qp.params().dest_qpn, bth.psn));
-        headers.aeth = Some(Aeth { syndrome: EXECUTED, msn: 0 });
-        self.host.log.push((operation, bth.psn));
+        let mut headers = self.qp.fetch_response(&op, original);
+        if awaited {
+            headers.aeth = Some(Aeth { syndrome: EXECUTED, msn: 0 });
+            payload.extend(headers.atomic_ack.take().map(u64::to_ne_bytes).as_slice().as_flattened());
+        }
+        self.host.log.push((headers.bth.opcode.operation, headers.bth.psn));
         self.host.out.push(Frame { headers, payload });
         self.qp.fetch_answered(&op, original);
         true
@@ -450,13 +463,44 @@ impl Side {
 
     /// Takes the answer to a fetch that was executed, if that is possible the short way.
     fn take_fetched(&mut self, now: Instant, frame: &Frame) -> bool {
+        let psn = frame.headers.bth.psn;
+        self.take_bytes(&frame.payload, |qp, len, place, ends| {
+            qp.take_fetched(|| now, (psn, len), place, ends)
+        })
+    }
+
+    /// Takes an answer to a fetch that has come as a packet, if that is possible the short way.
+    fn take_answer(&mut self, now: Instant, frame: &Frame) -> bool {
+        let Headers { bth, aeth, atomic_ack, .. } = &frame.headers;
+        let result;
+        let bytes = match (bth.opcode.operation, atomic_ack) {
+            (Operation::ReadResponseOnly, _) => &frame.payload[..],
+            (Operation::AtomicAcknowledge, Some(original)) => {
+                result = original.to_ne_bytes();
+                &result
+            }
+            _ => return false,
+        };
+        aeth.is_some_and(|aeth| matches!(Syndrome::from_u8(aeth.syndrome), Syndrome::Ack { .. }))
+            && self.take_bytes(bytes, |qp, len, place, ends| qp.take_answer(now, bth, len, place, ends))
+    }
+
+    /// Has `take` take these bytes, which answer a fetch.
+    fn take_bytes(
+        &mut self,
+        bytes: &[u8],
+        take: impl FnOnce(
+            &mut QpProtocol<u32>,
+            usize,
+            &mut dyn FnMut(&Sge) -> bool,
+            &mut SharedHost<'_, '_>,
+        ) -> bool,
+    ) -> bool {
         let Self { qp, host } = self;
-        let (psn, bytes) = (frame.headers.bth.psn, &frame.payload[..]);
-        let mut ends = Ends::default();
-        let place = |sge: &Sge| host.place_bytes(std::slice::from_ref(sge), 0, bytes).is_ok();
-        let taken = qp.take_fetched(|| now, (psn, bytes.len()), place, &mut ends);
-        host.sends.extend(ends.0.into_iter().filter_map(|(_, completion)| completion));
-        taken
+        let host = RefCell::new(host);
+        let mut place =
+            |sge: &Sge| host.borrow_mut().place_bytes(std::slice::from_ref(sge), 0, bytes).is_ok();
+        take(qp, bytes.len(), &mut place, &mut SharedHost(&host))
     }
 
     /// Takes an acknowledgement, if that is possible the short way.

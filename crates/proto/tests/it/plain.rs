@@ -123,7 +123,10 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_result: bool) 
 /// Posts a READ or an atomic, the short way if that is possible and wanted.
 fn post_fetch(side: &mut Side, now: Instant, wr: SendWr<u32>, short: bool) {
     let fetch = wr.request();
-    let psn = if short && side.host.room.is_none() { side.qp.fetch_psn(&fetch) } else { None };
+    let psn = match short && side.host.room.is_none() {
+        true => side.qp.fetch_psn(&fetch, || side.host.window()),
+        false => None,
+    };
     let Some(psn) = psn else { return side.post(wr) };
     let atomic = |va, rkey, swap_or_add, compare| AtomicEth { va, rkey, swap_or_add, compare };
     let (operation, reth, atomic) = match fetch.op {
@@ -140,7 +143,9 @@ fn post_fetch(side: &mut Side, now: Instant, wr: SendWr<u32>, short: bool) {
     let headers = Headers::new(Bth { ack_request: true, ..bth });
     side.host.log.push((operation, psn));
     side.host.out.push(Frame { headers: Headers { reth, atomic, ..headers }, payload: Vec::new() });
-    side.host.awaited.insert(psn);
+    if side.qp.params().lossless {
+        side.host.awaited.insert(psn);
+    }
     side.qp.fetch_sent(|| now, &fetch);
     side.host.plain += 1;
 }
@@ -349,8 +354,13 @@ fn plain_sends_need_no_packet_as_acknowledgement() {
 }
 
 #[test]
-fn fetches_take_the_short_way() {
-    let side = QpParams { lossless: true, ..params(65_536) };
+fn fetches_take_the_short_way_whether_packets_get_lost_or_not() {
+    for lossless in [true, false] {
+        fetches_take_the_short_way(QpParams { lossless, ..params(65_536) });
+    }
+}
+
+fn fetches_take_the_short_way(side: QpParams) {
     let read = Step::Read { len: 8, fence: true, signaled: true, keys: [ALL; 2] };
     let atomic = Step::Atomic { adds: true, at: 0, fence: false, keys: [ALL; 2] };
     let steps = [
@@ -377,7 +387,7 @@ fn quiet(side: QpParams) -> Pair {
 /// A SEND or a fetch of `a` may leave at once.
 fn may_leave(p: &Pair) -> (bool, bool) {
     let read = wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8);
-    (p.a.qp.plain_psn(8, || u32::MAX).is_some(), p.a.qp.fetch_psn(&read.request()).is_some())
+    (p.a.qp.plain_psn(8, || u32::MAX).is_some(), p.a.qp.fetch_psn(&read.request(), || u32::MAX).is_some())
 }
 
 /// A SEND of so many bytes may leave at once.
@@ -422,15 +432,17 @@ fn requests_leave_at_once_only_where_nothing_is_unusual() {
 #[test]
 fn where_packets_get_lost_sends_leave_within_the_window() {
     let mut p = Pair::with(Service::Rc, params(1024), params(1024), FIRST);
-    assert_eq!(may_leave(&p), (true, false));
-    assert!(p.a.qp.plain_psn(1024, || 0).is_some(), "nothing is in flight");
+    assert_eq!(may_leave(&p), (true, true));
+    let read = wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, 1024);
+    let may_fetch = |p: &Pair, window| p.a.qp.fetch_psn(&read.request(), || window).is_some();
+    assert!(p.a.qp.plain_psn(1024, || 0).is_some() && may_fetch(&p, 0), "nothing is in flight");
     let (now, send) = (p.now, wr(1, SendOp::Send, BASE, 8));
     for sent in 0..8 {
-        assert!(may_leave_whole(&p, 1024), "{sent} aren't acknowledged");
+        assert!(may_leave_whole(&p, 1024) && may_fetch(&p, u32::MAX), "{sent} aren't acknowledged");
         assert!(post_plain(&mut p.a, now, &send, false));
-        assert_eq!(p.a.qp.plain_psn(1024, || 1024), None, "the window is full");
+        assert!(p.a.qp.plain_psn(1024, || 1024).is_none() && !may_fetch(&p, 1024), "the window is full");
     }
-    assert!(!may_leave_whole(&p, 8), "short requests wait for one another");
+    assert!(!may_leave_whole(&p, 8) && !may_fetch(&p, u32::MAX), "short requests wait for one another");
 }
 
 #[test]
@@ -438,7 +450,7 @@ fn fetches_leave_within_their_limits() {
     let mut p = quiet(QpParams { max_rd_atomic: 2, ..params(1024) });
     let now = p.now;
     let read = |len, fence| SendWr { fence, ..wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, len) };
-    let fits = |p: &Pair, wr: &SendWr<u32>| p.a.qp.fetch_psn(&wr.request()).is_some();
+    let fits = |p: &Pair, wr: &SendWr<u32>| p.a.qp.fetch_psn(&wr.request(), || u32::MAX).is_some();
     for (len, expected) in [(0, false), (1, true), (1024, true), (1025, false)] {
         assert_eq!(fits(&p, &read(len, false)), expected, "a READ of {len} bytes");
     }

@@ -259,10 +259,8 @@ proptest! {
 
 /// What [`ShortPacket::parse`] has to make of a packet, as [`Packet::parse`] reads it.
 fn short(bytes: &[u8]) -> Option<ShortPacket<'_>> {
-    let Ok(Packet { headers: Headers { bth, immediate, reth, aeth, .. }, payload }) = Packet::parse(bytes)
-    else {
-        return None;
-    };
+    let Ok(Packet { headers, payload }) = Packet::parse(bytes) else { return None };
+    let Headers { bth, immediate, reth, aeth, atomic, atomic_ack, .. } = headers;
     if bth.opcode.service != Service::Rc {
         return None;
     }
@@ -273,6 +271,16 @@ fn short(bytes: &[u8]) -> Option<ShortPacket<'_>> {
         (Operation::WriteOnly, _) => Some(ShortPacket::Write { bth, reth: reth?, payload }),
         (Operation::Acknowledge, Some(Syndrome::Ack { .. })) if payload.is_empty() => {
             Some(ShortPacket::Acknowledge { bth })
+        }
+        (Operation::ReadRequest, _) if payload.is_empty() => Some(ShortPacket::Read { bth, reth: reth? }),
+        (Operation::CompareSwap | Operation::FetchAdd, _) if payload.is_empty() => {
+            Some(ShortPacket::Atomic { bth, atomic: atomic? })
+        }
+        (Operation::ReadResponseOnly, Some(Syndrome::Ack { .. })) => {
+            Some(ShortPacket::ReadResponse { bth, payload })
+        }
+        (Operation::AtomicAcknowledge, Some(Syndrome::Ack { .. })) if payload.is_empty() => {
+            Some(ShortPacket::AtomicAcknowledge { bth, original: atomic_ack? })
         }
         _ => None,
     }

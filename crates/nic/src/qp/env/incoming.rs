@@ -138,7 +138,7 @@ impl QpEnv<'_> {
                 proto.take_plain(&send, &RxPayload::of_packet(payload), self)
             }
             Some(ShortPacket::Acknowledge { bth }) => proto.take_acknowledgement(self.now, &bth, self),
-            Some(ShortPacket::Write { .. }) | None => false,
+            _ => false,
         }
     }
 
