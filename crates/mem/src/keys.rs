@@ -7,7 +7,7 @@
 use super::in_flight::{InFlight, LOOKED_AT};
 use super::indices::{KeySlot, KeySlots, MAX_MR, MAX_MW, REMEMBERED};
 use super::listing::{RegionListing, listing, set_listing};
-use super::mr::{Mr, Use};
+use super::mr::{Mr, Registered, Use};
 use super::mw::Mw;
 use super::rights::{Denied, KeyUser};
 use super::shortcut::SHORTCUTS;
@@ -204,6 +204,19 @@ impl KeyTable {
         self.region(sge.lkey).ok_or(Denied)?.local(pd, sge, write, f)
     }
 
+    /// The program address of `sge`, for a look at its pages. `None`: an access is refused, or reaches no pages of the program's
+    /// ([`Registered::pages_at`](crate::mr::Registered::pages_at)).
+    #[inline]
+    #[must_use]
+    pub fn pages_of_local(&self, pd: u32, sge: &Sge, write: bool) -> Option<u64> {
+        if let Some(in_use) = InUse::enter(sge.lkey)
+            && let Some(addr) = SHORTCUTS.find(&in_use, pd, sge, write)
+        {
+            return Some(addr);
+        }
+        self.region(sge.lkey)?.pages_of_local(pd, sge, write)
+    }
+
     /// Address and length of the region with this remote key.
     #[must_use]
     pub fn range(&self, rkey: u32) -> Option<(u64, u64)> {
@@ -227,7 +240,8 @@ impl KeyTable {
         access: RemoteAccess,
         f: impl FnOnce(u64) -> std::result::Result<R, Fault>,
     ) -> std::result::Result<R, RemoteError> {
-        self.find_remote(by, rkey, (va, len), access, Some(f))?.ok_or(RemoteError::Operational)
+        let touch = |registered: &Registered, addr| registered.accessed_by_peer(addr, len, access, f);
+        self.find_remote(by, rkey, (va, len), access, touch)
     }
 
     /// Whether a remote peer may do `access` to a range.
@@ -242,8 +256,21 @@ impl KeyTable {
         len: u64,
         access: RemoteAccess,
     ) -> std::result::Result<(), RemoteError> {
-        let nothing = None::<fn(u64) -> std::result::Result<(), Fault>>;
-        self.find_remote(by, rkey, (va, len), access, nothing).map(drop)
+        self.find_remote(by, rkey, (va, len), access, |_, _| Ok(()))
+    }
+
+    /// As [`KeyTable::pages_of_local`], for a remote peer's range.
+    #[must_use]
+    pub fn pages_of_remote(
+        &self,
+        by: KeyUser,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Option<u64> {
+        let find = |registered: &Registered, addr| Ok(registered.pages_at(addr));
+        self.find_remote(by, rkey, (va, len), access, find).ok().flatten()
     }
 
     fn find_remote<R>(
@@ -252,8 +279,8 @@ impl KeyTable {
         rkey: u32,
         range: (u64, u64),
         access: RemoteAccess,
-        f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
-    ) -> std::result::Result<Option<R>, RemoteError> {
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<R, Fault>,
+    ) -> std::result::Result<R, RemoteError> {
         match self.at(rkey) {
             Some(Keyed::Region(mr)) if mr.rkey() == rkey => mr.remote((by.pd, false), range, access, f),
             Some(Keyed::Window(mw)) => mw.remote(by, rkey, range, access, f),

@@ -6,7 +6,7 @@
 //! Other processes don't find windows in this one's directory: they send packets.
 
 use super::last_user::{wait_for_last, wait_for_turn};
-use super::mr::{Mr, Use};
+use super::mr::{Mr, Registered, Use};
 use super::pd::Pd;
 use super::rights::KeyUser;
 use ferroce_access::Fault;
@@ -214,8 +214,8 @@ impl Mw {
         rkey: u32,
         (va, len): (u64, u64),
         access: RemoteAccess,
-        f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
-    ) -> std::result::Result<Option<R>, RemoteError> {
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<R, Fault>,
+    ) -> std::result::Result<R, RemoteError> {
         let gate = self.gate.read();
         let bound = gate.bound.clone().ok_or(RemoteError::Access)?;
         let has_key = gate.rkey == rkey;

@@ -423,6 +423,10 @@ mod tests {
             assert_eq!(remote(access), Err(RemoteError::Operational));
         }
         assert_eq!(copies.load(Ordering::Relaxed), 4);
+        // None of this process's pages is there to be looked at.
+        assert_eq!(table.pages_of_local(pd.id(), &sge, true), None);
+        assert_eq!(table.pages_of_remote(by, mr.rkey(), 0x1008, 8, RemoteAccess::Write), None);
+        assert_eq!(copies.load(Ordering::Relaxed), 4);
         mr.unimport().unwrap();
         assert!(table.local(pd.id(), &sge, false, |_| Ok(())).is_err());
     }

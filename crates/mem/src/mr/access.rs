@@ -72,6 +72,17 @@ impl Mr {
         })
     }
 
+    /// As [`KeyTable::pages_of_local`](crate::KeyTable::pages_of_local).
+    pub(crate) fn pages_of_local(&self, pd: u32, sge: &Sge, write: bool) -> Option<u64> {
+        let mut pages = None;
+        let find = |registered: &Registered, addr| {
+            pages = registered.pages_at(addr);
+            Ok(())
+        };
+        self.find_local(pd, sge, write, find).ok()?;
+        pages
+    }
+
     /// Runs `f` with the address of `sge`, which `f` touches by [`Registered::accessed`] only.
     fn find_local(
         &self,
@@ -93,16 +104,16 @@ impl Mr {
     }
 
     /// As [`KeyTable::remote`](crate::KeyTable::remote), for a QP of domain `pd`; by way of a window, which has the rights, with `by_window`.
-    /// Without `f` it is only checked.
+    /// `f` touches the memory by [`Registered::accessed_by_peer`] only.
     pub(crate) fn remote<R>(
         &self,
         (pd, by_window): (u32, bool),
         (va, len): (u64, u64),
         access: RemoteAccess,
-        f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
-    ) -> std::result::Result<Option<R>, RemoteError> {
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<R, Fault>,
+    ) -> std::result::Result<R, RemoteError> {
         let registered = self.registered().ok_or(RemoteError::Access)?;
-        let Registered { init, pd: own, bytes, .. } = &*registered;
+        let Registered { init, pd: own, .. } = &*registered;
         let (rights, write) = (init.access, access != RemoteAccess::Read);
         let allowed = match access {
             _ if by_window => rights.bind_windows && (!write || rights.local_write),
@@ -115,15 +126,7 @@ impl Mr {
             return Err(RemoteError::Access);
         }
         let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
-        let Some(f) = f else { return Ok(None) };
-        let done = match (&**bytes, access) {
-            // A copy there and back isn't atomic with the instructions of the process that has the memory.
-            (Bytes::Backed(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(Fault),
-            // Nothing is copied; imported regions don't have the right.
-            (_, RemoteAccess::Flush(_)) => f(addr),
-            _ => registered.accessed(addr, len, write, f),
-        };
-        done.map(Some).map_err(|Fault| RemoteError::Operational)
+        f(&registered, addr).map_err(|Fault| RemoteError::Operational)
     }
 
     /// Address and length in requests.

@@ -10,6 +10,7 @@ use crate::rights::MrInit;
 use crate::shortcut::SHORTCUTS;
 use ferroce_access::Fault;
 use ferroce_os::sys;
+use ferroce_types::RemoteAccess;
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.
@@ -97,6 +98,29 @@ impl Registered {
             }
             Bytes::Program | Bytes::Dm { .. } | Bytes::Null => f(addr),
         }
+    }
+
+    /// As [`Registered::accessed`], for a peer.
+    pub(crate) fn accessed_by_peer<R>(
+        &self,
+        addr: u64,
+        len: u64,
+        access: RemoteAccess,
+        f: impl FnOnce(u64) -> std::result::Result<R, Fault>,
+    ) -> std::result::Result<R, Fault> {
+        match (&*self.bytes, access) {
+            // A copy there and back isn't atomic with the instructions of the process that has the memory.
+            (Bytes::Backed(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(Fault),
+            // Nothing is copied; imported regions don't have the right.
+            (_, RemoteAccess::Flush(_)) => f(addr),
+            _ => self.accessed(addr, len, access != RemoteAccess::Read, f),
+        }
+    }
+
+    /// The address of the program's pages that an access to `addr` touches, if there are any. Memory of another process is reached by a copy,
+    /// and that of a dma-buf never comes late.
+    pub(crate) fn pages_at(&self, addr: u64) -> Option<u64> {
+        matches!(*self.bytes, Bytes::Program | Bytes::Dm { .. }).then_some(addr)
     }
 
     /// The region isn't registered any more.

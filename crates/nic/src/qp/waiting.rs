@@ -48,11 +48,14 @@ impl AbsentMemory {
     /// [`Fault`] when they aren't.
     #[inline]
     pub(super) fn look(addr: u64, len: usize, absent: &mut Option<Self>) -> Result<(), Fault> {
-        if pages::are_present(addr, len) {
-            return Ok(());
-        }
-        *absent = Some(Self { addr, len });
-        Err(Fault)
+        *absent = Self::of(addr, len);
+        if absent.is_some() { Err(Fault) } else { Ok(()) }
+    }
+
+    /// These bytes, if they aren't there.
+    #[inline]
+    fn of(addr: u64, len: usize) -> Option<Self> {
+        (!pages::are_present(addr, len)).then_some(Self { addr, len })
     }
 }
 
@@ -108,15 +111,9 @@ impl Awaited {
 /// What of `len` bytes from `offset` of these elements on isn't there. What is wrong with a key is found out by the copy.
 pub(super) fn absent_of(pd: u32, sges: &[Sge], offset: u64, len: usize, write: bool) -> Option<AbsentMemory> {
     let table = KeyTable::global();
-    let mut absent = None;
-    for (piece, _) in pieces(sges, offset, len) {
-        let look = |addr| AbsentMemory::look(addr, piece.length as usize, &mut absent);
-        let _ = table.local(pd, &piece, write, look);
-        if absent.is_some() {
-            break;
-        }
-    }
-    absent
+    pieces(sges, offset, len).find_map(|(piece, _)| {
+        AbsentMemory::of(table.pages_of_local(pd, &piece, write)?, piece.length as usize)
+    })
 }
 
 /// What of the first `len` bytes of a range isn't there that a peer reaches.
@@ -126,10 +123,8 @@ fn absent_of_peer(
     access: RemoteAccess,
     len: usize,
 ) -> Option<AbsentMemory> {
-    let mut absent = None;
-    let look = |addr| AbsentMemory::look(addr, len.min(whole as usize), &mut absent);
-    let _ = KeyTable::global().remote(by, rkey, va, whole, access, look);
-    absent
+    let addr = KeyTable::global().pages_of_remote(by, rkey, va, whole, access)?;
+    AbsentMemory::of(addr, len.min(whole as usize))
 }
 
 #[derive(Debug)]

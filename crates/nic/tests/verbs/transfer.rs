@@ -3,12 +3,15 @@
 use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{QKEY, Side, open, register};
-use ferroce_mem::{MrAccess, MrInit};
+use ferroce_access::Fault;
+use ferroce_mem::{Backing, Mr, MrAccess, MrInit};
 use ferroce_nic::create_ah;
 use ferroce_parts::AddressVector;
 use ferroce_proto::{SendOp, UdTarget};
-use ferroce_types::{WcOpcode, WcStatus};
+use ferroce_types::{Sge, WcOpcode, WcStatus};
 use ferroce_wire::Service;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const SIZES: [usize; 6] = [0, 1, 1000, 4096, 70_001, 1 << 20];
 
@@ -109,6 +112,65 @@ fn overlapping_writes_and_reads() {
     theirs.deregister().unwrap();
 }
 
+/// Memory of another process, which is a buffer of this one, at address 0. It counts the bytes that are accessed.
+#[derive(Debug)]
+struct Elsewhere {
+    memory: Mutex<Vec<u8>>,
+    accessed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Import(Arc<Elsewhere>);
+
+impl Backing for Import {
+    fn accessed(
+        &self,
+        addr: u64,
+        len: u64,
+        write: bool,
+        f: &mut dyn FnMut(u64) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        self.0.accessed.fetch_add(len, Ordering::Relaxed);
+        let mut memory = self.0.memory.lock().unwrap();
+        let place = &mut memory[addr as usize..(addr + len) as usize];
+        let mut copy = place.to_vec();
+        f(copy.as_mut_ptr() as u64)?;
+        if write {
+            place.copy_from_slice(&copy);
+        }
+        Ok(())
+    }
+}
+
+/// Each byte of a message is accessed once: a look at the pages isn't an access.
+fn writes_to_imported_memory_and_reads_into_it() {
+    const LEN: usize = 1 << 18;
+    let (mut a, mut b) = pair(Service::Rc, LEN);
+    let there = MrInit { addr: 0, length: LEN as u64, iova: 0, access: MrAccess::ALL };
+    let import = |side: &Side| {
+        let memory = Arc::new(Elsewhere { memory: Mutex::new(vec![0; LEN]), accessed: AtomicU64::new(0) });
+        (Mr::import_backed(&side.pd, Box::new(Import(memory.clone())), there, 7).unwrap(), memory)
+    };
+    let ((a_mr, a_memory), (b_mr, b_memory)) = (import(&a), import(&b));
+    let all_once = |memory: &Elsewhere| {
+        // A packet that is sent twice is accessed once: the second has a PSN that isn't expected.
+        assert_eq!(memory.accessed.swap(0, Ordering::Relaxed), LEN as u64);
+        std::mem::replace(&mut *memory.memory.lock().unwrap(), vec![0; LEN])
+    };
+    fill(&mut a, LEN, 1);
+    a.send(1, SendOp::Write { va: 0, rkey: b_mr.rkey() }, a.sge(0, LEN), None);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert!(all_once(&b_memory) == a.memory[..]);
+    fill(&mut b, LEN, 2);
+    let into = Sge { addr: 0, length: LEN as u32, lkey: a_mr.key() };
+    a.send(2, SendOp::Read { va: b.addr(), rkey: b.mr.rkey() }, into, None);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert!(all_once(&a_memory) == b.memory[..]);
+    for mr in [a_mr, b_mr] {
+        mr.unimport().unwrap();
+    }
+}
+
 macro_rules! on_both_fabrics {
     ($($local:ident, $udp:ident: $body:expr;)*) => { $(
         #[test]
@@ -131,6 +193,7 @@ on_both_fabrics! {
     uc_sends_and_writes_arrive_within_a_process, uc_sends_and_writes_arrive_over_sockets: sends(Service::Uc);
     reads_and_atomics_work_within_a_process, reads_and_atomics_work_over_sockets: reads_and_atomics();
     overlapping_requests_work_within_a_process, overlapping_requests_work_over_sockets: overlapping_writes_and_reads();
+    imported_memory_works_within_a_process, imported_memory_works_over_sockets: writes_to_imported_memory_and_reads_into_it();
     datagrams_arrive_within_a_process, datagrams_arrive_over_sockets: datagrams();
 }
 
