@@ -4,6 +4,7 @@
 
 use crate::pages;
 use ferroce_os::sys;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, BufRead};
 use std::os::fd::AsRawFd;
@@ -165,11 +166,29 @@ fn is_of_file(path: &[u8]) -> bool {
     path.starts_with(b"/")
 }
 
-/// A mapping with this name may be of a file on a disk: it isn't of memory alone.
-fn is_of_disk(path: &[u8]) -> bool {
+/// A mapping with this name may be of a file on a disk: it isn't of memory alone, nor of a device, whose memory is always there.
+fn is_of_disk(name: &[u8]) -> bool {
     const MEMORY: [&[u8]; 6] =
         [b"/memfd:", b"/dev/shm/", b"/dev/zero", b"/SYSV", b"/dev/hugepages/", b"/anon_hugepage"];
-    is_of_file(path) && !MEMORY.iter().any(|prefix| path.starts_with(prefix))
+    // Memory of devices is in regular files of /sys and /proc too.
+    const OF_DEVICES: [&[u8]; 3] = [b"/dmabuf:", b"/sys/", b"/proc/"];
+    let path = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    is_of_file(path)
+        && !MEMORY.iter().chain(&OF_DEVICES).any(|prefix| path.starts_with(prefix))
+        && may_be_regular_file(path)
+}
+
+/// The file with this path is a regular one, as far as can be known. What is known of a file elsewhere isn't asked for again.
+fn may_be_regular_file(path: &[u8]) -> bool {
+    let Ok(path) = CString::new(path) else { return true };
+    // SAFETY: all-zero bytes are a valid statx.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let (flags, asked) = (libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE);
+    // SAFETY: a path with its end, and room for a statx.
+    let done = unsafe {
+        libc::syscall(libc::SYS_statx, libc::AT_FDCWD, path.as_ptr(), flags, asked, &raw mut found)
+    };
+    done != 0 || u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG
 }
 
 /// As [`mapped`], from the text of /proc/thread-self/maps, for older kernels.
@@ -234,6 +253,23 @@ mod tests {
         assert_eq!(parse_file(b"7f00-8f00 rw-s"), None);
         let first_segment = b"7f00-8f00 rw-s 00000000 00:01 0                      /SYSV00000000 (deleted)";
         assert_eq!(parse_file(first_segment).unwrap().inode, 0);
+    }
+
+    #[test]
+    fn regular_files_alone_are_of_a_disk() {
+        let own = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
+        assert!(is_of_disk(&own) && is_of_disk(&[&own, &b"\0rest of an earlier name"[..]].concat()));
+        assert!(is_of_disk(b"/gone (deleted)"));
+        for of_device in
+            [&b"/dev/null"[..], b"/dev/null\0/x", b"/dmabuf:x", b"/sys/bus/pci/devices/0/resource0"]
+        {
+            assert!(!is_of_disk(of_device), "{}", of_device.escape_ascii());
+        }
+        for of_memory in
+            [&b"/memfd:x (deleted)"[..], b"/dev/shm/x", b"[heap]", b"anon_inode:[perf_event]", b""]
+        {
+            assert!(!is_of_disk(of_memory), "{}", of_memory.escape_ascii());
+        }
     }
 
     #[test]
