@@ -8,7 +8,7 @@
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
 
 use crate::copy;
-use crate::userfaultfd::FoundUserfaultfd;
+use crate::userfaultfd::{self, FoundUserfaultfd};
 use ferroce_os::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -213,9 +213,10 @@ fn may_come_late(at: u64) -> bool {
     may_be_of_file(at, at + CHUNK) || has_userfaultfd()
 }
 
+/// This process has a userfaultfd.
 fn has_userfaultfd() -> bool {
     static FOUND: FoundUserfaultfd = FoundUserfaultfd::new();
-    FOUND.look(REGISTRATIONS.load(Ordering::Relaxed), || std::fs::read_dir("/proc/thread-self/fd"))
+    FOUND.look(REGISTRATIONS.load(Ordering::Relaxed), userfaultfd::find_own)
 }
 
 /// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.

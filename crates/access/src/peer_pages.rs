@@ -6,7 +6,7 @@
 
 use crate::PeerMemory;
 use crate::pages::{PLACES, SeenPages, UNIT, UNITS};
-use crate::userfaultfd::FoundUserfaultfd;
+use crate::userfaultfd::{FoundUserfaultfd, is_among};
 use ferroce_os::sys::{self, EngineFd};
 use std::fs::{File, read_dir};
 use std::os::fd::IntoRawFd;
@@ -86,8 +86,8 @@ impl PeerPages {
     #[cold]
     fn may_come_late(&self, memory: &PeerMemory, region: PeerRegion) -> bool {
         let latest = self.registration.fetch_max(region.registration, Ordering::Relaxed);
-        let descriptors = || read_dir(sys::proc_entry(memory.pid(), "fd")?);
-        region.of_file || self.userfaultfd.look(latest.max(region.registration), descriptors)
+        let find = || is_among(sys::proc_entry(memory.pid(), "fd").and_then(read_dir));
+        region.of_file || self.userfaultfd.look(latest.max(region.registration), find)
     }
 }
 

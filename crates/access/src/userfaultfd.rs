@@ -1,39 +1,150 @@
 //! Whether a process has a userfaultfd(2): then a page of any of its memory can come late.
 
-use ferroce_os::clock;
+use ferroce_os::{clock, sys};
 use std::fs::{DirEntry, ReadDir, read_link};
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-/// How long what was found is believed, in milliseconds.
-const BELIEVED: u64 = 10;
+/// How long what was found is believed, at least, …
+const BELIEVED: Duration = Duration::from_millis(10);
+/// … and as a multiple of the time that the look has taken, so that looks take a small part of a thread's time.
+const TIMES_ITS_COST: u32 = 20;
 
-/// What was found last: the time of the look in milliseconds and the registrations by then (both in part), and whether there was one.
+/// What was found last: until when it is believed (in milliseconds), the registrations by then (in part), and whether there was one.
 #[derive(Debug, Default)]
 pub(crate) struct FoundUserfaultfd(AtomicU64);
+
+const REGISTRATIONS: u32 = 24;
 
 impl FoundUserfaultfd {
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether there is one among the `descriptors` of the process. What was found is believed for some milliseconds, unless the process has
-    /// registered memory since.
-    pub(crate) fn look(&self, registrations: u64, descriptors: impl FnOnce() -> io::Result<ReadDir>) -> bool {
-        let now = clock::now().0 / 1_000_000 % (1 << 30);
-        let registrations = registrations % (1 << 32);
-        let found = self.0.load(Ordering::Relaxed);
-        let (at, seen_of) = (found >> 33, found >> 1 & 0xffff_ffff);
-        if seen_of == registrations && now.wrapping_sub(at) < BELIEVED && found != 0 {
+    /// Whether the process has one; `find` finds out. What was found is believed for a while, unless the process has registered memory since.
+    pub(crate) fn look(&self, registrations: u64, find: impl FnOnce() -> bool) -> bool {
+        let registrations = registrations % (1 << REGISTRATIONS);
+        let (found, begun) = (self.0.load(Ordering::Relaxed), clock::now());
+        let (until, seen_of) = (found >> (REGISTRATIONS + 1), found >> 1 & ((1 << REGISTRATIONS) - 1));
+        if begun.0 / 1_000_000 < until && seen_of == registrations {
             return found & 1 == 1;
         }
-        let is_one = |entry: io::Result<DirEntry>| {
-            let link = entry.and_then(|entry| read_link(entry.path()));
-            link.is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
-        };
-        // Where the descriptors can't be listed, there may be one.
-        let has = descriptors().map_or(true, |mut entries| entries.any(is_one));
-        self.0.store(now << 33 | registrations << 1 | u64::from(has), Ordering::Relaxed);
+        let has = find();
+        let ended = clock::now();
+        let until = ended.after(BELIEVED.max(ended.since(begun) * TIMES_ITS_COST)).0 / 1_000_000;
+        let found = until << (REGISTRATIONS + 1) | registrations << 1 | u64::from(has);
+        self.0.store(found, Ordering::Relaxed);
         has
+    }
+}
+
+/// Looks for one among the descriptors of this process: those of the calling thread, which are all threads' unless it has given that up.
+/// Where /proc can't be read, none is found.
+pub(crate) fn find_own() -> bool {
+    (0..descriptors()).any(|fd| is_anonymous(fd) && is_userfaultfd(fd))
+}
+
+/// The numbers of descriptors are below this.
+fn descriptors() -> i32 {
+    let of_status = || {
+        let status = sys::read_file(c"/proc/thread-self/status", 16 << 10).ok()?;
+        let mut lines = std::str::from_utf8(&status).ok()?.lines();
+        lines.find_map(|line| line.strip_prefix("FDSize:"))?.trim().parse().ok()
+    };
+    of_status().unwrap_or_else(limit)
+}
+
+/// The limit of their numbers: all of it is in use where there is no descriptor left for reading a file.
+fn limit() -> i32 {
+    /// Where there is no /proc, the limit shows nothing.
+    const MOST: u64 = 1 << 16;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes a limit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur.min(MOST) as i32
+}
+
+/// Of no file system: it has no type of a file. Sockets, pipes and files are told apart cheaply so.
+fn is_anonymous(fd: i32) -> bool {
+    // SAFETY: all-zero bytes are a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes a stat into `stat`.
+    let done = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
+    done == 0 && stat.st_mode & libc::S_IFMT == 0
+}
+
+fn is_userfaultfd(fd: i32) -> bool {
+    is_named_so(read_link(format!("/proc/thread-self/fd/{fd}")))
+}
+
+/// Whether one is among the descriptors of another process. Where they can't be listed, there may be one.
+pub(crate) fn is_among(descriptors: io::Result<ReadDir>) -> bool {
+    let is_one = |entry: io::Result<DirEntry>| is_named_so(entry.and_then(|entry| read_link(entry.path())));
+    descriptors.map_or(true, |mut entries| entries.any(is_one))
+}
+
+fn is_named_so(link: io::Result<PathBuf>) -> bool {
+    link.is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A new userfaultfd; `None` where there are none for this user.
+    fn handler() -> Option<i32> {
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } as i32;
+        (fd >= 0).then_some(fd)
+    }
+
+    #[test]
+    fn what_was_found_is_believed_longer_than_it_took() {
+        let (found, looks) = (FoundUserfaultfd::new(), Cell::new(0));
+        let look = |registrations, takes| {
+            found.look(registrations, || {
+                looks.set(looks.get() + 1);
+                std::thread::sleep(Duration::from_millis(takes));
+                true
+            })
+        };
+        assert!(look(1, 100) && looks.get() == 1);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(look(1, 100) && looks.get() == 1, "100 ms are believed for 2 s");
+        assert!(look(2, 0) && looks.get() == 2, "memory was registered");
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(look(2, 0) && looks.get() == 3);
+    }
+
+    #[test]
+    fn the_descriptors_are_those_of_the_calling_thread() {
+        std::thread::spawn(|| {
+            // SAFETY: the thread's descriptors become its own.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            assert!(!find_own());
+            let Some(handler) = handler() else { return };
+            assert!(find_own());
+            sys::close(handler);
+            assert!(!find_own());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn one_is_found_where_no_descriptor_is_left() {
+        std::thread::spawn(|| {
+            // SAFETY: the thread's descriptors become its own.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            let Some(_handler) = handler() else { return };
+            // SAFETY: takes no pointer.
+            while unsafe { libc::dup(0) } >= 0 {}
+            assert!(find_own());
+        })
+        .join()
+        .unwrap();
     }
 }
