@@ -128,8 +128,17 @@ pub fn are_present(addr: u64, len: usize) -> bool {
 
 /// The units of a chunk at `at` that are there, or come at once.
 fn look_here(at: u64, units: u64) -> u64 {
-    let there = look_at_pages(at, units);
-    if there & units != units && !may_come_late(at) { there | units } else { there }
+    look(at, units, look_at_pages)
+}
+
+/// As [`look_here`]. The kernel is asked (by `ask`) only about pages that may come late.
+fn look(at: u64, units: u64, ask: impl FnOnce(u64, u64) -> u64) -> u64 {
+    let is_of_file = may_be_of_file(at, at.saturating_add(CHUNK));
+    if !is_of_file && USERFAULTFD.look_if_due(registrations(), userfaultfd::find_own) == Some(false) {
+        return units;
+    }
+    let there = ask(at, units);
+    if there & units != units && !is_of_file && !has_userfaultfd() { there | units } else { there }
 }
 
 fn look_at_pages(at: u64, units: u64) -> u64 {
@@ -207,16 +216,15 @@ pub fn may_be_of_file(from: u64, to: u64) -> bool {
     is_of_file(from, to) || FILES[..len].iter().any(overlaps)
 }
 
-/// A page of the chunk at `at` that isn't there may take long.
-#[cold]
-fn may_come_late(at: u64) -> bool {
-    may_be_of_file(at, at + CHUNK) || has_userfaultfd()
+/// This process's.
+static USERFAULTFD: FoundUserfaultfd = FoundUserfaultfd::new();
+
+fn has_userfaultfd() -> bool {
+    USERFAULTFD.look(registrations(), userfaultfd::find_own)
 }
 
-/// This process has a userfaultfd.
-fn has_userfaultfd() -> bool {
-    static FOUND: FoundUserfaultfd = FoundUserfaultfd::new();
-    FOUND.look(REGISTRATIONS.load(Ordering::Relaxed), userfaultfd::find_own)
+fn registrations() -> u64 {
+    REGISTRATIONS.load(Ordering::Relaxed)
 }
 
 /// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.
@@ -321,6 +329,20 @@ pub(crate) mod tests {
         sys::close(handler);
         note_registration();
         assert!(are_present(at(3), 8));
+    }
+
+    #[test]
+    fn the_kernel_is_not_asked_about_plain_memory() {
+        let plain = vec![0u8; 2 * CHUNK as usize];
+        let at = (plain.as_ptr() as u64).next_multiple_of(CHUNK);
+        let asked = std::cell::Cell::new(0);
+        let ask = |_, units| {
+            asked.set(asked.get() + 1);
+            units & 1
+        };
+        assert_eq!((look(at, 3, ask), asked.get()), (3, 0));
+        let fresh = Fresh::new(16);
+        assert_eq!((look(fresh.addr, 3, ask), asked.get()), (1, 1));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whether a process has a userfaultfd(2): then a page of any of its memory can come late.
 
 use ferroce_os::{clock, sys};
+use ferroce_types::Instant;
 use std::fs::{DirEntry, ReadDir, read_link};
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +17,9 @@ const TIMES_ITS_COST: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct FoundUserfaultfd(AtomicU64);
 
+/// Bits for registrations.
 const REGISTRATIONS: u32 = 24;
+const IN_PART: u64 = (1 << REGISTRATIONS) - 1;
 
 impl FoundUserfaultfd {
     pub(crate) const fn new() -> Self {
@@ -25,16 +28,29 @@ impl FoundUserfaultfd {
 
     /// Whether the process has one; `find` finds out. What was found is believed for a while, unless the process has registered memory since.
     pub(crate) fn look(&self, registrations: u64, find: impl FnOnce() -> bool) -> bool {
-        let registrations = registrations % (1 << REGISTRATIONS);
-        let (found, begun) = (self.0.load(Ordering::Relaxed), clock::now());
-        let (until, seen_of) = (found >> (REGISTRATIONS + 1), found >> 1 & ((1 << REGISTRATIONS) - 1));
-        if begun.0 / 1_000_000 < until && seen_of == registrations {
-            return found & 1 == 1;
-        }
+        let now = clock::now();
+        self.believed(registrations, now).flatten().unwrap_or_else(|| self.look_now(registrations, now, find))
+    }
+
+    /// As [`FoundUserfaultfd::look`], for what can be found out otherwise too: a registration alone doesn't cause a look. `None`: memory was registered since.
+    pub(crate) fn look_if_due(&self, registrations: u64, find: impl FnOnce() -> bool) -> Option<bool> {
+        let now = clock::now();
+        self.believed(registrations, now).unwrap_or_else(|| Some(self.look_now(registrations, now, find)))
+    }
+
+    /// What was found lately; `Some(None)`: memory was registered since. `None`: that was too long ago.
+    fn believed(&self, registrations: u64, now: Instant) -> Option<Option<bool>> {
+        let found = self.0.load(Ordering::Relaxed);
+        let (until, seen_of) = (found >> (REGISTRATIONS + 1), found >> 1 & IN_PART);
+        let is_of_now = seen_of == registrations & IN_PART;
+        (now.0 / 1_000_000 < until).then(|| is_of_now.then_some(found & 1 == 1))
+    }
+
+    fn look_now(&self, registrations: u64, begun: Instant, find: impl FnOnce() -> bool) -> bool {
         let has = find();
         let ended = clock::now();
         let until = ended.after(BELIEVED.max(ended.since(begun) * TIMES_ITS_COST)).0 / 1_000_000;
-        let found = until << (REGISTRATIONS + 1) | registrations << 1 | u64::from(has);
+        let found = until << (REGISTRATIONS + 1) | (registrations & IN_PART) << 1 | u64::from(has);
         self.0.store(found, Ordering::Relaxed);
         has
     }
@@ -66,7 +82,7 @@ fn limit() -> i32 {
     limit.rlim_cur.min(MOST) as i32
 }
 
-/// Of no file system: it has no type of a file. Sockets, pipes and files are told apart cheaply so.
+/// It is of no file system: it has no type of a file. This takes less time than reading its name.
 fn is_anonymous(fd: i32) -> bool {
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -117,6 +133,21 @@ mod tests {
         assert!(look(2, 0) && looks.get() == 2, "memory was registered");
         std::thread::sleep(Duration::from_millis(100));
         assert!(look(2, 0) && looks.get() == 3);
+    }
+
+    #[test]
+    fn a_registration_alone_does_not_cause_a_look() {
+        let (found, looks) = (FoundUserfaultfd::new(), Cell::new(0));
+        let find = || {
+            looks.set(looks.get() + 1);
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        };
+        assert_eq!((found.look_if_due(1, find), looks.get()), (Some(false), 1));
+        assert_eq!((found.look_if_due(1, find), looks.get()), (Some(false), 1));
+        assert_eq!((found.look_if_due(2, find), looks.get()), (None, 1));
+        assert_eq!((found.look(2, find), looks.get()), (false, 2));
+        assert_eq!((found.look_if_due(2, find), looks.get()), (Some(false), 2));
     }
 
     #[test]
