@@ -24,7 +24,8 @@ type Proto = ferroce_proto::QpProtocol<Arc<Ah>>;
 /// Packets of a queue pair that wait, at most, and their bytes. The peer is asked again for what is beyond.
 const MOST: usize = 8192;
 const MOST_BYTES: usize = 16 << 20;
-/// Bytes of all queue pairs' packets that wait, at most.
+/// Bytes of all queue pairs' packets that wait, at most. The first packet of a list has room all the same: the peer is asked again for those
+/// behind it when its memory has come.
 const MOST_OF_ALL: usize = 256 << 20;
 /// What a packet takes beside its payload.
 const OVERHEAD: usize = 256;
@@ -174,13 +175,16 @@ struct WaitingList {
 impl WaitingList {
     fn push(&mut self, packet: Waiting) {
         let bytes = packet.bytes();
-        let has_room = self.packets.len() < MOST
-            && self.bytes + bytes <= MOST_BYTES
-            && WAITING.load(Ordering::Relaxed) + bytes <= MOST_OF_ALL;
-        self.is_lossy |= !has_room;
-        if !self.is_lossy {
+        let has_room = self.packets.is_empty()
+            || !self.is_lossy
+                && self.packets.len() < MOST
+                && self.bytes + bytes <= MOST_BYTES
+                && WAITING.load(Ordering::Relaxed) + bytes <= MOST_OF_ALL;
+        if has_room {
             self.add(bytes);
             self.packets.push_back(packet);
+        } else {
+            self.is_lossy = true;
         }
     }
 
@@ -525,5 +529,33 @@ impl Qp {
     fn forget_awaited(&self, need: NeedOf, name: u64) -> bool {
         let awaited = &self.awaited[need as usize].name;
         awaited.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(len: usize) -> Waiting {
+        Waiting::Answer { psn: 0, answer: vec![0; len] }
+    }
+
+    #[test]
+    fn the_first_packet_has_room_where_other_queue_pairs_have_used_it_up() {
+        WAITING.fetch_add(MOST_OF_ALL, Ordering::Relaxed);
+        for answers in [true, false] {
+            let mut waiting = WaitingPackets::default();
+            waiting.push(answers, packet(1));
+            waiting.push(answers, packet(2));
+            assert!(waiting.has(answers) && !waiting.take_loss(answers), "its memory is looked at again");
+            assert_eq!(waiting.pop(answers).map(|packet| packet.bytes()), Some(OVERHEAD + 1));
+            assert!(waiting.pop(answers).is_none(), "there was no room for the second one");
+            assert!(waiting.take_loss(answers), "the peer is asked again");
+            assert!(!waiting.take_loss(answers));
+            // It comes again.
+            waiting.push(answers, packet(2));
+            assert!(waiting.pop(answers).is_some() && !waiting.take_loss(answers));
+        }
+        WAITING.fetch_sub(MOST_OF_ALL, Ordering::Relaxed);
     }
 }
