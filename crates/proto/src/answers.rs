@@ -87,7 +87,9 @@ impl<A: Clone> QpProtocol<A> {
         };
         match sent {
             Ok(()) => {}
-            Err(TransmitError::Blocked | TransmitError::Later(_)) => return None,
+            Err(TransmitError::Blocked | TransmitError::AwaitsMemory | TransmitError::Later(_)) => {
+                return None;
+            }
             Err(TransmitError::Local | TransmitError::Remote(_)) if read.duplicate => {
                 // The first answer has probably arrived, and the program has withdrawn the memory since.
                 self.answers.queue.pop_front();

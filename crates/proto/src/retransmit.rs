@@ -29,8 +29,11 @@ impl<A: Clone> QpProtocol<A> {
         }
         if due(self.req.ack_deadline) {
             self.req.ack_deadline = None;
-            let oldest = Unanswered { una: self.req.una, went_back: self.req.went_back };
-            if self.is_front_leaving() || env.answer_may_come(self.params.dest_qpn, oldest) {
+            let oldest = self.unanswered();
+            if self.is_front_leaving()
+                || self.is_oldest_leaving()
+                || env.answer_may_come(self.params.dest_qpn, oldest)
+            {
                 self.req.arm(now, &self.params);
                 return;
             }
@@ -55,6 +58,17 @@ impl<A: Clone> QpProtocol<A> {
     /// request after its last packet: no answer is due.
     fn is_front_leaving(&self) -> bool {
         self.params.lossless && self.sq.front().is_some_and(|front| self.req.next < front.end())
+    }
+
+    /// The oldest packet has to leave again, and waits for memory of this side: no answer is due, and none of what it waits for is lost.
+    fn is_oldest_leaving(&self) -> bool {
+        let (req, recovery) = (&self.req, self.req.recovery.as_ref());
+        let is_due = || recovery.and_then(|recovery| recovery.due()).is_some_and(|(psn, _)| psn == req.una);
+        req.awaits_memory && (req.next == req.una || is_due())
+    }
+
+    const fn unanswered(&self) -> Unanswered {
+        Unanswered { una: self.req.una, went_back: self.req.went_back }
     }
 
     /// The cause of the failure when no answer has come for too long.

@@ -40,7 +40,7 @@ impl<A: Clone> QpProtocol<A> {
             let (packets, bytes) = (wqe.packets, request.bytes);
             match env.transmit(&request.headers, request.source, target.map(|target| &target.address)) {
                 Ok(()) => {}
-                Err(TransmitError::Blocked) => return false,
+                Err(TransmitError::Blocked | TransmitError::AwaitsMemory) => return false,
                 Err(TransmitError::Later(at)) => {
                     self.req.paced_until = Some(at);
                     return false;

@@ -76,6 +76,8 @@ pub enum TransmitError {
     /// Not now; the caller calls `QpProtocol::transmit` again when there is room. Nothing has changed, and nothing
     /// else is offered in this call but, from `QpProtocol::transmit`, requests after a blocked answer.
     Blocked,
+    /// As [`TransmitError::Blocked`]: this side's memory isn't there now. Requests that wait for it use up no retry.
+    AwaitsMemory,
     /// Not before this time ([`crate::Pace`]), which `QpProtocol::next_timeout` returns; the packet is offered again then. For
     /// requests of UC and UD only.
     Later(Instant),
@@ -173,7 +175,7 @@ pub trait Env: SendEnds {
     /// under way, and not before the peer has answered a packet: only then do both agree on PSNs.
     ///
     /// # Errors
-    /// [`TransmitError::Blocked`] when this side's memory isn't there now: nothing is sent before.
+    /// [`TransmitError::AwaitsMemory`]: nothing is sent before.
     fn execute_directly(
         &mut self,
         _peer: u32,

@@ -82,6 +82,8 @@ pub struct Requester {
     pub probe_backoff: u8,
     /// A probe has to leave.
     pub probe_due: bool,
+    /// What has to leave next needs memory of this side that isn't there.
+    pub awaits_memory: bool,
     /// When a sequence NAK was last counted as a retry, without a local ACK timer.
     pub nak_counted: Option<Instant>,
     /// Where and when it last went back.
@@ -145,6 +147,7 @@ impl Requester {
             probe_at: None,
             probe_backoff: 0,
             probe_due: false,
+            awaits_memory: false,
             nak_counted: None,
             went_back: None,
             again_until: first,
@@ -295,6 +298,7 @@ impl Requester {
         self.probe_at = None;
         self.paced_until = None;
         self.probe_due = false;
+        self.awaits_memory = false;
         self.error = None;
         self.sample = None;
         self.draining = false;

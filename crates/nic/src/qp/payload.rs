@@ -170,7 +170,7 @@ pub(super) fn each_piece(
     Some(len as u32)
 }
 
-/// Fills a cell's payload with the one that `source` names. [`TransmitError::Blocked`]: `absent` is what isn't there of it.
+/// Fills a cell's payload with the one that `source` names. [`TransmitError::AwaitsMemory`]: `absent` is what isn't there of it.
 pub(super) fn fill_ring(
     by: KeyUser,
     source: PayloadSource<'_>,
@@ -200,11 +200,11 @@ pub(super) fn fill_ring(
             })
             .map_err(TransmitError::Remote),
     };
-    filled.map_err(|error| if absent.is_some() { TransmitError::Blocked } else { error })
+    filled.map_err(|error| if absent.is_some() { TransmitError::AwaitsMemory } else { error })
 }
 
 /// Fills `buf` with the payload that `source` names. Returns the CRC-32 of what `crc` is the CRC-32 of, followed by the payload.
-/// [`TransmitError::Blocked`]: `absent` is what isn't there of it.
+/// [`TransmitError::AwaitsMemory`]: `absent` is what isn't there of it.
 pub(super) fn fill_summed(
     by: KeyUser,
     source: PayloadSource<'_>,
@@ -234,7 +234,7 @@ pub(super) fn fill_summed(
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| read(addr, buf))
             .map_err(TransmitError::Remote),
     };
-    filled.map_err(|error| if absent.is_some() { TransmitError::Blocked } else { error })?;
+    filled.map_err(|error| if absent.is_some() { TransmitError::AwaitsMemory } else { error })?;
     Ok(crc)
 }
 

@@ -235,6 +235,7 @@ impl<A: Clone> QpProtocol<A> {
                 let before = share;
                 let more = self.send_answers(now, env, &mut share);
                 left -= before - share;
+                self.req.awaits_memory = false;
                 let sends = requests && (self.has_unsent() || self.req.probe_due);
                 let more_requests = sends && self.send_requests(now, env, &mut left);
                 more || more_requests

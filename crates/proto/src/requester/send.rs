@@ -43,7 +43,10 @@ impl<A: Clone> QpProtocol<A> {
             match self.execute_directly(now, env, budget) {
                 Ok(true) => continue,
                 Ok(false) => {}
-                Err(_) => return false,
+                Err(error) => {
+                    self.req.awaits_memory = error == TransmitError::AwaitsMemory;
+                    return false;
+                }
             }
             if self.waits_to_be_executed(env) {
                 // The answers to what is under way bring the next turn.
@@ -95,7 +98,10 @@ impl<A: Clone> QpProtocol<A> {
         let bytes = request.bytes;
         match env.transmit(&request.headers, request.source, None) {
             Ok(()) => {}
-            Err(TransmitError::Blocked | TransmitError::Later(_)) => return false,
+            Err(error @ (TransmitError::Blocked | TransmitError::AwaitsMemory | TransmitError::Later(_))) => {
+                self.req.awaits_memory = error == TransmitError::AwaitsMemory;
+                return false;
+            }
             Err(TransmitError::Local | TransmitError::Remote(_)) => {
                 self.req.error = Some((number, Cause::LocalMemory));
                 self.settle(env);

@@ -287,6 +287,9 @@ impl Env for Host {
         if self.room == Some(0) {
             return Err(TransmitError::Blocked);
         }
+        if self.memory_is_absent && matches!(source, PayloadSource::Local { .. }) {
+            return Err(TransmitError::AwaitsMemory);
+        }
         if let Some(at) = self.later {
             return Err(TransmitError::Later(at));
         }
@@ -321,7 +324,7 @@ impl Env for Host {
         max: u32,
     ) -> Result<Option<u32>, TransmitError> {
         if self.memory_is_absent {
-            return Err(TransmitError::Blocked);
+            return Err(TransmitError::AwaitsMemory);
         }
         let bytes = self.direct.min(u64::from(max)).min(4096) as u32;
         self.direct -= u64::from(bytes);

@@ -117,6 +117,33 @@ fn retries_are_used_up_where_nothing_can_leave() {
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr)]);
 }
 
+/// As where a page has gone since the packet left.
+#[test]
+fn no_retry_is_used_up_while_memory_of_this_side_is_awaited() {
+    for (keeps, recovers) in [(false, true), (false, false), (true, true), (true, false)] {
+        let a = QpParams { retry_cnt: 1, timeout: 10, ..params(1024) };
+        let mut p = Pair::with(Service::Rc, a, params(1024), 5);
+        if keeps {
+            p.keep(1024);
+        }
+        p.drop_to_b = Some(Box::new(|_| true));
+        p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+        p.transmit();
+        p.a.host.memory_is_absent = true;
+        p.run_for(Duration::from_secs(10));
+        assert!(p.a.host.sends.is_empty(), "{p:?}");
+        assert_eq!(p.a.qp.counters().timeouts, 1, "the packet had left");
+        p.a.host.memory_is_absent = false;
+        if recovers {
+            p.drop_to_b = None;
+        }
+        p.transmit();
+        p.run();
+        let end = if recovers { WcStatus::Success } else { WcStatus::RetryExcErr };
+        assert_eq!(p.a.host.send_statuses(), [(1, end)]);
+    }
+}
+
 #[test]
 fn timeout_zero_never_gives_up() {
     let mut p = Pair::with(Service::Rc, QpParams { timeout: 0, ..params(1024) }, params(1024), 5);

@@ -190,7 +190,7 @@ impl QpEnv<'_> {
             let len = wr.data.len().saturating_sub(offset).min(u64::from(max)) as usize;
             if let Some(absent) = absent_of(pd, sges, offset, len, reads) {
                 self.await_memory(NeedOf::Sends, absent);
-                return Err(TransmitError::Blocked);
+                return Err(TransmitError::AwaitsMemory);
             }
         }
         let done = copy_through(&Reach { qp, link, peer, reads }, wr, pd, (offset, max));
