@@ -48,8 +48,13 @@ impl<A: Clone> QpProtocol<A> {
             self.req.arm(now, &self.params);
         }
         if due(self.req.probe_at) {
-            self.req.probe_due = true;
-            self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
+            // A probe would need memory too, or ask for answers that have come.
+            let is_needless =
+                self.req.awaits_memory || env.answer_may_come(self.params.dest_qpn, self.unanswered());
+            if !is_needless {
+                self.req.probe_due = true;
+                self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
+            }
             self.req.probe_at = Some(self.req.probe_after(now));
         }
     }

@@ -86,6 +86,30 @@ fn probes_of_a_silent_peer_back_off_and_never_fail_the_qp() {
 }
 
 #[test]
+fn nothing_is_probed_for_while_answers_wait_or_a_request_awaits_memory() {
+    let success = |wr_id| (wr_id, WcStatus::Success);
+    for answers_wait in [true, false] {
+        let side = QpParams { timeout: 0, ..params(1024) };
+        let mut p = Pair::with(Service::Rc, side, params(1024), 9);
+        p.drop_to_a = Some(Box::new(|_| true));
+        p.a.post(wr(1, if answers_wait { READ } else { WRITE }, BASE, 8));
+        p.transmit();
+        p.a.host.peer_stopped = answers_wait;
+        p.a.host.memory_is_absent = !answers_wait;
+        p.a.post(wr(2, WRITE, BASE, 8));
+        p.run_for(Duration::from_secs(20));
+        assert_eq!(p.a.qp.counters().probes, 0, "answers wait: {answers_wait}");
+        assert!(p.a.host.sends.is_empty());
+        p.a.host.peer_stopped = false;
+        p.a.host.memory_is_absent = false;
+        p.drop_to_a = None;
+        p.transmit();
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [success(1), success(2)]);
+    }
+}
+
+#[test]
 fn the_time_until_a_probe_does_not_count_as_round_trip() {
     for keeps in [false, true] {
         let mut p = Pair::with(Service::Rc, QpParams { timeout: 20, ..params(1024) }, params(1024), 9);
