@@ -41,10 +41,11 @@ impl<A: Clone> QpProtocol<A> {
 
     /// The local ACK timer, which only progress restarts, counts the retries (without a timer, one NAK per [`NAKS_COUNTED`] does). If each
     /// NAK counted, some packets of any PSN from a forged peer address could end the connection, and so could a receiver whose socket is full
-    /// for some round trips. False: there is no retry left.
+    /// for some round trips. Where nothing is lost on the way, a peer that misses packets had no room for them, and no NAK counts. False: there is no
+    /// retry left.
     fn count_nak<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) -> bool {
         let uncounted = self.req.nak_counted.is_none_or(|at| now.since(at) >= NAKS_COUNTED);
-        if self.params.timeout & 31 == 0 && uncounted {
+        if self.params.timeout & 31 == 0 && uncounted && !self.params.lossless {
             if self.req.retries == 0 {
                 self.fail_front(Cause::SequenceErrors, env);
                 return false;

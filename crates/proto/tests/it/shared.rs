@@ -125,6 +125,22 @@ fn stopped_peer_uses_up_no_retries_and_a_dead_one_does() {
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr)]);
 }
 
+/// Nothing is lost on the way: the peer had no room for what waits for memory.
+#[test]
+fn requests_that_the_peer_has_dropped_come_again_without_a_retry() {
+    let side = QpParams { timeout: 0, retry_cnt: 0, ..lossless(65_536) };
+    let mut p = Pair::with(Service::Rc, side, side, 0xff_fff0);
+    for number in 1..=3 {
+        p.drop_to_b = Some(Box::new(|_| true));
+        p.a.post(wr(number, WRITE, BASE, 8));
+        p.transmit();
+        p.drop_to_b = None;
+        p.b.qp.request_again();
+        p.run();
+        assert_eq!(p.a.host.send_statuses().last(), Some(&(number, WcStatus::Success)));
+    }
+}
+
 #[test]
 fn message_that_finds_no_room_uses_up_no_retries() {
     let mut p = pair(1024);
