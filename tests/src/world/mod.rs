@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 const WORLD_LIMIT: Duration = Duration::from_secs(240);
 /// With an emulated guest, which takes minutes on a machine that is shared.
 const GUEST_LIMIT: Duration = Duration::from_secs(580);
+/// A script that sets up a network. The kernel changes the interfaces of all namespaces one after the other, and the end of a namespace of
+/// another test holds that up for seconds.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The hosts of a test.
 pub struct World {
@@ -209,7 +212,7 @@ impl Host {
     fn try_admin(&self, script: &str) -> Result<String, Box<Outcome>> {
         let mut command = Command::new("sh");
         command.args(["-e", "-c", script]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        let outcome = self.spawn(command, Rights::Admin).wait(Duration::from_secs(20));
+        let outcome = self.spawn(command, Rights::Admin).wait(SCRIPT_LIMIT);
         if outcome.success() { Ok(outcome.stdout) } else { Err(Box::new(outcome)) }
     }
 
