@@ -27,7 +27,7 @@ use network::NetworkMonitor;
 pub(crate) use network::NetworkSource;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use work::HandsOn;
 
@@ -51,6 +51,8 @@ pub struct Adapter {
     network: NetworkMonitor,
     pub(crate) gsi: GsiState,
     pub(crate) tracing: Tracing,
+    /// Bytes of packets that wait for memory.
+    pub(crate) waiting_bytes: AtomicUsize,
     bringing: Bringing,
 }
 
@@ -104,6 +106,7 @@ impl Adapter {
             network: NetworkMonitor::open(),
             gsi: GsiState::default(),
             tracing: Tracing::default(),
+            waiting_bytes: AtomicUsize::new(0),
             bringing: Bringing::default(),
         })
     }

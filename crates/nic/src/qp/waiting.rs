@@ -32,9 +32,6 @@ const OVERHEAD: usize = 256;
 /// Threads that bring pages, at most.
 const THREADS: usize = 1024;
 
-/// Bytes of packets that wait.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
-
 /// Bytes of the program's memory whose pages aren't there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AbsentMemory {
@@ -156,7 +153,7 @@ impl Waiting {
 #[derive(Default, Debug)]
 pub(crate) struct WaitingPackets(Option<Box<WaitingLists>>);
 
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct WaitingLists {
     requests: WaitingList,
     /// Answers to requests of this side. They don't wait for requests of the peer's.
@@ -164,22 +161,38 @@ struct WaitingLists {
 }
 
 /// In the order in which they have come.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct WaitingList {
     packets: VecDeque<Waiting>,
     bytes: usize,
+    /// The bytes of all queue pairs' packets that wait.
+    of_all: &'static AtomicUsize,
     /// There was no room for a packet, nor is there for those behind it.
     is_lossy: bool,
 }
 
+impl WaitingLists {
+    const fn new(of_all: &'static AtomicUsize) -> Self {
+        Self { requests: WaitingList::new(of_all), answers: WaitingList::new(of_all) }
+    }
+
+    const fn list(&mut self, answers: bool) -> &mut WaitingList {
+        if answers { &mut self.answers } else { &mut self.requests }
+    }
+}
+
 impl WaitingList {
+    const fn new(of_all: &'static AtomicUsize) -> Self {
+        Self { packets: VecDeque::new(), bytes: 0, of_all, is_lossy: false }
+    }
+
     fn push(&mut self, packet: Waiting) {
         let bytes = packet.bytes();
         let has_room = self.packets.is_empty()
             || !self.is_lossy
                 && self.packets.len() < MOST
                 && self.bytes + bytes <= MOST_BYTES
-                && WAITING.load(Ordering::Relaxed) + bytes <= MOST_OF_ALL;
+                && self.of_all.load(Ordering::Relaxed) + bytes <= MOST_OF_ALL;
         if has_room {
             self.add(bytes);
             self.packets.push_back(packet);
@@ -190,12 +203,12 @@ impl WaitingList {
 
     fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
-        WAITING.fetch_add(bytes, Ordering::Relaxed);
+        self.of_all.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn subtract(&mut self, bytes: usize) {
         self.bytes -= bytes;
-        WAITING.fetch_sub(bytes, Ordering::Relaxed);
+        self.of_all.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -240,21 +253,18 @@ impl WaitingPackets {
         }
     }
 
-    fn list(&mut self, answers: bool) -> &mut WaitingList {
-        let lists = self.0.get_or_insert_default();
-        if answers { &mut lists.answers } else { &mut lists.requests }
+    fn list(&mut self, answers: bool) -> Option<&mut WaitingList> {
+        self.0.as_deref_mut().map(|lists| lists.list(answers))
     }
 
-    fn push(&mut self, answers: bool, packet: Waiting) {
-        self.list(answers).push(packet);
+    /// `of_all`: the bytes of all queue pairs' packets that wait.
+    fn push(&mut self, of_all: &'static AtomicUsize, answers: bool, packet: Waiting) {
+        self.0.get_or_insert_with(|| Box::new(WaitingLists::new(of_all))).list(answers).push(packet);
     }
 
     /// Takes the first one out.
     fn pop(&mut self, answers: bool) -> Option<Waiting> {
-        if !self.has(answers) {
-            return None;
-        }
-        let list = self.list(answers);
+        let list = self.list(answers)?;
         let packet = list.packets.pop_front()?;
         list.subtract(packet.bytes());
         Some(packet)
@@ -262,14 +272,16 @@ impl WaitingPackets {
 
     /// Undoes [`WaitingPackets::pop`].
     fn put_back(&mut self, answers: bool, packet: Waiting) {
-        let list = self.list(answers);
-        list.add(packet.bytes());
-        list.packets.push_front(packet);
+        if let Some(list) = self.list(answers) {
+            list.add(packet.bytes());
+            list.packets.push_front(packet);
+        }
     }
 
     /// Whether packets were lost behind those of a list, which is empty by now.
     fn take_loss(&mut self, answers: bool) -> bool {
-        !self.is_empty() && !self.has(answers) && std::mem::take(&mut self.list(answers).is_lossy)
+        let list = self.list(answers).filter(|list| list.packets.is_empty());
+        list.is_some_and(|list| std::mem::take(&mut list.is_lossy))
     }
 
     /// Frees the lists if they are empty.
@@ -366,7 +378,11 @@ impl QpEnv<'_> {
             return false;
         }
         if let Some(payload) = copy_of(payload) {
-            self.waiting.push(answers, Waiting::Packet { headers: *headers, payload, meta: meta.copied() });
+            self.waiting.push(
+                &self.qp.adapter.waiting_bytes,
+                answers,
+                Waiting::Packet { headers: *headers, payload, meta: meta.copied() },
+            );
         }
         true
     }
@@ -381,14 +397,18 @@ impl QpEnv<'_> {
         let Some(answer) = answer else {
             let waits = self.waiting.has_answers();
             if waits {
-                self.waiting.push(true, Waiting::Executed { psn });
+                self.waiting.push(&self.qp.adapter.waiting_bytes, true, Waiting::Executed { psn });
             }
             return waits;
         };
         if !self.waiting.has_answers() && self.has_memory_of_answer(proto, psn, answer.len()) {
             return false;
         }
-        self.waiting.push(true, Waiting::Answer { psn, answer: answer.to_vec() });
+        self.waiting.push(
+            &self.qp.adapter.waiting_bytes,
+            true,
+            Waiting::Answer { psn, answer: answer.to_vec() },
+        );
         true
     }
 
@@ -540,22 +560,40 @@ mod tests {
         Waiting::Answer { psn: 0, answer: vec![0; len] }
     }
 
+    /// Of an adapter.
+    fn counter() -> &'static AtomicUsize {
+        Box::leak(Box::default())
+    }
+
     #[test]
     fn the_first_packet_has_room_where_other_queue_pairs_have_used_it_up() {
-        WAITING.fetch_add(MOST_OF_ALL, Ordering::Relaxed);
+        let of_all = counter();
+        of_all.store(MOST_OF_ALL, Ordering::Relaxed);
         for answers in [true, false] {
             let mut waiting = WaitingPackets::default();
-            waiting.push(answers, packet(1));
-            waiting.push(answers, packet(2));
+            waiting.push(of_all, answers, packet(1));
+            waiting.push(of_all, answers, packet(2));
             assert!(waiting.has(answers) && !waiting.take_loss(answers), "its memory is looked at again");
             assert_eq!(waiting.pop(answers).map(|packet| packet.bytes()), Some(OVERHEAD + 1));
             assert!(waiting.pop(answers).is_none(), "there was no room for the second one");
             assert!(waiting.take_loss(answers), "the peer is asked again");
             assert!(!waiting.take_loss(answers));
             // It comes again.
-            waiting.push(answers, packet(2));
+            waiting.push(of_all, answers, packet(2));
             assert!(waiting.pop(answers).is_some() && !waiting.take_loss(answers));
         }
-        WAITING.fetch_sub(MOST_OF_ALL, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn what_waits_in_one_process_takes_no_room_from_another() {
+        let (parent, child) = (counter(), counter());
+        parent.store(MOST_OF_ALL, Ordering::Relaxed);
+        let mut waiting = WaitingPackets::default();
+        for len in 1..=2 {
+            waiting.push(child, true, packet(len));
+        }
+        assert_eq!(child.load(Ordering::Relaxed), 2 * OVERHEAD + 3);
+        waiting.clear();
+        assert_eq!([parent, child].map(|counter| counter.load(Ordering::Relaxed)), [MOST_OF_ALL, 0]);
     }
 }
