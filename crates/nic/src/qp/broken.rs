@@ -50,6 +50,7 @@ pub(super) fn work(
     now: Instant,
 ) {
     flush(flushed, proto, env, now);
+    env.waiting.clear();
     (env.work.overrun, env.work.blocked, env.work.blocked_on) = (false, false, None);
     listing.withdraw(env.qp.qpn());
 }

@@ -555,6 +555,9 @@ impl Qp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn packet(len: usize) -> Waiting {
         Waiting::Answer { psn: 0, answer: vec![0; len] }
@@ -595,5 +598,27 @@ mod tests {
         assert_eq!(child.load(Ordering::Relaxed), 2 * OVERHEAD + 3);
         waiting.clear();
         assert_eq!([parent, child].map(|counter| counter.load(Ordering::Relaxed)), [MOST_OF_ALL, 0]);
+    }
+
+    #[test]
+    fn a_queue_pair_after_a_panic_gives_the_room_of_what_waits_back() {
+        const NAME: &str = "qp::waiting::tests::a_queue_pair_after_a_panic_gives_the_room_of_what_waits_back";
+        in_namespace(NAME, || {
+            let side = Side::new(&open(), Service::Rc, 64);
+            let (qp, adapter) = (&side.qp, side.qp.adapter);
+            let panics = || {
+                adapter.with_work(|work| {
+                    qp.work(work, clock::now(), |_, env| {
+                        env.waiting.push(&adapter.waiting_bytes, false, packet(1));
+                        assert_eq!(adapter.waiting_bytes.load(Ordering::Relaxed), OVERHEAD + 1);
+                        panic!("injected");
+                    });
+                });
+            };
+            assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+            adapter.with_work(|work| qp.work(work, clock::now(), |_, _| ()));
+            assert_eq!(adapter.waiting_bytes.load(Ordering::Relaxed), 0);
+            side.close();
+        });
     }
 }
