@@ -2,12 +2,13 @@
 //!
 //! The kernel is asked through `/proc/thread-self`: once the main thread has ended, `/proc/self` has no memory any more.
 
-use crate::pages;
+use crate::late::{Coming, NotedRanges};
+use crate::userfaultfd;
 use ferroce_os::sys;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, BufRead};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// PROCMAP_QUERY (Linux 6.11): one ioctl on /proc/thread-self/maps instead of parsing all of it.
 #[repr(C)]
@@ -35,6 +36,8 @@ const VMA_READABLE: u64 = 1;
 const VMA_WRITABLE: u64 = 2;
 
 const VMA_SHARED: u64 = 8;
+/// If no mapping has the address, the next one is asked for.
+const OR_NEXT: u64 = 0x10;
 
 /// What a range of the address space is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,12 +52,12 @@ impl MappedRange {
     const NO: Self = Self { permitted: false, shared: false };
 }
 
-/// What `len` bytes at `addr` are, for reading, and for writing where `write` asks for it.
+/// What `len` bytes at `addr` are, for reading, and for writing where `write` asks for it. What is of a file is `noted`: it can come late.
 ///
 /// # Errors
 /// /proc/thread-self/maps can't be read.
-pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<MappedRange> {
-    pages::note_registration();
+pub fn mapped(addr: u64, len: u64, write: bool, noted: &mut NotedRanges) -> io::Result<MappedRange> {
+    userfaultfd::note_registration();
     let maps = std::fs::File::open("/proc/thread-self/maps")?;
     let end = addr + len;
     let (mut at, mut shared, mut name) = (addr, true, [0; 4096]);
@@ -64,7 +67,7 @@ pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<MappedRange> {
             Err(error) => {
                 return match error.raw_os_error() {
                     Some(libc::ENOENT) => Ok(MappedRange::NO),
-                    _ => Ok(covered(&std::fs::read("/proc/thread-self/maps")?, addr, end, write)),
+                    _ => Ok(covered(&std::fs::read("/proc/thread-self/maps")?, addr, end, write, noted)),
                 };
             }
         };
@@ -74,17 +77,58 @@ pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<MappedRange> {
         }
         shared &= query.vma_flags & VMA_SHARED != 0;
         if query.vma_name_size > 0 && is_of_disk(&name) {
-            pages::note_file(query.vma_start, query.vma_end);
+            noted.add(query.vma_start.max(addr), query.vma_end.min(end), Coming::Late);
         }
         at = query.vma_end;
     }
     Ok(MappedRange { permitted: true, shared })
 }
 
+/// Whether a range may have mappings of files on a disk, by their names. It is called on data paths, so it calls nothing that can be
+/// cancelled.
+pub(crate) fn may_be_of_disk(from: u64, to: u64) -> bool {
+    const MAPS: &CStr = c"/proc/thread-self/maps";
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: a path with its end; no mode is needed without O_CREAT.
+    let maps = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, MAPS.as_ptr(), flags) } as RawFd;
+    if maps < 0 {
+        return false;
+    }
+    let found = find_name_of_disk(maps, from, to);
+    sys::close(maps);
+    found.unwrap_or_else(|_| {
+        // An older kernel: the names are in the text.
+        let text = sys::read_file(MAPS, usize::MAX).unwrap_or_default();
+        text.split(|&byte| byte == b'\n').any(|line| {
+            parse_line(line).is_some_and(|(begin, end, _)| begin < to && from < end)
+                && has_name_of_disk(name_in_line(line))
+        })
+    })
+}
+
+fn find_name_of_disk(maps: RawFd, from: u64, to: u64) -> io::Result<bool> {
+    let (mut at, mut name) = (from, [0; 4096]);
+    while at < to {
+        match query_with(maps, at, OR_NEXT, &mut name) {
+            Ok(found) if found.vma_start >= to => break,
+            Ok(found) if found.vma_name_size > 0 && has_name_of_disk(&name) => return Ok(true),
+            Ok(found) => at = found.vma_end.max(at + 1),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
 /// Asks for the mapping that `at` is in, and for its name.
 fn query(maps: &File, at: u64, name: &mut [u8]) -> io::Result<ProcmapQuery> {
+    query_with(maps.as_raw_fd(), at, 0, name)
+}
+
+fn query_with(maps: RawFd, at: u64, query_flags: u64, name: &mut [u8]) -> io::Result<ProcmapQuery> {
     let mut query = ProcmapQuery {
         size: size_of::<ProcmapQuery>() as u64,
+        query_flags,
         query_addr: at,
         vma_name_size: name.len() as u32,
         vma_name_addr: if name.is_empty() { 0 } else { name.as_mut_ptr() as u64 },
@@ -92,7 +136,7 @@ fn query(maps: &File, at: u64, name: &mut [u8]) -> io::Result<ProcmapQuery> {
     };
     // SAFETY: the structure that this ioctl reads and writes, with its size in its first field, and room for a name of the
     // length given.
-    match unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } {
+    match unsafe { libc::ioctl(maps, PROCMAP_QUERY, &raw mut query) } {
         0 => Ok(query),
         _ => Err(io::Error::last_os_error()),
     }
@@ -168,14 +212,21 @@ fn is_of_file(path: &[u8]) -> bool {
 
 /// A mapping with this name may be of a file on a disk: it isn't of memory alone, nor of a device, whose memory is always there.
 fn is_of_disk(name: &[u8]) -> bool {
-    const MEMORY: [&[u8]; 6] =
-        [b"/memfd:", b"/dev/shm/", b"/dev/zero", b"/SYSV", b"/dev/hugepages/", b"/anon_hugepage"];
-    // Memory of devices is in regular files of /sys and /proc too.
-    const OF_DEVICES: [&[u8]; 3] = [b"/dmabuf:", b"/sys/", b"/proc/"];
-    let path = name.split(|&byte| byte == 0).next().unwrap_or_default();
-    is_of_file(path)
-        && !MEMORY.iter().chain(&OF_DEVICES).any(|prefix| path.starts_with(prefix))
-        && may_be_regular_file(path)
+    has_name_of_disk(name) && may_be_regular_file(path_of(name))
+}
+
+/// As [`is_of_disk`], by the name alone: no file is looked for.
+fn has_name_of_disk(name: &[u8]) -> bool {
+    const MEMORY: [&[u8]; 3] = [b"/memfd:", b"/SYSV", b"/anon_hugepage"];
+    // The files of /dev are of memory too. Memory of devices is in regular files of /sys and /proc.
+    const OF_DEVICES: [&[u8]; 4] = [b"/dev/", b"/dmabuf:", b"/sys/", b"/proc/"];
+    let path = path_of(name);
+    is_of_file(path) && !MEMORY.iter().chain(&OF_DEVICES).any(|prefix| path.starts_with(prefix))
+}
+
+/// A name up to its end.
+fn path_of(name: &[u8]) -> &[u8] {
+    name.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
 /// The file with this path is a regular one, as far as can be known. What is known of a file elsewhere isn't asked for again.
@@ -192,7 +243,7 @@ fn may_be_regular_file(path: &[u8]) -> bool {
 }
 
 /// As [`mapped`], from the text of /proc/thread-self/maps, for older kernels.
-fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> MappedRange {
+fn covered(maps: &[u8], addr: u64, end: u64, write: bool, noted: &mut NotedRanges) -> MappedRange {
     let (mut at, mut shared) = (addr, true);
     for line in maps.split(|&b| b == b'\n') {
         let Some((from, to, perms)) = parse_line(line) else { continue };
@@ -203,10 +254,8 @@ fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> MappedRange {
             return MappedRange::NO;
         }
         shared &= perms.get(3) == Some(&b's');
-        // Range, rights, offset, device and inode come before the name.
-        let name = line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default();
-        if is_of_disk(name.trim_ascii_start()) {
-            pages::note_file(from, to);
+        if is_of_disk(name_in_line(line)) {
+            noted.add(from.max(addr), to.min(end), Coming::Late);
         }
         at = to;
         if at >= end {
@@ -214,6 +263,11 @@ fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> MappedRange {
         }
     }
     MappedRange::NO
+}
+
+/// Range, rights, offset, device and inode come before the name.
+fn name_in_line(line: &[u8]) -> &[u8] {
+    line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default().trim_ascii_start()
 }
 
 fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
@@ -226,19 +280,20 @@ fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::late::noted;
 
     #[test]
     fn the_text_of_maps_is_understood() {
         let maps = b"1000-3000 rw-s 0 00:00 0\n3000-4000 r--p 0 00:00 0 /x y\n6000-7000 ---p 0 00:00 0\n";
-        let is = |from, to, write| covered(maps, from, to, write).permitted;
+        let is = |from, to, write| covered(maps, from, to, write, &mut NotedRanges::default()).permitted;
         assert!(is(0x1000, 0x3000, true));
         assert!(is(0x1800, 0x4000, false));
         assert!(!is(0x1800, 0x4000, true));
         assert!(!is(0x3800, 0x4001, false));
         assert!(!is(0x6000, 0x6001, false));
         assert!(!is(0x800, 0x1001, false));
-        assert!(covered(maps, 0x1000, 0x3000, true).shared);
-        assert!(!covered(maps, 0x1000, 0x3001, false).shared);
+        let shared = |to| covered(maps, 0x1000, to, false, &mut NotedRanges::default()).shared;
+        assert!(shared(0x3000) && !shared(0x3001));
     }
 
     #[test]
@@ -278,9 +333,42 @@ mod tests {
         let (at, len) = (page.as_ptr() as u64, page.len() as u64);
         let text = std::fs::read("/proc/self/maps").unwrap();
         let private = MappedRange { permitted: true, shared: false };
-        assert_eq!(mapped(at, len, true).unwrap(), private);
-        assert_eq!(covered(&text, at, at + len, true), private);
-        assert_eq!(mapped(0, 16, false).unwrap(), MappedRange::NO);
-        assert_eq!(covered(&text, 0, 16, false), MappedRange::NO);
+        let noted = &mut NotedRanges::default();
+        assert_eq!(mapped(at, len, true, noted).unwrap(), private);
+        assert_eq!(covered(&text, at, at + len, true, noted), private);
+        assert_eq!(mapped(0, 16, false, noted).unwrap(), MappedRange::NO);
+        assert_eq!(covered(&text, 0, 16, false, noted), MappedRange::NO);
+    }
+
+    #[test]
+    fn a_file_is_noted_as_far_as_it_is_registered() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        let (page, flags) = (sys::page_size(), libc::MAP_PRIVATE);
+        let len = 4 * page as usize;
+        // SAFETY: a new mapping.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let at = at as u64;
+        let text = std::fs::read("/proc/thread-self/maps").unwrap();
+        let is_late = || [0, 1, 2, 3].map(|number| noted(at + number * page, at + (number + 1) * page).late);
+        for way in ["query", "text"] {
+            let mut noted = NotedRanges::default();
+            let found = match way {
+                "query" => mapped(at + page, 2 * page, false, &mut noted).unwrap(),
+                _ => covered(&text, at + page, at + 3 * page, false, &mut noted),
+            };
+            assert!(found.permitted, "{way}");
+            assert_eq!(is_late(), [false, true, true, false], "{way}");
+            drop(noted);
+            assert_eq!(is_late(), [false; 4], "{way}");
+        }
+        let before = at - 10 * page;
+        assert!(may_be_of_disk(at + page, at + 2 * page) && may_be_of_disk(before, at + page));
+        // SAFETY: the test's mapping.
+        unsafe { libc::munmap(at as *mut _, len) };
+        let memory = vec![0u8; 1 << 20];
+        let at = memory.as_ptr() as u64;
+        assert!(!may_be_of_disk(at, at + (1 << 20)));
     }
 }

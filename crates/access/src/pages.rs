@@ -2,15 +2,15 @@
 //! handler of the program's (userfaultfd(2)) for any time. So a thread that others wait for looks first, and has another thread
 //! [bring] the pages.
 //!
-//! A page of plain memory comes at once, so it counts as there: only registered files (`note_file`) and processes with a userfaultfd
+//! A page of plain memory comes at once, so it counts as there: only registered files (`late`) and processes with a userfaultfd
 //! have pages that don't.
 //!
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
 
-use crate::copy;
-use crate::userfaultfd::{self, FoundUserfaultfd};
+use crate::late::noted;
+use crate::{copy, mappings, userfaultfd};
 use ferroce_os::sys;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes that are remembered together: the smallest page of all processors.
 pub(crate) const UNIT: u64 = 4096;
@@ -133,12 +133,15 @@ fn look_here(at: u64, units: u64) -> u64 {
 
 /// As [`look_here`]. The kernel is asked (by `ask`) only about pages that may come late.
 fn look(at: u64, units: u64, ask: impl FnOnce(u64, u64) -> u64) -> u64 {
-    let is_of_file = may_be_of_file(at, at.saturating_add(CHUNK));
-    if !is_of_file && USERFAULTFD.look_if_due(registrations(), userfaultfd::find_own) == Some(false) {
+    let end = at.saturating_add(CHUNK);
+    let noted = noted(at, end);
+    if !noted.any() && userfaultfd::is_absent() {
         return units;
     }
     let there = ask(at, units);
-    if there & units != units && !is_of_file && !has_userfaultfd() { there | units } else { there }
+    let come_late =
+        || noted.late || noted.on_demand && mappings::may_be_of_disk(at, end) || userfaultfd::is_here();
+    if there & units != units && !come_late() { there | units } else { there }
 }
 
 fn look_at_pages(at: u64, units: u64) -> u64 {
@@ -175,56 +178,10 @@ fn resident(at: u64, len: u64) -> Option<u64> {
     Some((0..len / UNIT).filter(there).fold(0, |units, unit| units | 1 << unit))
 }
 
-/// Ranges of registered files: beginnings and ends.
-static FILES: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
-static FILES_LEN: AtomicUsize = AtomicUsize::new(0);
-/// How often memory was registered.
-static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
-
-/// Memory is being registered: the program may have got a userfaultfd before.
-pub(crate) fn note_registration() {
-    REGISTRATIONS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Memory that is being registered is of a file: its pages may come from a disk.
-pub(crate) fn note_file(from: u64, to: u64) {
-    if !is_of_file(from, to) {
-        let place = FILES_LEN.fetch_add(1, Ordering::Relaxed);
-        if let Some([begin, end]) = FILES.get(place) {
-            begin.store(from, Ordering::Relaxed);
-            end.store(to, Ordering::Relaxed);
-        }
-    }
-}
-
-/// All of a range is noted as a file's. So is everything where there is no room to note more.
-fn is_of_file(from: u64, to: u64) -> bool {
-    let len = FILES_LEN.load(Ordering::Relaxed);
-    let contains = |[begin, end]: &[AtomicU64; 2]| {
-        begin.load(Ordering::Relaxed) <= from && to <= end.load(Ordering::Relaxed)
-    };
-    len > FILES.len() || FILES[..len].iter().any(contains)
-}
-
-/// Whether a range may have pages of a file that was noted.
+/// Whether a range may have pages of a file, as far as registrations have found.
 #[must_use]
 pub fn may_be_of_file(from: u64, to: u64) -> bool {
-    let len = FILES_LEN.load(Ordering::Relaxed).min(FILES.len());
-    let overlaps = |[begin, end]: &[AtomicU64; 2]| {
-        begin.load(Ordering::Relaxed) < to && from < end.load(Ordering::Relaxed)
-    };
-    is_of_file(from, to) || FILES[..len].iter().any(overlaps)
-}
-
-/// This process's.
-static USERFAULTFD: FoundUserfaultfd = FoundUserfaultfd::new();
-
-fn has_userfaultfd() -> bool {
-    USERFAULTFD.look(registrations(), userfaultfd::find_own)
-}
-
-fn registrations() -> u64 {
-    REGISTRATIONS.load(Ordering::Relaxed)
+    noted(from, to).any()
 }
 
 /// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.
@@ -254,6 +211,7 @@ pub fn forget() {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::late::{Coming, NotedRanges};
 
     pub(crate) fn page_len() -> usize {
         sys::page_size() as usize
@@ -263,6 +221,8 @@ pub(crate) mod tests {
     pub(crate) struct Fresh {
         pub(crate) addr: u64,
         len: usize,
+        /// It counts as a file's.
+        _noted: NotedRanges,
     }
 
     impl Fresh {
@@ -274,8 +234,9 @@ pub(crate) mod tests {
             assert_ne!(at, libc::MAP_FAILED);
             // SAFETY: the mapping is this one's.
             unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
-            note_file(at as u64, at as u64 + len as u64);
-            Self { addr: at as u64, len }
+            let (addr, mut noted) = (at as u64, NotedRanges::default());
+            noted.add(addr, addr + len as u64, Coming::Late);
+            Self { addr, len, _noted: noted }
         }
 
         pub(crate) fn page(&self, number: usize) -> u64 {
@@ -324,10 +285,10 @@ pub(crate) mod tests {
         if handler < 0 {
             return;
         }
-        note_registration();
+        userfaultfd::note_registration();
         assert!(!are_present(at(2), 8));
         sys::close(handler);
-        note_registration();
+        userfaultfd::note_registration();
         assert!(are_present(at(3), 8));
     }
 

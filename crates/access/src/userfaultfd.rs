@@ -56,9 +56,29 @@ impl FoundUserfaultfd {
     }
 }
 
+/// Of this process.
+static OWN: FoundUserfaultfd = FoundUserfaultfd::new();
+/// How often memory was registered.
+static OWN_REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Memory is being registered: the program may have got a userfaultfd before.
+pub(crate) fn note_registration() {
+    OWN_REGISTRATIONS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// This process has one.
+pub(crate) fn is_here() -> bool {
+    OWN.look(OWN_REGISTRATIONS.load(Ordering::Relaxed), find_own)
+}
+
+/// This process has none, as far as that was found out lately.
+pub(crate) fn is_absent() -> bool {
+    OWN.look_if_due(OWN_REGISTRATIONS.load(Ordering::Relaxed), find_own) == Some(false)
+}
+
 /// Looks for one among the descriptors of this process: those of the calling thread, which are all threads' unless it has given that up.
 /// Where /proc can't be read, none is found.
-pub(crate) fn find_own() -> bool {
+fn find_own() -> bool {
     (0..descriptors()).any(|fd| is_anonymous(fd) && is_userfaultfd(fd))
 }
 

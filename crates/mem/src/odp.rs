@@ -3,7 +3,7 @@
 
 use super::keys::{KeyTable, Keyed};
 use super::pd::Pd;
-use ferroce_access::mapped;
+use ferroce_access::{NotedRanges, mapped};
 use ferroce_os::sys;
 use ferroce_types::{Error, Result, Sge, invalid};
 use std::io;
@@ -80,7 +80,7 @@ fn check(addr: u64, len: u64, write: bool) -> Result<()> {
     if addr.checked_add(len).is_none() {
         return invalid!("the range {addr:#x}+{len:#x} wraps around");
     }
-    match mapped(addr, len, write).map(|mapped| mapped.permitted) {
+    match mapped(addr, len, write, &mut NotedRanges::default()).map(|mapped| mapped.permitted) {
         Ok(false) => Err(Error::Fault(format!("{addr:#x}+{len:#x} isn't part of the address space"))),
         Ok(true) | Err(_) => Ok(()),
     }

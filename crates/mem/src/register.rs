@@ -6,7 +6,7 @@ use super::dmabuf::DmaBuf;
 use super::in_flight;
 use super::keys::{KeyTable, Keyed};
 use super::last_user::wait_for_last;
-use super::mr::{Bytes, Mr, Registered, check};
+use super::mr::{Bytes, CheckedRange, Mr, Registered, check};
 use super::mw::{Mw, MwKind, WindowState, end};
 use super::null;
 use super::owner::{Owner, is_same};
@@ -32,8 +32,8 @@ impl Mr {
     /// [`Error::Fault`] for a range that isn't mapped or not writable where writing is asked; [`Error::NoMemory`]
     /// when all keys are taken.
     pub unsafe fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
-        let shared = check(&init)?;
-        Self::insert(pd, init, Bytes::Program, shared, None)
+        let range = check(&init)?;
+        Self::insert(pd, init, Bytes::Program, range, None)
     }
 
     /// Registers `length` bytes of device memory from `offset` on; addresses count from 0 (ibv_reg_dm_mr(3)).
@@ -55,9 +55,11 @@ impl Mr {
         }
         let init = MrInit { addr: dm.addr() + offset, length, iova: 0, access };
         // A region of no byte is possible here.
-        check(&MrInit { addr: dm.addr(), length: dm.len(), ..init })?;
+        let range = check(&MrInit { addr: dm.addr(), length: dm.len(), ..init })?;
         dm.hold();
-        Self::insert(pd, init, Bytes::Dm { dm: dm.clone(), offset }, true, None).inspect_err(|_| dm.release())
+        let range = CheckedRange { shared: true, ..range };
+        Self::insert(pd, init, Bytes::Dm { dm: dm.clone(), offset }, range, None)
+            .inspect_err(|_| dm.release())
     }
 
     /// A region of another process on device memory of it. `init.addr` is the offset there.
@@ -67,10 +69,10 @@ impl Mr {
             return invalid!("{offset}+{} is outside of {} bytes of device memory", init.length, dm.len());
         }
         let init = MrInit { addr: dm.addr() + offset, ..init };
-        check(&init)?;
+        let range = CheckedRange { shared: false, ..check(&init)? };
         dm.hold();
         let bytes = Bytes::Dm { dm: dm.clone(), offset };
-        Self::insert(pd, init, bytes, false, Some(handle)).inspect_err(|_| dm.release())
+        Self::insert(pd, init, bytes, range, Some(handle)).inspect_err(|_| dm.release())
     }
 
     /// A region of memory of another process.
@@ -83,7 +85,7 @@ impl Mr {
         if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
             return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
         }
-        Self::insert(pd, init, Bytes::Backed(memory), false, Some(handle))
+        Self::insert(pd, init, Bytes::Backed(memory), CheckedRange::unshared(), Some(handle))
     }
 
     /// Ends what an import has made (ibv_unimport_mr(3)): the region of another context goes on to exist.
@@ -125,8 +127,8 @@ impl Mr {
         }
         let buffer = DmaBuf::map(fd, offset, length, access.local_write)?;
         let init = MrInit { addr: buffer.addr(), length, iova, access };
-        check(&init)?;
-        Self::insert(pd, init, Bytes::DmaBuf(buffer), false, None)
+        let range = CheckedRange { shared: false, ..check(&init)? };
+        Self::insert(pd, init, Bytes::DmaBuf(buffer), range, None)
     }
 
     /// A region of no memory: reading gives zeros, and what is written is lost. Only its local key is of use
@@ -138,7 +140,7 @@ impl Mr {
     pub fn null(pd: &Arc<Pd>) -> Result<Arc<Self>> {
         let access = MrAccess { local_write: true, ..MrAccess::default() };
         let init = MrInit { addr: null::zeros()?, length: u64::MAX, iova: 0, access };
-        Self::insert(pd, init, Bytes::Null, false, None)
+        Self::insert(pd, init, Bytes::Null, CheckedRange::unshared(), None)
     }
 
     /// Gives a region its key, and a handle unless it has the one of another process.
@@ -146,12 +148,12 @@ impl Mr {
         pd: &Arc<Pd>,
         init: MrInit,
         bytes: Bytes,
-        shared: bool,
+        CheckedRange { shared, noted }: CheckedRange,
         handle: Option<u32>,
     ) -> Result<Arc<Self>> {
         let mr = KeyTable::global().insert_region(|key, rkey| {
             let (imported, bytes) = (handle.is_some(), Arc::new(bytes));
-            let registered = Registered { init, pd: pd.clone(), bytes, imported, shared };
+            let registered = Registered { init, pd: pd.clone(), bytes, imported, shared, _noted: noted };
             Arc::new_cyclic(|this: &Weak<Self>| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add(this.clone()));

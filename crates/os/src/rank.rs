@@ -124,6 +124,7 @@ classes! {
     LinksEnded: "hostlink/src/links.rs", "links that have ended while the peer was in the middle of an access";
     LinkList: "hostlink/src/links.rs", "the links";
     InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";
+    NotedRanges: "access/src/late.rs", "ranges of registered memory that can come late";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
     Lifelines: "parts/src/mads/mod.rs", "connections that end with another process";
     AtPorts: "parts/src/mads/mod.rs", "connections over which requests went that may be unread";

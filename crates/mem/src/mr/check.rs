@@ -2,14 +2,30 @@
 
 use crate::persist;
 use crate::rights::{MAX_MR_SIZE, MrInit};
-use ferroce_access::{MappedRange, mapped};
+use ferroce_access::{MappedRange, NotedRanges, mapped};
 use ferroce_types::{Error, Result, invalid};
 
 /// Bytes of a page, which the kernel counts regions in.
 const PAGE: u64 = 4096;
 
-/// The checks of ibv_reg_mr(3). Returns whether all of the range is memory that processes can share.
-pub(crate) fn check(init: &MrInit) -> Result<bool> {
+/// What the checks have found of a range.
+#[derive(Debug)]
+pub(crate) struct CheckedRange {
+    /// All of it is memory that processes can share.
+    pub(crate) shared: bool,
+    /// Those of its pages that can come late.
+    pub(crate) noted: NotedRanges,
+}
+
+impl CheckedRange {
+    /// Nothing of it is the program's memory.
+    pub(crate) fn unshared() -> Self {
+        Self { shared: false, noted: NotedRanges::default() }
+    }
+}
+
+/// The checks of ibv_reg_mr(3).
+pub(crate) fn check(init: &MrInit) -> Result<CheckedRange> {
     let a = init.access;
     if (a.remote_write || a.remote_atomic) && !a.local_write {
         return invalid!("remote write or atomic access needs local write access as well");
@@ -31,13 +47,15 @@ pub(crate) fn check(init: &MrInit) -> Result<bool> {
     if init.length > MAX_MR_SIZE && !(a.on_demand && implicit) {
         return invalid!("a memory region of {:#x} bytes: at most {MAX_MR_SIZE:#x}", init.length);
     }
+    let mut noted = NotedRanges::default();
     if a.on_demand {
         // What is there is found out at each access.
-        return Ok(false);
+        noted.add_on_demand(init.addr, init.length);
+        return Ok(CheckedRange { shared: false, noted });
     }
     let writable = a.local_write;
-    match mapped(init.addr, init.length.max(1), writable) {
-        Ok(MappedRange { permitted: true, shared }) => Ok(shared),
+    match mapped(init.addr, init.length.max(1), writable, &mut noted) {
+        Ok(MappedRange { permitted: true, shared }) => Ok(CheckedRange { shared, noted }),
         Ok(_) => Err(Error::Fault(format!(
             "{:#x}+{:#x} isn't mapped{} throughout",
             init.addr,
@@ -45,7 +63,7 @@ pub(crate) fn check(init: &MrInit) -> Result<bool> {
             if writable { " writable" } else { "" }
         ))),
         // Without /proc the check is left to the copies, which fail safely.
-        Err(_) => Ok(false),
+        Err(_) => Ok(CheckedRange { shared: false, noted }),
     }
 }
 
@@ -53,6 +71,9 @@ pub(crate) fn check(init: &MrInit) -> Result<bool> {
 mod tests {
     use super::*;
     use crate::MrAccess;
+    use ferroce_access::pages;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
 
     const RW: MrAccess = MrAccess::ALL;
 
@@ -89,5 +110,48 @@ mod tests {
         let everything = init(0, u64::MAX, on_demand);
         check(&everything).unwrap();
         assert_eq!(refused(MrInit { access: RW, ..everything }), libc::EINVAL);
+    }
+
+    /// A mapped file that has no page in memory.
+    fn absent_pages(len: usize) -> (File, u64) {
+        let path = std::env::temp_dir().join(format!("ferroce-check-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(len as u64).unwrap();
+        let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_SHARED, fd, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        (file, at as u64)
+    }
+
+    #[test]
+    fn pages_of_a_file_can_come_late_while_it_is_registered() {
+        const LEN: usize = 4 << 20;
+        let (_file, file) = absent_pages(LEN);
+        let on_demand = MrAccess { on_demand: true, ..RW };
+        let everything = MrInit { length: u64::MAX, ..init(0, 0, on_demand) };
+        let plain = vec![0u8; 4 << 20];
+        // Each look is at a page that wasn't looked at before.
+        let mut number = 0;
+        let mut look = || {
+            number += 1;
+            [file, plain.as_ptr() as u64].map(|at| pages::are_present(at + number * 0x2_0000, 8))
+        };
+        for region in [init(file, LEN as u64, RW), init(file, LEN as u64, on_demand), everything] {
+            assert_eq!(look(), [true; 2], "before {region:?}");
+            let [range, again] = [(); 2].map(|()| check(&region).unwrap());
+            assert_eq!(look(), [false, true], "{region:?}");
+            drop(range);
+            assert_eq!(look(), [false, true], "{region:?}");
+            drop(again);
+            assert_eq!(look(), [true; 2], "after {region:?}");
+        }
+        for number in 0..1000 {
+            drop(check(&init(file + number * 4096, 4096, RW)).unwrap());
+        }
+        assert_eq!(look(), [true; 2]);
+        // SAFETY: the test's mapping.
+        unsafe { libc::munmap(file as *mut _, LEN) };
     }
 }

@@ -15,7 +15,7 @@ use super::owner::Owner;
 use super::pd::Pd;
 use super::rights::MrInit;
 use super::shortcut::SHORTCUTS;
-pub(crate) use check::check;
+pub(crate) use check::{CheckedRange, check};
 pub(crate) use fault::Use;
 use ferroce_os::fork::{OwnTurn, Turn};
 use ferroce_os::sync::{RwLock, class};
@@ -83,7 +83,7 @@ impl Mr {
         if self.is_null() {
             return invalid!("a null memory region stays what it is");
         }
-        let shared = check(&init)?;
+        let range = check(&init)?;
         self.check_unbound()?;
         let _changing = self.begin_change()?;
         if self.gate.read().is_none() {
@@ -94,7 +94,7 @@ impl Mr {
             pd.hold();
         }
         let withdrawn = SHORTCUTS.withdraw(self.key);
-        let changed = withdrawn.and_then(|()| self.replace(pd, old, init, shared));
+        let changed = withdrawn.and_then(|()| self.replace(pd, old, init, range));
         if let Some(registered) = self.registered() {
             registered.publish(self.key, self.handle, self.home.as_ref());
         }
@@ -111,7 +111,7 @@ impl Mr {
         pd: Option<&Arc<Pd>>,
         old: MrInit,
         init: MrInit,
-        shared: bool,
+        CheckedRange { shared, noted }: CheckedRange,
     ) -> Result<Arc<Registered>> {
         let Some(before) = self.registered() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
@@ -128,6 +128,7 @@ impl Mr {
             bytes: before.bytes.clone(),
             imported: before.imported,
             shared: shared || matches!(*before.bytes, Bytes::Dm { .. }),
+            _noted: noted,
         };
         drop(before);
         let Some(mut before) = self.gate.write().replace(Arc::new(registered)) else {

@@ -8,7 +8,7 @@ use crate::owner::{ListedObject, Owner};
 use crate::pd::Pd;
 use crate::rights::MrInit;
 use crate::shortcut::SHORTCUTS;
-use ferroce_access::Fault;
+use ferroce_access::{Fault, NotedRanges};
 use ferroce_os::sys;
 use ferroce_types::RemoteAccess;
 use std::sync::{Arc, Weak};
@@ -24,6 +24,8 @@ pub(crate) struct Registered {
     pub(crate) imported: bool,
     /// All of it is memory that processes can share.
     pub(crate) shared: bool,
+    /// As long as it is registered.
+    pub(crate) _noted: NotedRanges,
 }
 
 /// What a region's bytes are, besides memory at an address.
