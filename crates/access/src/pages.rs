@@ -20,11 +20,13 @@ const CHUNK: u64 = UNIT * UNITS;
 /// Units of a process's memory that are remembered: 256 MiB of it.
 pub(crate) const PLACES: usize = 1 << 16;
 
-/// Counts how often all was forgotten, in the bits that the number of a unit doesn't have.
-static GENERATION: AtomicU64 = AtomicU64::new(ONE_GENERATION);
-const ONE_GENERATION: u64 = 1 << 52;
+/// Bits of the number of a unit.
+const UNIT_BITS: u32 = u64::BITS - UNIT.trailing_zeros();
 
-/// The pages of a process that were seen: for each place the number of the unit that was seen last there, with the generation.
+/// Counts how often all was forgotten.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// The pages of a process that were seen: for each place the unit that was seen last there, with the generation.
 #[derive(Debug)]
 pub(crate) struct SeenPages<const PLACES: usize>([AtomicU64; PLACES]);
 
@@ -41,10 +43,14 @@ impl<const PLACES: usize> SeenPages<PLACES> {
         unsafe { Box::from_raw(Box::into_raw(words).cast::<Self>()) }
     }
 
+    /// The generation is in the bits that the number of a unit doesn't have, without those that its place shows.
+    const GENERATION_AT: u32 = UNIT_BITS - PLACES.trailing_zeros();
+
     /// The place of a unit, and its word if the unit was seen lately.
     #[inline]
     fn place(&self, unit: u64) -> (&AtomicU64, u64) {
-        (&self.0[unit as usize % PLACES], unit | GENERATION.load(Ordering::Relaxed))
+        let generation = GENERATION.load(Ordering::Relaxed) << Self::GENERATION_AT;
+        (&self.0[unit as usize % PLACES], (unit / PLACES as u64) | generation)
     }
 
     #[inline]
@@ -205,7 +211,7 @@ pub fn assume_present(addr: u64, len: usize) {
 
 /// Forgets which pages were seen. To be called about once in a second.
 pub fn forget() {
-    GENERATION.fetch_add(ONE_GENERATION, Ordering::Relaxed);
+    GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -342,5 +348,10 @@ pub(crate) mod tests {
         assert!(present(0x1_0000, 1) && looks.get() == 4);
         forget();
         assert!(present(0x1_0000, 1) && looks.get() == 5);
+        // An hour later.
+        for _ in 0..4096 {
+            forget();
+        }
+        assert!(present(0x1_0000, 1) && looks.get() == 6);
     }
 }
