@@ -10,9 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) enum Coming {
     /// Perhaps from a disk.
     Late,
+    /// Likewise; mincore(2) returns all of them as present.
+    Unshown,
     /// What is mapped there is found out at each access.
     OnDemand,
 }
+
+const KINDS: usize = 3;
 
 /// Ranges that a registration has noted. They are noted until this is dropped.
 #[derive(Default, Debug)]
@@ -51,6 +55,8 @@ fn change(from: u64, to: u64, coming: Coming, by: i32) {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct NotedKinds {
     pub(crate) late: bool,
+    /// mincore(2) doesn't show which pages are there.
+    pub(crate) unshown: bool,
     pub(crate) on_demand: bool,
 }
 
@@ -80,7 +86,7 @@ struct Segments(BTreeMap<u64, Segment>);
 struct Segment {
     end: u64,
     /// How many noted ranges contain it, of each kind.
-    counts: [u32; 2],
+    counts: [u32; KINDS],
 }
 
 impl Segments {
@@ -98,7 +104,7 @@ impl Segments {
                 }
                 next => {
                     let end = next.map_or(to, |(begin, _)| begin);
-                    let mut counts = [0; 2];
+                    let mut counts = [0; KINDS];
                     counts[coming as usize] = u32::from(by > 0);
                     self.0.insert(at, Segment { end, counts });
                     end
@@ -126,7 +132,7 @@ impl Segments {
         let mut last: Option<u64> = None;
         for begin in begins {
             let segment = self.0[&begin];
-            if segment.counts == [0; 2] {
+            if segment.counts == [0; KINDS] {
                 self.0.remove(&begin);
                 continue;
             }
@@ -141,6 +147,7 @@ impl Segments {
     }
 
     fn of(&self, from: u64, to: u64) -> NotedKinds {
+        let has = |segment: &Segment, coming: Coming| segment.counts[coming as usize] > 0;
         let from = self
             .0
             .range(..=from)
@@ -148,8 +155,9 @@ impl Segments {
             .filter(|(_, segment)| segment.end > from)
             .map_or(from, |(&begin, _)| begin);
         self.0.range(from..to).fold(NotedKinds::default(), |noted, (_, segment)| NotedKinds {
-            late: noted.late || segment.counts[Coming::Late as usize] > 0,
-            on_demand: noted.on_demand || segment.counts[Coming::OnDemand as usize] > 0,
+            late: noted.late || has(segment, Coming::Late) || has(segment, Coming::Unshown),
+            unshown: noted.unshown || has(segment, Coming::Unshown),
+            on_demand: noted.on_demand || has(segment, Coming::OnDemand),
         })
     }
 }
@@ -158,8 +166,8 @@ impl Segments {
 mod tests {
     use super::*;
 
-    const LATE: NotedKinds = NotedKinds { late: true, on_demand: false };
-    const NOTHING: NotedKinds = NotedKinds { late: false, on_demand: false };
+    const LATE: NotedKinds = NotedKinds { late: true, unshown: false, on_demand: false };
+    const NOTHING: NotedKinds = NotedKinds { late: false, ..LATE };
 
     #[test]
     fn a_range_is_noted_as_often_as_it_was_added() {
@@ -192,7 +200,7 @@ mod tests {
         assert_eq!(segments.0.len(), 1);
         segments.change(300, 400, Coming::OnDemand, 1);
         assert_eq!(segments.0.len(), 3);
-        assert_eq!(segments.of(290, 310), NotedKinds { late: true, on_demand: true });
+        assert_eq!(segments.of(290, 310), NotedKinds { on_demand: true, ..LATE });
         assert_eq!(
             (segments.of(290, 300), segments.of(400, 2000), segments.of(1000, 2000)),
             (LATE, LATE, NOTHING)
@@ -211,7 +219,9 @@ mod tests {
         }
         ranges.add_on_demand(FROM + 5, 1);
         assert_eq!(noted(FROM, FROM + 5), LATE);
-        assert_eq!(noted(FROM + 5, FROM + 10), NotedKinds { late: false, on_demand: true });
+        assert_eq!(noted(FROM + 5, FROM + 10), NotedKinds { on_demand: true, ..NOTHING });
+        ranges.add(FROM + 8, FROM + 9, Coming::Unshown);
+        assert_eq!(noted(FROM + 8, FROM + 9), NotedKinds { unshown: true, ..LATE });
         assert_eq!(noted(FROM + 1996, FROM + 5000), NOTHING);
         drop(ranges);
         assert_eq!(noted(FROM, FROM + 5000), NOTHING);

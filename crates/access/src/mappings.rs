@@ -3,6 +3,7 @@
 //! The kernel is asked through `/proc/thread-self`: once the main thread has ended, `/proc/self` has no memory any more.
 
 use crate::late::{Coming, NotedRanges};
+use crate::proc_file::ProcFile;
 use crate::userfaultfd;
 use ferroce_os::sys;
 use std::ffi::{CStr, CString};
@@ -76,8 +77,10 @@ pub fn mapped(addr: u64, len: u64, write: bool, noted: &mut NotedRanges) -> io::
             return Ok(MappedRange::NO);
         }
         shared &= query.vma_flags & VMA_SHARED != 0;
-        if query.vma_name_size > 0 && is_of_disk(&name) {
-            noted.add(query.vma_start.max(addr), query.vma_end.min(end), Coming::Late);
+        let is_written = query.vma_flags & VMA_SHARED != 0 && query.vma_flags & VMA_WRITABLE != 0;
+        let coming = (query.vma_name_size > 0).then(|| coming(&name, is_written)).flatten();
+        if let Some(coming) = coming {
+            noted.add(query.vma_start.max(addr), query.vma_end.min(end), coming);
         }
         at = query.vma_end;
     }
@@ -88,14 +91,9 @@ pub fn mapped(addr: u64, len: u64, write: bool, noted: &mut NotedRanges) -> io::
 /// cancelled.
 pub(crate) fn may_be_of_disk(from: u64, to: u64) -> bool {
     const MAPS: &CStr = c"/proc/thread-self/maps";
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a path with its end; no mode is needed without O_CREAT.
-    let maps = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, MAPS.as_ptr(), flags) } as RawFd;
-    if maps < 0 {
-        return false;
-    }
-    let found = find_name_of_disk(maps, from, to);
-    sys::close(maps);
+    let Some(maps) = ProcFile::open(MAPS) else { return false };
+    let found = find_name_of_disk(maps.fd(), from, to);
+    drop(maps);
     found.unwrap_or_else(|_| {
         // An older kernel: the names are in the text.
         let text = sys::read_file(MAPS, usize::MAX).unwrap_or_default();
@@ -210,12 +208,45 @@ fn is_of_file(path: &[u8]) -> bool {
     path.starts_with(b"/")
 }
 
-/// A mapping with this name may be of a file on a disk: it isn't of memory alone, nor of a device, whose memory is always there.
-fn is_of_disk(name: &[u8]) -> bool {
-    has_name_of_disk(name) && may_be_regular_file(path_of(name))
+/// How the pages of a mapping with this name come, if it may be of a file on a disk: it isn't of memory alone, nor of a device, whose memory is
+/// always there. The file was opened for writing if the mapping `is_written`.
+fn coming(name: &[u8], is_written: bool) -> Option<Coming> {
+    if !has_name_of_disk(name) {
+        return None;
+    }
+    let path = CString::new(path_of(name)).ok();
+    let found = path.as_deref().and_then(|path| Some((path, stat(path)?)));
+    if found.is_some_and(|(_, stat)| u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG) {
+        return None;
+    }
+    let shown = is_written || found.is_some_and(|(path, stat)| is_own_or_writable(path, &stat));
+    Some(if shown { Coming::Late } else { Coming::Unshown })
 }
 
-/// As [`is_of_disk`], by the name alone: no file is looked for.
+/// What is known of a file. What is known of a file elsewhere isn't asked for again.
+fn stat(path: &CStr) -> Option<libc::statx> {
+    // SAFETY: all-zero bytes are a valid statx.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let (flags, asked) = (libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE | libc::STATX_UID);
+    // SAFETY: a path with its end, and room for a statx.
+    let done = unsafe {
+        libc::syscall(libc::SYS_statx, libc::AT_FDCWD, path.as_ptr(), flags, asked, &raw mut found)
+    };
+    (done == 0).then_some(found)
+}
+
+/// mincore(2) shows the pages of a file to its owner, and to those who may write to it.
+fn is_own_or_writable(path: &CStr, stat: &libc::statx) -> bool {
+    // SAFETY: takes no pointer.
+    let is_own = || stat.stx_uid == unsafe { libc::geteuid() };
+    // SAFETY: a path with its end.
+    let is_writable = || unsafe {
+        libc::syscall(libc::SYS_faccessat2, libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0
+    };
+    is_own() || is_writable()
+}
+
+/// Whether a mapping with this name may be of a file on a disk, by the name alone: no file is looked for.
 fn has_name_of_disk(name: &[u8]) -> bool {
     const MEMORY: [&[u8]; 3] = [b"/memfd:", b"/SYSV", b"/anon_hugepage"];
     // The files of /dev are of memory too. Memory of devices is in regular files of /sys and /proc.
@@ -227,19 +258,6 @@ fn has_name_of_disk(name: &[u8]) -> bool {
 /// A name up to its end.
 fn path_of(name: &[u8]) -> &[u8] {
     name.split(|&byte| byte == 0).next().unwrap_or_default()
-}
-
-/// The file with this path is a regular one, as far as can be known. What is known of a file elsewhere isn't asked for again.
-fn may_be_regular_file(path: &[u8]) -> bool {
-    let Ok(path) = CString::new(path) else { return true };
-    // SAFETY: all-zero bytes are a valid statx.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let (flags, asked) = (libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE);
-    // SAFETY: a path with its end, and room for a statx.
-    let done = unsafe {
-        libc::syscall(libc::SYS_statx, libc::AT_FDCWD, path.as_ptr(), flags, asked, &raw mut found)
-    };
-    done != 0 || u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG
 }
 
 /// As [`mapped`], from the text of /proc/thread-self/maps, for older kernels.
@@ -254,8 +272,9 @@ fn covered(maps: &[u8], addr: u64, end: u64, write: bool, noted: &mut NotedRange
             return MappedRange::NO;
         }
         shared &= perms.get(3) == Some(&b's');
-        if is_of_disk(name_in_line(line)) {
-            noted.add(from.max(addr), to.min(end), Coming::Late);
+        let is_written = perms.get(1) == Some(&b'w') && perms.get(3) == Some(&b's');
+        if let Some(coming) = coming(name_in_line(line), is_written) {
+            noted.add(from.max(addr), to.min(end), coming);
         }
         at = to;
         if at >= end {
@@ -312,19 +331,34 @@ mod tests {
 
     #[test]
     fn regular_files_alone_are_of_a_disk() {
+        let is_of_disk = |name: &[u8]| coming(name, true) == Some(Coming::Late);
         let own = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
         assert!(is_of_disk(&own) && is_of_disk(&[&own, &b"\0rest of an earlier name"[..]].concat()));
         assert!(is_of_disk(b"/gone (deleted)"));
         for of_device in
             [&b"/dev/null"[..], b"/dev/null\0/x", b"/dmabuf:x", b"/sys/bus/pci/devices/0/resource0"]
         {
-            assert!(!is_of_disk(of_device), "{}", of_device.escape_ascii());
+            assert_eq!(coming(of_device, true), None, "{}", of_device.escape_ascii());
         }
         for of_memory in
             [&b"/memfd:x (deleted)"[..], b"/dev/shm/x", b"[heap]", b"anon_inode:[perf_event]", b""]
         {
-            assert!(!is_of_disk(of_memory), "{}", of_memory.escape_ascii());
+            assert_eq!(coming(of_memory, true), None, "{}", of_memory.escape_ascii());
         }
+        // A directory isn't a file.
+        assert_eq!(coming(b"/", true), None);
+    }
+
+    #[test]
+    fn pages_of_files_of_others_are_not_shown() {
+        let own = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
+        assert_eq!(coming(&own, false), Some(Coming::Late));
+        assert_eq!(coming(b"/gone (deleted)", false), Some(Coming::Unshown));
+        let others = b"/etc/passwd";
+        // SAFETY: takes no pointer.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        let expected = if is_root { Coming::Late } else { Coming::Unshown };
+        assert_eq!(coming(others, false), Some(expected));
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
 
 use crate::late::noted;
+use crate::pagemap::mapped_by;
+use crate::proc_file::ProcFile;
 use crate::{copy, mappings, userfaultfd};
 use ferroce_os::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) const UNIT: u64 = 4096;
 /// Units that are looked at together: they begin at a multiple of the largest page without huge pages.
 pub(crate) const UNITS: u64 = 16;
-const CHUNK: u64 = UNIT * UNITS;
+pub(crate) const CHUNK: u64 = UNIT * UNITS;
 /// Units of a process's memory that are remembered: 256 MiB of it.
 pub(crate) const PLACES: usize = 1 << 16;
 
@@ -144,7 +146,7 @@ fn look(at: u64, units: u64, ask: impl FnOnce(u64, u64) -> u64) -> u64 {
     if !noted.any() && userfaultfd::is_absent() {
         return units;
     }
-    let there = ask(at, units);
+    let there = ask(at, units) & if noted.unshown { mapped_units(at) } else { u64::MAX };
     let come_late =
         || noted.late || noted.on_demand && mappings::may_be_of_disk(at, end) || userfaultfd::is_here();
     if there & units != units && !come_late() { there | units } else { there }
@@ -190,6 +192,12 @@ pub fn may_be_of_file(from: u64, to: u64) -> bool {
     noted(from, to).any()
 }
 
+/// The units of a chunk that this process has mapped, by /proc/thread-self/pagemap. Where that can't be read: all of them.
+fn mapped_units(at: u64) -> u64 {
+    let pagemap = ProcFile::open(c"/proc/thread-self/pagemap");
+    pagemap.and_then(|pagemap| mapped_by(pagemap.fd(), at)).unwrap_or(u64::MAX)
+}
+
 /// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.
 pub fn bring(addr: u64, len: usize) {
     let end = addr.saturating_add(len as u64);
@@ -228,7 +236,7 @@ pub(crate) mod tests {
         pub(crate) addr: u64,
         len: usize,
         /// It counts as a file's.
-        _noted: NotedRanges,
+        noted: NotedRanges,
     }
 
     impl Fresh {
@@ -242,7 +250,7 @@ pub(crate) mod tests {
             unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
             let (addr, mut noted) = (at as u64, NotedRanges::default());
             noted.add(addr, addr + len as u64, Coming::Late);
-            Self { addr, len, _noted: noted }
+            Self { addr, len, noted }
         }
 
         pub(crate) fn page(&self, number: usize) -> u64 {
@@ -296,6 +304,19 @@ pub(crate) mod tests {
         sys::close(handler);
         userfaultfd::note_registration();
         assert!(are_present(at(3), 8));
+    }
+
+    #[test]
+    fn pages_that_the_kernel_does_not_show_are_those_that_are_mapped() {
+        let mut fresh = Fresh::new(64);
+        let at = fresh.addr.next_multiple_of(CHUNK);
+        copy::write(at + UNIT * UNITS / 2, &[1]).unwrap();
+        // As for a file of another user.
+        let ask = |_, units| units;
+        assert_eq!(look(at, 0xffff, ask), 0xffff);
+        fresh.noted.add(at, at + CHUNK, Coming::Unshown);
+        let in_page = (1 << (page_len() as u64 / UNIT)) - 1;
+        assert_eq!(look(at, 0xffff, ask), in_page << (UNITS / 2));
     }
 
     #[test]

@@ -5,16 +5,14 @@
 //! copy by the other process maps it.
 
 use crate::PeerMemory;
-use crate::pages::{PLACES, SeenPages, UNIT, UNITS};
+use crate::pagemap::mapped_by;
+use crate::pages::{PLACES, SeenPages};
 use crate::userfaultfd::{FoundUserfaultfd, is_among};
 use ferroce_os::sys::{self, EngineFd};
 use std::fs::{File, read_dir};
 use std::os::fd::IntoRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A word of pagemap has this bit when the page is there.
-const PRESENT: u64 = 1 << 63;
 
 /// A registered region of another process.
 #[derive(Clone, Copy, Debug)]
@@ -66,20 +64,8 @@ impl PeerPages {
 
     /// The units of a chunk at `at` that are there.
     fn resident(&self, memory: &PeerMemory, at: u64) -> u64 {
-        let page = sys::page_size();
-        let Some(pagemap) = self.pagemap.get_or_init(|| open(memory)) else { return 0 };
-        if page > UNIT * UNITS {
-            return 0;
-        }
-        let (mut words, word) = ([0u8; 8 * UNITS as usize], size_of::<u64>());
-        let asked = (UNIT * UNITS / page) as usize * word;
-        let read = sys::read_at(pagemap.checked(), &mut words[..asked], at / page * word as u64).unwrap_or(0);
-        let is_there = |unit: &u64| {
-            let place = (unit * UNIT / page) as usize * word;
-            let bytes = words[..read].get(place..place + word).and_then(|bytes| bytes.try_into().ok());
-            bytes.is_some_and(|bytes| u64::from_ne_bytes(bytes) & PRESENT != 0)
-        };
-        (0..UNITS).filter(is_there).fold(0, |units, unit| units | 1 << unit)
+        let pagemap = self.pagemap.get_or_init(|| open(memory));
+        pagemap.as_ref().and_then(|pagemap| mapped_by(pagemap.checked(), at)).unwrap_or(0)
     }
 
     /// A page of a region that isn't there may take long.
