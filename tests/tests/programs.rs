@@ -145,6 +145,16 @@ fn messages_of_all_kinds_arrive_and_nothing_of_an_earlier_connection_counts() {
 }
 
 #[test]
+fn large_messages_arrive_whole_though_copies_are_refused_from_some_time_on() {
+    let program = &*require!(Artifacts::get().c_program("traffic/large_sends"));
+    let world = require!(World::one_host(1500));
+    for fabric in [Fabric::Any, Fabric::Udp] {
+        Pair::new(&world, fabric).limit(LIMIT).run(&[program]).expect_success().expect_only_reasons();
+    }
+    world.first().expect_no_traces();
+}
+
+#[test]
 fn one_sided_requests_of_all_lengths_reach_the_peers_memory_in_order() {
     let program = &*require!(Artifacts::get().c_program("traffic/one_sided"));
     let world = require!(World::one_host(1500));

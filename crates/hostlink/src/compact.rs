@@ -14,6 +14,8 @@ const SOLICITED: u32 = 1 << 24;
 const ACK_REQUEST: u32 = 1 << 25;
 /// In place of [`ACK_REQUEST`]: the result of the cell acknowledges the packet, or comes with the answer to it.
 const BY_RESULT: u32 = 1 << 26;
+/// The payload isn't in the ring: the words of the memory that is named are those of the sender's memory that it lies in.
+const OFFERED: u32 = 1 << 27;
 const PSN: u32 = (1 << 24) - 1;
 
 /// What lies where a payload would, as headers have no place for it: what an atomic swaps in or adds, and what it compares with; or what
@@ -30,8 +32,8 @@ struct CellForm {
     offset: usize,
     /// How many bytes of [`Operands`] come before the payload.
     operands: usize,
-    /// The result of its cell may acknowledge it, or come with the answer.
-    has_result: bool,
+    /// What may be set beside the PSN.
+    flags: u32,
     /// It asks for an answer: a READ or an atomic.
     is_fetch: bool,
 }
@@ -64,9 +66,13 @@ impl CellForm {
         };
         let is_fetch = opcode.is_atomic() || matches!(operation, Operation::ReadRequest);
         let is_send = matches!(operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
-        let has_result = matches!(service, Service::Rc) && (is_send || is_fetch);
+        let is_rc = matches!(service, Service::Rc);
+        let flags = SOLICITED
+            | ACK_REQUEST
+            | if is_rc && (is_send || is_fetch) { BY_RESULT } else { 0 }
+            | if is_rc && opcode.is_send() { OFFERED } else { 0 };
         let offset = if is_compact { offset } else { 0 };
-        Self { opcode, value: opcode.to_u8(), offset, operands, has_result, is_fetch }
+        Self { opcode, value: opcode.to_u8(), offset, operands, flags, is_fetch }
     }
 
     #[inline]
@@ -125,6 +131,17 @@ pub(super) fn len_of(third: u64) -> usize {
     halves(third)[0] as usize
 }
 
+/// Where the payload of a SEND lies in the memory of its sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryOffer {
+    /// The key of its region.
+    pub key: u32,
+    /// Its address, as the key's region counts.
+    pub va: u64,
+    /// The number of the sender's connection.
+    pub connection: u64,
+}
+
 /// How syndrome and MSN lie in [`CompactHeaders::word`].
 #[inline]
 const fn word_of_aeth(aeth: Aeth) -> u32 {
@@ -144,7 +161,8 @@ pub struct CompactHeaders {
     psn: u32,
     /// Immediate data, the key to invalidate, or syndrome and MSN of an acknowledgement.
     word: u32,
-    /// The memory of the receiver that is named; an atomic has no length.
+    /// The memory of the receiver that is named; an atomic has no length. Or that of the sender which is offered; in place of a length it has
+    /// the lower half of the connection's number.
     reth: Reth,
 }
 
@@ -232,6 +250,20 @@ impl CompactHeaders {
     #[inline]
     pub const fn acknowledged_by_result(self) -> Self {
         Self { psn: self.psn & !ACK_REQUEST | BY_RESULT, ..self }
+    }
+
+    /// The same headers of a packet of a SEND of RC, whose payload the receiver reads from the sender's memory.
+    #[must_use]
+    pub const fn offering(self, offer: &MemoryOffer) -> Self {
+        let reth = Reth { va: offer.va, rkey: offer.key, dma_len: offer.connection as u32 };
+        Self { psn: self.psn | OFFERED, reth, ..self }
+    }
+
+    /// The payload is to be read from the sender's memory ([`Link::offered`](crate::Link::offered)).
+    #[must_use]
+    #[inline]
+    pub const fn is_offered(&self) -> bool {
+        self.psn & OFFERED != 0
     }
 
     /// Those of a READ or an atomic whose answer comes with the result of its cell: its opcode, the connection's partition key and
@@ -381,13 +413,16 @@ impl CompactHeaders {
     #[inline]
     pub(super) fn parse(front: &Front) -> Option<(Self, usize)> {
         let about = (front[0] >> 32) as u32;
-        let form @ &CellForm { offset, operands, has_result, .. } = CellForm::get((about >> 8) as u8);
+        let form @ &CellForm { offset, operands, flags, .. } = CellForm::get((about >> 8) as u8);
         let ([dest_qp, psn], [payload, word]) = (halves(front[1]), halves(front[2]));
-        let flags = SOLICITED | ACK_REQUEST | if has_result { BY_RESULT } else { 0 };
         if offset == 0 || dest_qp > PSN || psn & !(PSN | flags) != 0 || (payload as usize) < operands {
             return None;
         }
-        let reth = if offset == LONG {
+        let is_offered = psn & OFFERED != 0;
+        if is_offered && payload == 0 {
+            return None;
+        }
+        let reth = if offset == LONG || is_offered {
             let [dma_len, rkey] = halves(front[3]);
             Reth { va: front[4], rkey, dma_len }
         } else {

@@ -91,6 +91,8 @@ pub enum Purpose {
     Read,
     /// RDMA WRITE.
     Write,
+    /// The QP's own process has offered the memory: it needs no right.
+    Offered,
 }
 
 /// Rights in an entry's word.
@@ -235,6 +237,12 @@ impl Directory {
         region_at(key).map(|at| self.entry(at))
     }
 
+    /// A region with this key is listed.
+    #[must_use]
+    pub fn lists_region(&self, key: u32) -> bool {
+        self.region(key).is_some_and(|entry| entry.read(NAMED | u64::from(key)).is_some())
+    }
+
     /// Lists a region, if there is room.
     pub fn publish_region(&self, key: u32, region: &ListedRegion) {
         /// Regions that were listed.
@@ -363,6 +371,7 @@ impl PeerDirectory {
         let right = match purpose {
             Purpose::Read => right::READ,
             Purpose::Write => right::WRITE,
+            Purpose::Offered => 0,
         };
         let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
         let [peer, qp_rights, connection, _] = qp.read(NAMED | u64::from(qpn))?;

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 pub(super) const KIND: u8 = 2;
 /// What cells and words contain: a hash that a test makes of samples of all of them. A change of meaning without one of the
 /// samples adds a sample.
-const ENCODING: u64 = 0x5e0a_981c_b0ca_ba88;
+const ENCODING: u64 = 0x15e8_8657_1e31_f5d4;
 /// All that two processes have to agree on.
 pub const LAYOUT: u64 =
     layout(LEN, &[("link", 0, link::LAYOUT), ("directory", 0, directory::LAYOUT), ("encoding", 0, ENCODING)]);
@@ -106,7 +106,7 @@ pub(super) fn refuse(fd: RawFd) {
 #[cfg(test)]
 mod tests {
     use super::super::cells::Cell;
-    use super::super::compact::CompactHeaders;
+    use super::super::compact::{CompactHeaders, MemoryOffer};
     use super::super::directory::{ListedQp, ListedRegion};
     use super::super::protocol::{
         AccessWord, AwaitedCells, CellResult, Consumer, EndedFlag, Producer, RingWords, set_result,
@@ -161,6 +161,8 @@ mod tests {
         let send = CompactHeaders::of_send(Opcode::from_u8(4).unwrap(), (1, 2), 3, (true, 4));
         sample(&|cell, _| record::write_compact(cell, &send, 5, None));
         sample(&|cell, _| record::write_compact(cell, &send.acknowledged_by_result(), 50, Some(64)));
+        let offer = MemoryOffer { key: 1, va: 2, connection: 3 };
+        sample(&|cell, _| record::write_compact(cell, &send.offering(&offer), 20_000, None));
         let reth = Reth { va: 1, rkey: 2, dma_len: 24 };
         let read = CompactHeaders::of_fetch(Opcode::from_u8(0x0c).unwrap(), (1, 2), 3, reth);
         sample(&|cell, _| record::write_compact(cell, &read, 0, None));

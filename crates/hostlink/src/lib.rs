@@ -6,7 +6,8 @@
 //!
 //! A *link* joins two processes: one memfd with a ring each way, made by the process that has something to send first.
 //! A packet is a cell of one line, with bulk beside it where a line is too short: the transport headers as on the wire and up to 64 KiB of
-//! payload. Packets of a connection that both ends know have compact headers instead. No byte is changed on the way, so there is no ICRC,
+//! payload. Packets of a connection that both ends know have compact headers instead. A large payload of a SEND stays in the sender's memory,
+//! from which the receiver copies it. No byte is changed on the way, so there is no ICRC,
 //! and a cell is given back when it has been executed. RC loses nothing; UC and UD do when a ring has been full for 100 ms.
 //!
 //! An RDMA WRITE or READ needs no packet while its QP has no other outstanding request: the initiator looks up region and QP in the
@@ -38,12 +39,12 @@ mod revocation;
 #[doc(hidden)]
 pub mod untrusted;
 
-pub use compact::CompactHeaders;
+pub use compact::{CompactHeaders, MemoryOffer};
 pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair};
 pub use hello::LAYOUT;
 pub use link::{
-    ArrivalMark, LARGE, Link, LinkPeer, PeerAccess, Receive, RecordRun, SendOutcome, SentPacket, Unserved,
-    is_large,
+    ArrivalMark, LARGE, Link, LinkPeer, OfferedPayload, PeerAccess, Receive, RecordRun, SendOutcome,
+    SentPacket, Unserved, is_large,
 };
 pub use links::{LinkRefusal, LinkWithWork, Links};
 pub use own::own_directory;

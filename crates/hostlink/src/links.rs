@@ -457,12 +457,16 @@ impl Links {
             sees_exit = link.pidfd.is_some(),
             "shares memory with a process"
         );
+        let reads = memory.is_some();
         let remote = PeerProcess { process: introduction.process, directory, memory };
         if !self.captured {
             link.offer_compact();
         }
         // Set once: the thread that has read the one introduction is here.
         let _ = link.remote.set(remote);
+        if reads {
+            link.take_offers();
+        }
         // What was sent before it could be woken.
         link.ring_bell();
         Ok(())

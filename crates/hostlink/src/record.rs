@@ -70,6 +70,19 @@ pub struct CompactRecord {
 }
 
 impl CompactRecord {
+    /// Bytes of the payload, wherever it is.
+    #[must_use]
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        self.len - self.headers.operands_len()
+    }
+
+    /// Bytes of the payload if it is to be read from the sender's memory, and 0 otherwise.
+    #[inline]
+    pub(crate) fn offered_len(&self) -> usize {
+        if self.headers.is_offered() { self.len } else { 0 }
+    }
+
     /// All its headers. The memory is that of its link.
     #[inline]
     pub(crate) fn headers(&self, memory: &SharedMemory) -> Headers {
@@ -105,11 +118,11 @@ const fn payload_offset(headers: usize) -> usize {
 }
 
 /// Bytes of bulk that a packet with compact headers and a payload of `payload` bytes needs: 0 if its cell has room for the payload, and for
-/// the answer, which lies there when the payload has been read.
+/// the answer, which lies there when the payload has been read, or if the payload is offered.
 #[inline]
 pub(super) fn bulk_of(headers: &CompactHeaders, payload: usize) -> usize {
     let len = payload.max(headers.answer_len());
-    if len <= CELL - headers.payload_offset() { 0 } else { len }
+    if len <= CELL - headers.payload_offset() || headers.is_offered() { 0 } else { len }
 }
 
 /// Writes all words of a cell with compact headers but the first, and returns that one. Its payload of `payload` bytes and its answer lie in
@@ -122,7 +135,7 @@ pub(super) fn write_compact(cell: &Cell, headers: &CompactHeaders, payload: usiz
     }
     cell[1].store(front[1], Ordering::Relaxed);
     cell[2].store(front[2], Ordering::Relaxed);
-    if len > 3 {
+    if len > 3 || headers.is_offered() {
         cell[3].store(front[3], Ordering::Relaxed);
         cell[4].store(front[4], Ordering::Relaxed);
     }
@@ -235,6 +248,9 @@ impl ReadRecord {
         let (headers, len) = CompactHeaders::parse(&front).ok_or(Broken)?;
         let at = match bulk_of(&headers, len) {
             0 => {
+                if headers.is_offered() && len > MAX_PAYLOAD {
+                    return Err(Broken);
+                }
                 self.bulk_end = None;
                 ring.cell_at(position) + headers.payload_offset()
             }
@@ -323,7 +339,8 @@ fn parse(bytes: &[u8], length: usize) -> Result<Record, Broken> {
 pub(super) mod tests {
     use super::*;
     use crate::cells::{BULK, SPAN};
-    use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Feth, Opcode, Reth};
+    use crate::compact::MemoryOffer;
+    use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Feth, Opcode, Reth, Service};
     use std::sync::Arc;
 
     /// A position whose cell and bulk aren't the first of the ring.
@@ -425,6 +442,22 @@ pub(super) mod tests {
                 memory.read(at, &mut arrived);
                 assert_eq!(arrived, payload, "{opcode:?}");
             }
+            let sends = opcode.is_send() && opcode.service == Service::Rc;
+            let offer = MemoryOffer { key: 0x177, va: 0x7fff_1234_5678, connection: 0xffff_ffff_0000_0005 };
+            let offering = headers.offering(&offer);
+            for len in [0, 1, 16_384, MAX_PAYLOAD as u64, MAX_PAYLOAD as u64 + 1] {
+                let ring @ (memory, place) = &ring();
+                assert_eq!(bulk_of(&offering, len as usize), 0);
+                let read =
+                    read_back(ring, write_compact(place.cell(POSITION), &offering, len as usize, None));
+                let may = sends && (1..=MAX_PAYLOAD as u64).contains(&len);
+                assert_eq!(read.is_ok(), may, "{opcode:?} with {len} bytes");
+                let Ok(record) = read else { continue };
+                let packet = record.compact().unwrap();
+                let named = Reth { va: offer.va, rkey: offer.key, dma_len: 5 };
+                assert_eq!((packet.headers.reth(), packet.payload_len() as u64), (named, len));
+                assert_eq!((packet.headers(memory), record.bulk_end), (self::headers(opcode), None));
+            }
             let ring = ring();
             for len in 0..shortest {
                 let first = write_compact(ring.1.cell(POSITION), &headers, len, None);
@@ -464,7 +497,7 @@ pub(super) mod tests {
         for (what, word, bytes) in [
             ("another QPN", 8, &7u32.to_ne_bytes()[..]),
             ("a QPN of more than 24 bits", 8, &0x0112_3456u32.to_ne_bytes()),
-            ("flags that aren't", 12, &0x0800_0000u32.to_ne_bytes()),
+            ("flags that aren't", 12, &0x1000_0000u32.to_ne_bytes()),
             ("a payload beyond all", 16, &u32::MAX.to_ne_bytes()),
             ("the longest payload and a byte", 16, &(MAX_PAYLOAD as u32 + 1).to_ne_bytes()),
             ("bulk between two lines", 56, &(BULK_POSITION + 8).to_ne_bytes()),

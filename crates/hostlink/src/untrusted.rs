@@ -67,6 +67,10 @@ fn read_into(reading: &mut RingReading, cells: &[u8], bulk: &[u8], beyond: u8) -
 /// What is done with a packet can be done.
 fn check(record: &ReadRecord, memory: &SharedMemory, ring: &RingPlace, position: u64) {
     let (headers, (at, len)) = match record.get().expect("a record") {
+        RingRecord::Compact(packet) if packet.headers.is_offered() => {
+            assert!(packet.len <= MAX_PAYLOAD && record.bulk_end.is_none());
+            (packet.headers(memory), (packet.at, 0))
+        }
         RingRecord::Compact(packet) => {
             assert!(packet.headers.operands_len() <= packet.len);
             (packet.headers(memory), (packet.at, packet.len.max(packet.headers.answer_len())))

@@ -51,6 +51,7 @@ impl<A: Clone> QpProtocol<A> {
         match self.execute_request(headers, payload, env) {
             Ok(psns) => self.accept(psns, headers.bth.ack_request && !wants_data(headers)),
             Err(NakReason::Delegated) => {}
+            Err(_) if payload.is_lost() => self.lose_expected(),
             Err(NakReason::NotReady) => self.not_ready_for(number, env),
             // Dropped: the requests before it have to end first, and the initiator sends it again.
             Err(_) if self.is_delegating() => {}
@@ -70,6 +71,13 @@ impl<A: Clone> QpProtocol<A> {
         if acknowledge {
             self.answers.owe_ack();
         }
+    }
+
+    /// The expected request has come without its payload, and nothing of it was executed: the peer sends it again, and all that follows.
+    fn lose_expected(&mut self) {
+        self.resp.gap = Some(self.resp.expected);
+        self.resp.waits_for_receive = false;
+        self.owe_sequence_nak();
     }
 
     /// The expected request has found no receive.

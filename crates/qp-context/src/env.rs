@@ -24,6 +24,10 @@ pub trait Payload {
     /// # Errors
     /// When `to` is longer than it is.
     fn copy_first(&self, to: &mut [u8]) -> Result<(), PlaceError>;
+    /// A copy has found that the bytes aren't there any more: the packet counts as lost.
+    fn is_lost(&self) -> bool {
+        false
+    }
 }
 
 impl Payload for &[u8] {

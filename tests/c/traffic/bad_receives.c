@@ -6,7 +6,7 @@
 #include "cases.h"
 
 #define MESSAGES 60
-#define LENGTH 64
+#define LONGEST 40000
 #define PSN 0xfffff0
 
 enum fault { SHORT, NO_KEY, FAULTS };
@@ -17,17 +17,19 @@ static const enum ibv_wc_status statuses[FAULTS][2] = {
 	[NO_KEY] = {IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR},
 };
 
-static char memory[MESSAGES * LENGTH];
+static char memory[MESSAGES * LONGEST];
+/* Of the messages: short ones, and then long ones. */
+static uint32_t length = 64;
 
 /* Receives for all messages; that with the number `bad` has a fault. */
 static void post_receives(struct ibv_qp *qp, const struct ibv_mr *mr, unsigned int bad, enum fault fault)
 {
 	for (unsigned int i = 0; i < MESSAGES; i++) {
-		struct ibv_sge sge = {(uintptr_t)memory + i * LENGTH, LENGTH, mr->lkey};
+		struct ibv_sge sge = {(uintptr_t)memory + i * LONGEST, length, mr->lkey};
 		struct ibv_recv_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad_wr;
 
 		if (i == bad && fault == SHORT)
-			sge.length = LENGTH - 1;
+			sge.length = length - 1;
 		if (i == bad && fault == NO_KEY)
 			sge.lkey ^= 0x55;
 		MUST(ibv_post_recv(qp, &wr, &bad_wr));
@@ -37,7 +39,7 @@ static void post_receives(struct ibv_qp *qp, const struct ibv_mr *mr, unsigned i
 static void post_sends(struct ibv_qp *qp, const struct ibv_mr *mr)
 {
 	for (unsigned int i = 0; i < MESSAGES; i++) {
-		struct ibv_sge sge = {(uintptr_t)memory + i * LENGTH, LENGTH, mr->lkey};
+		struct ibv_sge sge = {(uintptr_t)memory + i * LONGEST, length, mr->lkey};
 		struct ibv_send_wr wr = {.wr_id = i,
 					 .sg_list = &sge,
 					 .num_sge = 1,
@@ -45,7 +47,7 @@ static void post_sends(struct ibv_qp *qp, const struct ibv_mr *mr)
 					 .send_flags = IBV_SEND_SIGNALED},
 				   *bad_wr;
 
-		fill(memory + i * LENGTH, LENGTH, i);
+		fill(memory + i * LONGEST, length, i);
 		MUST(ibv_post_send(qp, &wr, &bad_wr));
 	}
 }
@@ -68,11 +70,14 @@ int main(int argc, char **argv)
 
 	if (!exchange(fd, &mine, &theirs, sizeof mine))
 		fail("the other side is gone");
-	for (unsigned int round = 0; round < FAULTS * sizeof places / sizeof *places; round++) {
+	const unsigned int cases = FAULTS * sizeof places / sizeof *places;
+
+	for (unsigned int round = 0; round < 2 * cases; round++) {
 		enum fault fault = round % FAULTS;
-		unsigned int bad = places[round / FAULTS];
+		unsigned int bad = places[round % cases / FAULTS];
 		struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
 
+		length = round < cases ? 64 : LONGEST;
 		MUST(ibv_modify_qp(qp, &reset, IBV_QP_STATE));
 		MUST(to_init(qp, ALL_ACCESS));
 		memset(memory, 0, sizeof memory);
@@ -92,7 +97,7 @@ int main(int argc, char **argv)
 					     : i > bad ? IBV_WC_WR_FLUSH_ERR
 						       : statuses[fault][sends]);
 		for (unsigned int i = 0; i < bad; i++)
-			if (first_wrong(memory + i * LENGTH, LENGTH, i) != LENGTH)
+			if (first_wrong(memory + i * LONGEST, length, i) != length)
 				fail("message %u has other bytes", i);
 		if (!exchange(fd, &ready, &other, 1))
 			fail("the other side is gone");

@@ -10,7 +10,7 @@
 #define CONNECTIONS 24
 #define MESSAGES 400
 #define DEPTH 64
-#define LONGEST 20000
+#define LONGEST 150000
 /* Messages of a list. */
 #define LIST 8
 #define PSN 0xffffa0

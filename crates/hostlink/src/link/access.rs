@@ -1,7 +1,7 @@
 //! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
 
 use super::views::Views;
-use super::{Link, PeerAccess, TRUST};
+use super::{LANES, Link, PeerAccess, TRUST};
 use crate::directory::{FoundMemory, Purpose, QpnPair};
 use crate::protocol::AccessWord;
 use ferroce_os::sync::{MutexGuard, class};
@@ -31,7 +31,7 @@ impl Link {
         let remote = self.remote.get()?;
         let memory = remote.memory.as_ref()?;
         // A page of the peer's that has gone since it was seen can hold a thread up for any time: no other thread waits for it.
-        let (mut lane, word) = self.free_lane()?;
+        let (mut lane, word) = self.free_lane(purpose)?;
         // The peer's revocations wait for this process until it exits, and so have to see that.
         if !self.is_there() || self.terms(false).sees_exit.load(Ordering::Acquire) != 1 {
             return None;
@@ -61,11 +61,13 @@ impl Link {
         }
     }
 
-    /// A lane that no thread uses, and its word in the link's memory.
+    /// A lane that no thread uses, and its word in the link's memory. The last one is that of the link's reader: an offer that it can't read
+    /// for want of a lane would be a lost packet.
     #[inline]
-    fn free_lane(&self) -> Option<(MutexGuard<'_, class::LinkAccess, Views>, &AccessWord)> {
-        let words = &self.to_peer.head.access;
-        self.lanes.iter().zip(words).find_map(|(lane, word)| Some((lane.try_lock()?, word)))
+    fn free_lane(&self, purpose: Purpose) -> Option<(MutexGuard<'_, class::LinkAccess, Views>, &AccessWord)> {
+        let range = if purpose == Purpose::Offered { LANES - 1..LANES } else { 0..LANES - 1 };
+        let words = &self.to_peer.head.access[range.clone()];
+        self.lanes[range].iter().zip(words).find_map(|(lane, word)| Some((lane.try_lock()?, word)))
     }
 
     /// The number of a QP's connection at the peer; 0: the QP isn't listed.
@@ -99,7 +101,7 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::PeerMemory;
     use crate::directory::{Directory, ListedQp, ListedRegion, PeerDirectory};
@@ -107,11 +109,11 @@ mod tests {
     use ferroce_access::SharedMemory;
     use ferroce_types::Access;
 
-    const ENDS: QpnPair = (0x4001, 0x3005);
-    const KEY: u32 = 0x177;
+    pub(in crate::link) const ENDS: QpnPair = (0x4001, 0x3005);
+    pub(in crate::link) const KEY: u32 = 0x177;
 
     /// A link, and the one of the process at its other end, which is this one: its QP and a region of it are listed.
-    fn links(own: &Directory, range: (u64, u64), of_file: bool) -> [Link; 2] {
+    pub(in crate::link) fn links(own: &Directory, range: (u64, u64), of_file: bool) -> [Link; 2] {
         let memory = SharedMemory::create(LEN, false).unwrap();
         let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
         let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();

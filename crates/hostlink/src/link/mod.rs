@@ -2,6 +2,7 @@
 
 mod access;
 mod choice;
+mod offers;
 mod receive;
 mod results;
 mod send;
@@ -9,6 +10,7 @@ mod unserved;
 mod views;
 
 pub use choice::{LARGE, is_large};
+pub use offers::OfferedPayload;
 pub use receive::{ArrivalMark, Receive, RecordRun};
 pub use results::SentPacket;
 pub use send::SendOutcome;
@@ -40,7 +42,7 @@ const SPAN: usize = CELLS_AT + cells::SPAN;
 pub(super) const LEN: usize = 2 * SPAN;
 
 /// Threads that use the memory of one peer at the same time, at most.
-const LANES: usize = 4;
+const LANES: usize = 5;
 /// How long a peer that doesn't read its ring holds up packets that aren't repeated (UC, UD).
 const PATIENCE: Duration = Duration::from_millis(100);
 /// For which part of half a millisecond a connection that was open is taken to be open still.
@@ -107,6 +109,8 @@ struct Terms {
     fate: AtomicU64,
     /// The latest packet of the consumer that its reader, the producer of this ring, has dropped ([`Unserved`]).
     unserved: AtomicU64,
+    /// 1: the producer reads payloads from the memory of the consumer, which the consumer offers.
+    reads_offers: AtomicU64,
 }
 
 /// The maker uses the link, though the peer hasn't answered.
@@ -131,7 +135,7 @@ pub(super) const LAYOUT: u64 =
     layout(LEN, &[("ring", SPAN, RingHead::LAYOUT), ("cells", CELLS_AT, cells::LAYOUT)]);
 
 ferroce_access::shared_words!(
-    Terms { compact, views, ended, sees_exit, fate, unserved }
+    Terms { compact, views, ended, sees_exit, fate, unserved, reads_offers }
     RingHead { lines, access, terms }
 );
 

@@ -20,7 +20,7 @@ pub(super) struct RingReceiver {
     limit: TurnLimit,
     /// Cells that have been dealt with in this turn.
     taken: usize,
-    /// … and the bytes of their bulk. The positions of bulk are what the peer has written: it could name the same bytes in each cell.
+    /// … and the bytes of their bulk, and of what they offer. The positions of bulk are what the peer has written: it could name the same bytes in each cell.
     bulk_taken: usize,
     /// The peer may sleep until it learns of a result, or gets an answer.
     rings: bool,
@@ -114,9 +114,11 @@ impl<'a> RecordRun<'a> {
     #[inline(always)]
     pub fn settle(&mut self, executed: bool) {
         let Some(record) = self.next() else { return };
-        let (is_by_result, is_waited_for) = match record {
-            RingRecord::Compact(packet) => (packet.headers.is_by_result(), packet.headers.is_waited_for()),
-            RingRecord::Whole(_) => (false, false),
+        let (is_by_result, is_waited_for, offered) = match record {
+            RingRecord::Compact(packet) => {
+                (packet.headers.is_by_result(), packet.headers.is_waited_for(), packet.offered_len())
+            }
+            RingRecord::Whole(_) => (false, false, 0),
         };
         let rx = &mut *self.rx;
         rx.rings |= is_waited_for;
@@ -127,9 +129,7 @@ impl<'a> RecordRun<'a> {
         }
         rx.consumer.advance(rx.next.bulk_end);
         rx.taken += 1;
-        if rx.next.bulk_end.is_some() {
-            rx.bulk_taken += rx.next.bulk_len;
-        }
+        rx.bulk_taken += if rx.next.bulk_end.is_some() { rx.next.bulk_len } else { offered };
         rx.next.clear();
         if self.rx.goes_on() && self.dest_qp == self.dest_of_next() {
             self.read();
@@ -315,10 +315,11 @@ impl Link {
         !self.is_dead() && self.answered.load(Ordering::Acquire) && (self.has_cells() || self.has_results())
     }
 
-    /// The payload of a packet that has come by this link.
+    /// The payload of a packet that has come by this link, if it isn't [offered](Link::offered).
     #[inline]
     pub fn payload(&self, packet: &CompactRecord) -> ShmPayload<'_> {
         let operands = packet.headers.operands_len();
+        debug_assert!(!packet.headers.is_offered());
         ShmPayload::new(&self.memory, packet.at + operands, packet.len - operands)
     }
 

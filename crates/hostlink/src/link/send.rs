@@ -2,7 +2,7 @@
 
 use super::results::{AnswerPlace, SentPacket};
 use super::{Link, PATIENCE};
-use crate::compact::CompactHeaders;
+use crate::compact::{CompactHeaders, MemoryOffer};
 use crate::directory::QpnPair;
 use crate::payload::RingBytes;
 use crate::protocol::{Broken, CellSpace, Producer};
@@ -66,6 +66,18 @@ impl Link {
                 |_, _| (),
             ),
         })
+    }
+
+    /// Sends a packet of a SEND, whose payload of `payload` bytes the peer reads from this process's memory ([`Link::peer_reads_offers`]): `None`
+    /// as above.
+    pub fn send_offer<E>(
+        &self,
+        headers: &Headers,
+        payload: usize,
+        offer: &MemoryOffer,
+    ) -> Option<SendOutcome<E>> {
+        let compact = CompactHeaders::of(headers)?.offering(offer);
+        Some(self.publish_compact(&compact, payload, |_| Ok(()), |_, _| ()))
     }
 
     /// Sends a packet of a connection, as above, from the QP with the number `qpn`. `fill` copies `payload` bytes into the ring: the operands

@@ -3,6 +3,7 @@
 use super::fabric::Listing;
 use super::modify::HELD_UP;
 use super::observers::Observers;
+use super::offers::Offering;
 use super::waiting::{AwaitedMemory, WaitingPackets};
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTargetSlot;
@@ -138,6 +139,7 @@ impl Qp {
                 left_to_peer: AtomicBool::new(false),
                 not_waiting: AtomicU32::new(0),
                 unmappable: AtomicU32::new(0),
+                offering: Offering::default(),
                 peer_uses_shm: AtomicBool::new(false),
                 peer_connection: AtomicU64::new(0),
                 own_multicast_blocked: AtomicBool::new(false),

@@ -88,7 +88,7 @@ impl Qp {
             return None;
         }
         let op = fetch_of(link, packet)?;
-        let is_expected = link.payload(packet).len() == 0
+        let is_expected = packet.payload_len() == 0
             && proto.expects_fetch(headers.psn(), headers.pkey, &op)
             // The requester reads results before packets: a result would overtake an earlier answer.
             && link.is_consumed(self.last_answer.load(Ordering::Relaxed));

@@ -13,6 +13,7 @@ mod look;
 mod modify;
 mod multicast;
 mod observers;
+mod offers;
 mod one_sided;
 mod payload;
 mod plain;
@@ -51,6 +52,7 @@ use ferroce_queues::{CompCntr, Cq, RecvQueue, Srq, Unacked};
 use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
 use observers::Observers;
+use offers::Offering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -133,6 +135,8 @@ pub struct Qp {
     left_to_peer: AtomicBool,
     /// How many more one-sided requests leave without waiting until they could be executed here: the last copy was refused.
     not_waiting: AtomicU32,
+    /// What of large SENDs has left, for the next ones.
+    offering: Offering,
     /// The key of a region of the peer's that can't be mapped, if one was asked for.
     unmappable: AtomicU32,
     /// Something has come from the peer by way of shared memory since there is a path.

@@ -1,5 +1,6 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
+use super::offers::Offered;
 use super::waiting::AbsentMemory;
 use ferroce_access::{Fault, copy, pages, summed};
 use ferroce_hostlink::{RingBytes, ShmPayload};
@@ -18,6 +19,8 @@ pub enum RxPayload<'a> {
     Careful(&'a [u8]),
     /// In memory that another process may change.
     Shared(ShmPayload<'a>),
+    /// In the memory of the process that has sent it.
+    Offered(Offered<'a>),
 }
 
 impl<'a> From<&'a [u8]> for RxPayload<'a> {
@@ -37,7 +40,12 @@ impl Payload for RxPayload<'_> {
         match self {
             Self::Bytes(bytes) | Self::Careful(bytes) => bytes.len(),
             Self::Shared(payload) => payload.len(),
+            Self::Offered(payload) => payload.len(),
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Offered(payload) if payload.is_lost())
     }
 
     fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError> {
@@ -68,6 +76,7 @@ impl<'a> RxPayload<'a> {
             Self::Bytes(bytes) => copy::write(addr, &bytes[offset..offset + len]),
             Self::Careful(bytes) => ferroce_mem::place(addr, &bytes[offset..offset + len]),
             Self::Shared(payload) => payload.copy_to(offset, addr, len),
+            Self::Offered(payload) => payload.copy_to(offset, addr, len),
         }
     }
 

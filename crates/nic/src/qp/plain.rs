@@ -3,12 +3,13 @@
 //! order of their cells, and end here by their results.
 
 use super::broken::EndsOnPanic;
+use super::fabric::Listing;
 use super::payload::{RxPayload, if_present, scatter};
 use super::waiting::absent_of;
 use super::{LockedQp, Path, Qp, QpEnv};
 use ferroce_access::Fault;
 use ferroce_hostlink::{
-    CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket, ShmPayload,
+    CompactHeaders, CompactRecord, Link, RecordRun, RingBytes, SendOutcome, SentPacket, ShmPayload, is_large,
 };
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
@@ -53,7 +54,7 @@ pub(super) fn place(pd: u32, sge: &Sge, len: usize, copy: impl Fn(u64) -> Result
 impl Qp {
     /// Copies the data of a request into the ring.
     #[inline(always)]
-    fn fill_plain(&self, data: DataRef<'_>, ring: &RingBytes<'_>) -> Result<(), Denied> {
+    pub(super) fn fill_plain(&self, data: DataRef<'_>, ring: &RingBytes<'_>) -> Result<(), Denied> {
         match data {
             DataRef::Sges([sge]) => KeyTable::global().local(self.pd.id(), sge, false, |addr| {
                 let len = sge.length as usize;
@@ -75,7 +76,7 @@ impl Qp {
         request: &SendRequest<'_, Arc<Ah>>,
         len: u64,
     ) -> bool {
-        let LockedQp { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else {
+        let LockedQp { proto, connection, listing, path: Some(Path::Shm { link, .. }), .. } = inner else {
             return false;
         };
         let SendRequest { data, solicited, .. } = *request;
@@ -94,8 +95,13 @@ impl Qp {
         let ends = (params.pkey, params.dest_qpn);
         let headers = CompactHeaders::of_send(opcode, ends, psn, (solicited, word));
         let headers = if by_result { headers.acknowledged_by_result() } else { headers };
-        let fill = |ring: &RingBytes<'_>| self.fill_plain(data, ring);
-        let sent = link.send_on_connection(&headers, (self.qpn, *connection), len as usize, fill);
+        let sent = if is_large(len, 1) {
+            let listed = *listing == Listing::Listed;
+            self.send_large_plain(link, (&headers, *connection), data, listed)
+        } else {
+            let fill = |ring: &RingBytes<'_>| self.fill_plain(data, ring);
+            link.send_on_connection(&headers, (self.qpn, *connection), len as usize, fill)
+        };
         // The general way finds the cause again.
         let SendOutcome::Published(end) = sent else { return false };
         self.last_request.store(end, Ordering::Relaxed);
@@ -161,7 +167,23 @@ impl Qp {
     ) -> Option<(PlainSend, usize, u64)> {
         let packet = run.next_compact()?;
         let send = plain_send(&packet.headers)?;
+        if let Some(offered) = run.link().offered(packet, proto.params().dest_qpn) {
+            return self.place_offered(proto, send, offered);
+        }
         let payload = run.link().payload(packet);
+        let len = payload.len();
+        self.place_payload(proto, send, &payload.into(), |addr| payload.copy_to(0, addr, len))
+    }
+
+    /// The rest of [`Qp::place_next`]; `copy` copies all of the payload to one address.
+    #[inline(always)]
+    pub(super) fn place_payload(
+        &self,
+        proto: &mut ferroce_proto::QpProtocol<Arc<Ah>>,
+        send: PlainSend,
+        payload: &RxPayload<'_>,
+        copy: impl Fn(u64) -> Result<(), Fault>,
+    ) -> Option<(PlainSend, usize, u64)> {
         let len = payload.len();
         if !proto.expects_plain(&send, len) {
             return None;
@@ -169,7 +191,7 @@ impl Qp {
         if self.srq.as_ref().is_some_and(|srq| srq.completes_into().is_some()) {
             return None;
         }
-        match self.receive_whole(&payload.into(), |addr| payload.copy_to(0, addr, len)) {
+        match self.receive_whole(payload, copy) {
             ReceivedWhole::Placed(wr_id) => Some((send, len, wr_id)),
             ReceivedWhole::NoReceive => None,
             ReceivedWhole::Refused(receive) => {
@@ -348,7 +370,7 @@ impl QpEnv<'_> {
         link: &Link,
         packet: &CompactRecord,
     ) -> bool {
-        let expects = |send| proto.expects_plain(&send, link.payload(packet).len());
+        let expects = |send| proto.expects_plain(&send, packet.payload_len());
         self.held.is_empty()
             && self.waiting.is_empty()
             && goes_by(self.path, link)

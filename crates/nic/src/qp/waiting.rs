@@ -377,12 +377,16 @@ impl QpEnv<'_> {
         {
             return false;
         }
-        if let Some(payload) = copy_of(payload) {
-            self.waiting.push(
-                &self.qp.adapter.waiting_bytes,
-                answers,
-                Waiting::Packet { headers: *headers, payload, meta: meta.copied() },
-            );
+        match copy_of(payload) {
+            Some(payload) => {
+                let packet = Waiting::Packet { headers: *headers, payload, meta: meta.copied() };
+                self.waiting.push(&self.qp.adapter.waiting_bytes, answers, packet);
+            }
+            // It was offered, and can't be read. Without packets before it no turn of the list asks for it.
+            None => match self.waiting.list(answers) {
+                Some(list) if !list.packets.is_empty() => list.is_lossy = true,
+                _ => proto.request_again(),
+            },
         }
         true
     }

@@ -24,7 +24,7 @@ const DIRECTORY: usize = 4096 + (65_536 + 4 * 4096) * 64;
 const WAITS: usize = 0;
 const HEAD: usize = 128;
 const ACCESS: usize = 256;
-const SEES_EXIT: usize = ACCESS + 4 * 64 + 24;
+const SEES_EXIT: usize = ACCESS + 5 * 64 + 24;
 
 /// Where memory of this length is that this process shares and may write.
 fn mappings(len: usize) -> Vec<usize> {

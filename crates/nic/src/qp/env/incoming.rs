@@ -2,6 +2,7 @@
 
 use super::QpEnv;
 use crate::qp::Path;
+use crate::qp::offers::Offered;
 use crate::qp::payload::RxPayload;
 use ferroce_hostlink::{CompactRecord, Link, LinkPeer, Record};
 use ferroce_parts::Ah;
@@ -9,6 +10,7 @@ use ferroce_proto::PlainSend;
 use ferroce_types::{Datagram, Instant, PacketMeta};
 use ferroce_wire::crc::extend;
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service, ShortPacket};
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,8 +89,13 @@ impl QpEnv<'_> {
         if !is_connected {
             return;
         }
-        self.mark_peer_uses_shm(proto.params().dest_qpn);
-        let (headers, payload) = (link.headers(packet), link.payload(packet).into());
+        let peer = proto.params().dest_qpn;
+        self.mark_peer_uses_shm(peer);
+        let (headers, is_lost) = (link.headers(packet), Cell::new(false));
+        let payload = match link.offered(packet, peer) {
+            Some(offered) => RxPayload::Offered(Offered::new(offered, &is_lost)),
+            None => link.payload(packet).into(),
+        };
         if self.keeps_waiting(proto, &headers, &payload, None) {
             return;
         }

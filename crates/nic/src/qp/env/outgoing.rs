@@ -122,8 +122,14 @@ impl QpEnv<'_> {
         let is_known = self.qp.service != Service::Ud && self.qp.peer_uses_shm();
         let is_compact = is_known && link.peer_takes_compact() && !adapter.has_capture();
         let mut absent = None;
-        let compact = is_compact
-            .then(|| link.send_compact(headers, len, |ring| fill_ring(by, source, ring, &mut absent)));
+        let is_large = self.qp.is_large_send(headers, len);
+        let name = (self.connection, headers.bth.psn);
+        let offer =
+            (is_large && is_compact && self.listed).then(|| self.qp.offer(link, name, source)).flatten();
+        let compact = is_compact.then(|| match &offer {
+            Some(offer) => link.send_offer(headers, len, offer),
+            None => link.send_compact(headers, len, |ring| fill_ring(by, source, ring, &mut absent)),
+        });
         let sent = match compact.flatten() {
             Some(sent) => sent,
             None => {
@@ -140,6 +146,9 @@ impl QpEnv<'_> {
         match sent {
             SendOutcome::Published(end) => {
                 let opcode = headers.bth.opcode;
+                if is_large {
+                    self.qp.offering.note_sent(name);
+                }
                 if opcode.is_request() {
                     self.qp.last_request.store(end, Ordering::Relaxed);
                 } else if opcode.is_read_response() || opcode.operation == Operation::AtomicAcknowledge {
