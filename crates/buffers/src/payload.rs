@@ -206,7 +206,7 @@ impl Held {
     /// Adds a piece of memory, after those that are here.
     #[inline(always)]
     fn add(&mut self, part: Part, loan: u32) {
-        if matches!(self.0, Pieces::None) {
+        if self.is_empty() {
             self.set(Pieces::One(Lent::new(part, loan)));
         } else {
             self.add_another(Lent::new(part, loan));
@@ -256,6 +256,12 @@ impl Held {
             std::ptr::write(&raw mut self.0, Pieces::None);
             Some(buffer)
         }
+    }
+
+    /// Pieces of memory.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// There is no memory here.
@@ -308,11 +314,10 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The only piece of memory, if it is a buffer.
+    /// The memory, lent no longer than before.
     #[must_use]
-    #[inline]
-    pub fn only_buffer(&mut self) -> Option<Buffer> {
-        self.held.take_buffer(&mut self.written)
+    pub fn into_held(self) -> Held {
+        self.held
     }
 
     /// The first buffer.

@@ -1,7 +1,6 @@
 //! Waiters in the order in which they came.
 
-use crate::session::outcome::Ending;
-use ferroce_buffers::Buffer;
+use ferroce_buffers::{Buffer, Parts};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -13,7 +12,7 @@ pub(crate) struct Later {
     has_any: bool,
     wakes: SmallVec<[Waker; 4]>,
     dropped: SmallVec<[Waker; 2]>,
-    endings: SmallVec<[Ending; 1]>,
+    parts: SmallVec<[Parts; 1]>,
     buffer: Option<Buffer>,
 }
 
@@ -34,9 +33,9 @@ impl Later {
         self.dropped.push(waker);
     }
 
-    pub(crate) fn drop_ending(&mut self, ending: Ending) {
+    pub(crate) fn drop_parts(&mut self, parts: Parts) {
         self.has_any = true;
-        self.endings.push(ending);
+        self.parts.push(parts);
     }
 
     pub(crate) fn drop_buffer(&mut self, buffer: Buffer) {
@@ -46,9 +45,9 @@ impl Later {
 
     /// No lock is held any more.
     pub(crate) fn happen(self) {
-        let Self { wakes, dropped, endings, buffer, .. } = self;
+        let Self { wakes, dropped, parts, buffer, .. } = self;
         wakes.into_iter().for_each(Waker::wake);
-        drop((dropped, endings, buffer));
+        drop((dropped, parts, buffer));
     }
 }
 

@@ -1,24 +1,55 @@
 //! What a request returns when it has ended.
 
-use crate::verbs::{CompareSwap, Completion, FetchAdd, Operation, Read, Reliable, Send, Write};
+use crate::verbs::{CompareSwap, Completion, Entry, FetchAdd, Operation, Read, Reliable, Send, Write};
 use ferroce_buffers::{Buffer, Error, Failed, Fault, Frozen, Inline, Part, Parts, Payload, PayloadMut};
+use std::fmt;
 
 /// A request that has ended.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Ending {
-    pub(crate) fault: Option<Fault>,
-    pub(crate) parts: Parts,
-    pub(crate) value: Option<u64>,
+    fault: Option<Fault>,
+    /// Has the memory of the request. The slot of a queue pair gets it in exchange for that of a later request.
+    entry: Box<Entry>,
+    /// Bytes that were written to the memory.
+    written: Option<usize>,
+    /// Of an atomic that has succeeded: the word before.
+    value: u64,
 }
 
 impl Ending {
+    /// Takes what a completion has. This is what `end` of an [`Outcome`] has left, or new.
     #[inline]
-    pub(crate) fn of(completion: &mut Completion<'_>) -> Self {
-        Self { fault: completion.result().err(), value: completion.value(), parts: completion.take() }
+    pub(crate) fn take(&mut self, completion: &mut Completion<'_>) {
+        // The entry has what the request was, so this is first.
+        if let Some(value) = completion.value() {
+            self.value = value;
+        }
+        self.written = completion.exchange(&mut self.entry);
+        if let Err(fault) = completion.result() {
+            self.fault = Some(fault);
+        }
     }
 
-    pub(crate) const fn flushed(fault: Fault, parts: Parts) -> Self {
-        Self { fault: Some(fault), parts, value: None }
+    /// The request has no completion.
+    pub(crate) fn flush(&mut self, fault: Fault, parts: Parts) {
+        self.entry.held.put(parts.into_held());
+        (self.written, self.fault) = (None, Some(fault));
+    }
+
+    /// The memory that is left. It is as before a request after this.
+    pub(crate) fn parts(&mut self) -> Parts {
+        self.fault = None;
+        std::mem::take(&mut self.entry.held).settle(self.written)
+    }
+
+    fn next(&mut self) -> Option<Part> {
+        self.entry.held.take(&mut self.written)
+    }
+}
+
+impl fmt::Debug for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ending").field("fault", &self.fault).finish_non_exhaustive()
     }
 }
 
@@ -29,7 +60,7 @@ pub trait ReturnedPayload: Payload {
 
     /// Of a request that has ended.
     #[doc(hidden)]
-    fn of_parts(parts: &mut Parts) -> Self::Back;
+    fn of(ending: &mut Ending) -> Self::Back;
 
     /// Of a request that wasn't posted.
     #[doc(hidden)]
@@ -37,37 +68,37 @@ pub trait ReturnedPayload: Payload {
 }
 
 #[inline]
-fn buffer(parts: &mut Parts) -> Buffer {
-    match parts.only_buffer() {
+fn buffer(ending: &mut Ending) -> Buffer {
+    match ending.entry.held.take_buffer(&mut ending.written) {
         Some(buffer) => buffer,
-        None => next_buffer(parts),
+        None => next_buffer(ending),
     }
 }
 
 #[inline(never)]
-fn next_buffer(parts: &mut Parts) -> Buffer {
-    match parts.next() {
+fn next_buffer(ending: &mut Ending) -> Buffer {
+    match ending.next() {
         Some(Part::Buffer(buffer)) => buffer,
         // A slot returns what was posted.
         other => unreachable!("a request with {other:?} instead of a buffer"),
     }
 }
 
-fn frozen(parts: &mut Parts) -> Frozen {
-    match parts.next() {
+fn frozen(ending: &mut Ending) -> Frozen {
+    match ending.next() {
         Some(Part::Frozen(frozen)) => frozen,
         other => unreachable!("a request with {other:?} instead of a frozen buffer"),
     }
 }
 
 macro_rules! comes_back {
-    ($([$($generics:tt)*] $payload:ty => $parts:ident, $back:expr;)*) => {
+    ($([$($generics:tt)*] $payload:ty => $ending:ident, $back:expr;)*) => {
         $(
             impl<$($generics)*> ReturnedPayload for $payload {
                 type Back = Self;
 
                 #[inline]
-                fn of_parts($parts: &mut Parts) -> Self {
+                fn of($ending: &mut Ending) -> Self {
                     $back
                 }
 
@@ -80,13 +111,13 @@ macro_rules! comes_back {
 }
 
 comes_back! {
-    [] Buffer => parts, buffer(parts);
-    [] Frozen => parts, frozen(parts);
-    [] (Buffer, Frozen) => parts, (buffer(parts), frozen(parts));
-    [const N: usize] [Buffer; N] => parts, std::array::from_fn(|_| buffer(parts));
-    [] Vec<Buffer> => parts, {
-        let count = parts.len();
-        (0..count).map(|_| buffer(parts)).collect()
+    [] Buffer => ending, buffer(ending);
+    [] Frozen => ending, frozen(ending);
+    [] (Buffer, Frozen) => ending, (buffer(ending), frozen(ending));
+    [const N: usize] [Buffer; N] => ending, std::array::from_fn(|_| buffer(ending));
+    [] Vec<Buffer> => ending, {
+        let count = ending.entry.held.len();
+        (0..count).map(|_| buffer(ending)).collect()
     };
 }
 
@@ -96,7 +127,7 @@ macro_rules! comes_back_as_nothing {
             impl ReturnedPayload for $payload {
                 type Back = ();
 
-                fn of_parts(_: &mut Parts) {}
+                fn of(_: &mut Ending) {}
 
                 fn back(self) {}
             }
@@ -134,7 +165,7 @@ macro_rules! returns_its_payload {
 
                 #[inline]
                 fn end(ending: &mut Ending) -> Result<P::Back, Failed<P::Back>> {
-                    let back = P::of_parts(&mut ending.parts);
+                    let back = P::of(ending);
                     match ending.fault.take() {
                         None => Ok(back),
                         Some(fault) => Err(Failed { error: fault.into(), back }),
@@ -161,7 +192,7 @@ macro_rules! returns_the_word_before {
                 #[inline]
                 fn end(ending: &mut Ending) -> Result<u64, Error> {
                     match ending.fault.take() {
-                        None => Ok(ending.value.unwrap_or_default()),
+                        None => Ok(ending.value),
                         Some(fault) => Err(fault.into()),
                     }
                 }

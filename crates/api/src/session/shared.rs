@@ -213,11 +213,12 @@ impl Shared {
             if slot == RECEIVE {
                 return self.received(state, completion);
             }
-            let ending = Ending::of(completion);
-            if let Some(fault) = &ending.fault {
-                state.failed(fault);
+            if let Err(fault) = completion.result() {
+                state.failed(&fault);
             }
-            state.slots.end(slot, ending, &mut state.later);
+            // The completion keeps the memory of a request that nothing waits for, and drops it when no lock is held.
+            let State { slots, later, .. } = state;
+            slots.end(slot, later, |ending| ending.take(completion));
         });
     }
 
@@ -406,9 +407,14 @@ impl Shared {
         let first = self.lock().fault.clone().unwrap_or(fault);
         for (tag, parts) in qp.destroy() {
             let fault = Fault::new(Status::Flushed, 0, None, Some(first.clone()));
-            let slot = tag as u32;
+            let (slot, mut parts) = (tag as u32, Some(parts));
             if slot != RECEIVE {
-                self.change(|state| state.slots.end(slot, Ending::flushed(fault, parts), &mut state.later));
+                self.change(|state| {
+                    let State { slots, later, .. } = state;
+                    slots.end(slot, later, |ending| {
+                        ending.flush(fault, parts.take().unwrap_or_default());
+                    });
+                });
             }
         }
         drop(link);

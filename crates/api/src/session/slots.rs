@@ -53,22 +53,21 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// A request has ended.
+    /// A request has ended. If something may wait for it, `take` moves its end here.
     #[inline]
-    pub(crate) fn end(&mut self, slot: u32, ending: Ending, later: &mut Later) {
+    pub(crate) fn end(&mut self, slot: u32, later: &mut Later, take: impl FnOnce(&mut Ending)) {
         match self.slots.get_mut(slot as usize) {
             Some(place) if place.state == SlotState::Posted => {
                 if let Some(waker) = place.waker.take() {
                     later.wake(waker);
                 }
-                place.ending = ending;
+                take(&mut place.ending);
                 place.state = SlotState::Ended;
             }
             place => {
                 if place.is_some_and(|place| place.state == SlotState::Abandoned) {
                     self.release(slot);
                 }
-                later.drop_ending(ending);
             }
         }
     }
@@ -104,8 +103,8 @@ impl Slots {
 
     /// Nothing waits for a request any more.
     pub(crate) fn abandon(&mut self, slot: u32, later: &mut Later) {
-        match self.look(slot, None, later, std::mem::take) {
-            Some(ending) => later.drop_ending(ending),
+        match self.look(slot, None, later, Ending::parts) {
+            Some(parts) => later.drop_parts(parts),
             None => {
                 let place = &mut self.slots[slot as usize];
                 place.state = SlotState::Abandoned;

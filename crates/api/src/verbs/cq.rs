@@ -700,6 +700,18 @@ impl<X: Extra> Completion<'_, X> {
         self.done.parts()
     }
 
+    /// Exchanges what the request had for an entry of nothing, which a slot of a queue pair gets. Returns how many bytes were written to
+    /// the memory. The completion has its result from here on, but not what the request was.
+    #[inline]
+    pub(crate) fn exchange(&mut self, entry: &mut Box<Entry>) -> Option<usize> {
+        debug_assert!(
+            entry.held.is_empty() && entry.kept.is_none(),
+            "an entry with memory of another request"
+        );
+        std::mem::swap(&mut self.done.entry, entry);
+        self.done.written
+    }
+
     /// The first buffer of the request that wasn't taken, if the request has succeeded.
     ///
     /// # Errors

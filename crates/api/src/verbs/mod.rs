@@ -109,6 +109,7 @@ pub use loans::Loan;
 pub use ops::{CompareSwap, FetchAdd, Lend, Operation, Read, Send, SendTo, Write};
 pub use qp::{Qp, RcQp, Setup, UcQp, UdQp};
 pub use scope::Scope;
+pub(crate) use slots::Entry;
 pub use srq::Srq;
 
 /// The transport service of a queue pair.
