@@ -275,9 +275,13 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::recv`].
+    #[inline]
     pub fn try_recv(&self) -> Result<Option<Message>> {
-        let received = self.shared().try_receive().transpose()?;
-        Ok(received.map(|received| Message::new(self.shared(), received)))
+        match self.shared().try_receive() {
+            Some(Ok(received)) => Ok(Some(Message::new(self.shared(), received))),
+            None => Ok(None),
+            Some(Err(error)) => Err(error),
+        }
     }
 
     /// Fails the connection: all requests end as [flushed](Status::Flushed) and return their memory, which isn't accessed any more.

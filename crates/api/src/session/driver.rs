@@ -207,6 +207,7 @@ impl Driver {
     }
 
     /// Polls for completions once, and completes the requests of connections. Returns the number of completions, or 0 if another thread polls.
+    #[inline]
     pub fn turn(&self) -> usize {
         let Some(mut turn) = self.lead() else { return 0 };
         turn.dispatch()
@@ -483,6 +484,7 @@ impl Turn<'_> {
     }
 
     /// Completes the requests of connections.
+    #[inline(never)]
     pub(crate) fn dispatch(&mut self) -> usize {
         let driver = self.end.0;
         self.look_at_links();

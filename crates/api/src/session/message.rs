@@ -16,6 +16,7 @@ pub struct Message {
 }
 
 impl Message {
+    #[inline]
     pub(crate) fn new(shared: &Arc<Shared>, received: Received) -> Self {
         let Received { buffer, immediate, written } = received;
         Self { shared: shared.clone(), buffer: Some(buffer), immediate, written }
@@ -55,6 +56,7 @@ impl AsRef<[u8]> for Message {
 }
 
 impl Drop for Message {
+    #[inline]
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
             self.shared.read(buffer);

@@ -206,7 +206,7 @@ impl Shared {
     }
 
     /// A request or a receive of this connection has ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn completed(&self, completion: &mut Completion<'_>) {
         self.change(|state| {
             let slot = completion.tag() as u32;
@@ -222,6 +222,7 @@ impl Shared {
         });
     }
 
+    #[inline(always)]
     fn received(&self, state: &mut State, completion: &mut Completion<'_>) {
         match completion.buffer() {
             Ok(Some(mut buffer)) => {
@@ -231,7 +232,9 @@ impl Shared {
                     buffer.set_len(0);
                 }
                 state.received.push_back(Received { buffer, immediate: completion.imm(), written });
-                self.post_receives(state);
+                if !state.is_dry {
+                    self.post_receives(state);
+                }
             }
             // A receive of a connection has a buffer.
             Ok(None) => {}
@@ -245,7 +248,8 @@ impl Shared {
     /// Posts a request. A permit has its place already.
     #[inline]
     pub(crate) fn post<O: Outcome>(&self, operation: O, permitted: bool) -> Result<u32, (Refusal, O)> {
-        self.change(|state| self.post_locked(state, operation, permitted))
+        // No waiter has more room after this, and nothing is dropped.
+        self.post_locked(&mut self.lock(), operation, permitted)
     }
 
     #[inline]
@@ -323,6 +327,7 @@ impl Shared {
         })
     }
 
+    #[inline]
     pub(crate) fn try_receive(&self) -> Option<Result<Received, Error>> {
         let mut state = self.lock();
         if state.receivers.has_more(state.received.len()) {
@@ -372,6 +377,7 @@ impl Shared {
     }
 
     /// The program has read a message: its buffer receives the next one.
+    #[inline]
     pub(crate) fn read(&self, buffer: Buffer) {
         let mut state = self.lock();
         let State { qp, fault, later, .. } = &mut *state;
