@@ -1,8 +1,13 @@
 //! Which pages a process has mapped, by its pagemap in /proc.
 
-use crate::pages::{CHUNK, UNIT, UNITS};
 use ferroce_os::sys;
 use std::os::fd::RawFd;
+
+/// Bytes that are remembered together: the smallest page of all processors.
+pub(crate) const UNIT: u64 = 4096;
+/// Units that are looked at together: they begin at a multiple of the largest page without huge pages.
+pub(crate) const UNITS: u64 = 16;
+pub(crate) const CHUNK: u64 = UNIT * UNITS;
 
 /// A word of pagemap has this bit if the page is there.
 const PRESENT: u64 = 1 << 63;

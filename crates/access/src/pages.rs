@@ -8,17 +8,12 @@
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
 
 use crate::late::noted;
-use crate::pagemap::mapped_by;
+use crate::pagemap::{CHUNK, UNIT, UNITS, mapped_by};
 use crate::proc_file::ProcFile;
 use crate::{copy, mappings, userfaultfd};
 use ferroce_os::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes that are remembered together: the smallest page of all processors.
-pub(crate) const UNIT: u64 = 4096;
-/// Units that are looked at together: they begin at a multiple of the largest page without huge pages.
-pub(crate) const UNITS: u64 = 16;
-pub(crate) const CHUNK: u64 = UNIT * UNITS;
 /// Units of a process's memory that are remembered: 256 MiB of it.
 pub(crate) const PLACES: usize = 1 << 16;
 
