@@ -205,7 +205,7 @@ impl KeyTable {
     }
 
     /// The program address of `sge`, for a look at its pages. `None`: an access is refused, or reaches no pages of the program's
-    /// ([`Registered::pages_at`](crate::mr::Registered::pages_at)).
+    /// (`Registered::pages_at`).
     #[inline]
     #[must_use]
     pub fn pages_of_local(&self, pd: u32, sge: &Sge, write: bool) -> Option<u64> {
