@@ -105,7 +105,8 @@ pub(crate) fn may_be_of_disk(from: u64, to: u64) -> bool {
 }
 
 fn find_name_of_disk(maps: RawFd, from: u64, to: u64) -> io::Result<bool> {
-    let (mut at, mut name) = (from, [0; 4096]);
+    // Not on the stack: threads that post may have little of it.
+    let (mut at, mut name) = (from, vec![0; 4096]);
     while at < to {
         match query_with(maps, at, OR_NEXT, &mut name) {
             Ok(found) if found.vma_start >= to => break,
