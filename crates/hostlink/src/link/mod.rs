@@ -41,7 +41,7 @@ const SPAN: usize = CELLS_AT + cells::SPAN;
 /// Bytes of a link's memory.
 pub(super) const LEN: usize = 2 * SPAN;
 
-/// Threads that use the memory of one peer at the same time, at most.
+/// Threads that use the memory of one peer at the same time, at most: initiators, and in the last lane the reader of the ring.
 const LANES: usize = 5;
 /// How long a peer that doesn't read its ring holds up packets that aren't repeated (UC, UD).
 const PATIENCE: Duration = Duration::from_millis(100);

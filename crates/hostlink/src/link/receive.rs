@@ -20,7 +20,8 @@ pub(super) struct RingReceiver {
     limit: TurnLimit,
     /// Cells that have been dealt with in this turn.
     taken: usize,
-    /// … and the bytes of their bulk, and of what they offer. The positions of bulk are what the peer has written: it could name the same bytes in each cell.
+    /// … and the bytes of their bulk, and of what they offer. The positions of bulk are what the peer has written: it could name the same bytes
+    /// in each cell.
     bulk_taken: usize,
     /// The peer may sleep until it learns of a result, or gets an answer.
     rings: bool,

@@ -122,14 +122,10 @@ impl Qp {
         if !link.peer_reads_offers() || !is_listed() || !self.offering.may(packet) {
             return None;
         }
-        let mut is_there = false;
-        // A page that isn't there would hold up the reader of the peer. A null region has none.
-        let look = |addr| {
-            is_there = pages::are_present(addr, piece.length as usize);
-            Ok(())
-        };
-        KeyTable::global().local(self.pd.id(), piece, false, look).ok()?;
+        let addr = KeyTable::global().pages_of_local(self.pd.id(), piece, false)?;
         let (connection, _) = packet;
+        // A page that isn't there would hold up the reader of the peer.
+        let is_there = pages::are_present(addr, piece.length as usize);
         is_there.then_some(MemoryOffer { key: piece.lkey, va: piece.addr, connection })
     }
 
