@@ -32,6 +32,10 @@
  */
 #define JUMP_NS 1000000000
 #define NAP_US 30000
+/* Before an empty poll: a poller looks at everything again when its last round was 500,000 ticks of the processor's counter ago, half a
+ * millisecond at 1 GHz. Without a nap that depends on the speed of the machine.
+ */
+#define LONG_AGO_US 600
 
 /* CLOCK_MONOTONIC, or 0 while it is the machine's. */
 static _Atomic uint64_t clock_ns;
@@ -369,6 +373,7 @@ static void do_round(int operation, bool is_counted)
 		make_and_destroy(&first);
 		break;
 	default:
+		usleep(LONG_AGO_US);
 		if (poll_once(&first))
 			fail("a completion of nothing");
 	}

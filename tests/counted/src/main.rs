@@ -24,6 +24,8 @@ const ROUND_NS: u64 = 5000;
 /// As `JUMP_NS` and `NAP_US` there.
 const JUMP_NS: u64 = 1_000_000_000;
 const NAP: Duration = Duration::from_millis(30);
+/// As `LONG_AGO_US` there.
+const LONG_AGO: Duration = Duration::from_micros(600);
 
 const OPERATIONS: [&str; 5] = ["send", "write", "read", "atomic", "empty poll"];
 
@@ -389,6 +391,7 @@ fn round(first: &mut Side, second: &mut Second, operation: &str, is_counted: boo
     let mut of_second = false;
     match operation {
         "empty poll" => {
+            std::thread::sleep(LONG_AGO);
             assert!(!first.poll_once()?, "a completion of nothing");
             return Ok(());
         }
