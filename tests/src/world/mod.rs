@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// No test lasts longer; a world that does is killed with all its processes. [`World::may_last`] gives others more.
 const WORLD_LIMIT: Duration = Duration::from_secs(240);
 /// With an emulated guest, which takes minutes on a machine that is shared.
-const GUEST_LIMIT: Duration = Duration::from_secs(580);
+const GUEST_LIMIT: Duration = Duration::from_secs(1180);
 /// A script that sets up a network. The kernel changes the interfaces of all namespaces one after the other, and the end of a namespace of
 /// another test holds that up for seconds.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
