@@ -4,10 +4,7 @@
  */
 #include "common.h"
 #include "cases.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/syscall.h>
+#include "refused_copies.h"
 
 #define LIST 4
 #define LONGEST (8u << 20)
@@ -17,21 +14,6 @@
 static const uint32_t lengths[] = {16384, 20000, 65536, 65537, 100000, 131072, 1u << 20, LONGEST, 16384, 4096};
 
 #define LENGTHS (sizeof lengths / sizeof *lengths)
-
-static void refuse_copies(void)
-{
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
-		fail("the filter can't be installed: %s", strerror(errno));
-}
 
 static void post_to_srq(struct ibv_srq *srq, const struct ibv_mr *mr, uint64_t place, uint32_t length, uint64_t wr_id)
 {
@@ -79,7 +61,7 @@ int main(int argc, char **argv)
 		int messages = last ? 1 : LIST;
 
 		if (!sends && round == ROUNDS / 2)
-			refuse_copies();
+			refuse_copies(ALL_COPIES);
 		/* In every other round the receives come too late. */
 		if (sends || round % 2 == 0)
 			meet_again(fd);
