@@ -35,7 +35,7 @@ macro_rules! cases {
 
 cases! {
     bytes_are_read_from_the_sender_until_copies_are_refused
-    receives_of_several_elements
+    elements_of_a_receive_are_filled_by_one_copy
     shared_receives
     receive_that_is_too_short
     receives_that_come_late

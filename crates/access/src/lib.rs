@@ -27,7 +27,7 @@ pub use fault::Fault;
 pub use guard::OwnFaults;
 pub use late::NotedRanges;
 pub use mappings::{MappedRange, mapped};
-pub use peer_memory::PeerMemory;
+pub use peer_memory::{MOST_RANGES, PeerMemory, PeerRead};
 pub use peer_pages::{PeerPages, PeerRegion};
 pub use peer_view::PeerView;
 pub use shared::{SharedMemory, SharedPlace, SharedWords};

@@ -7,6 +7,20 @@
 /// Bytes of a word.
 const WORD: u64 = 8;
 
+/// Ranges of this process that one copy fills, at most: the kernel takes 1,024 (`UIO_MAXIOV`), and the cookie is one of them.
+pub const MOST_RANGES: usize = 1023;
+
+/// How a copy from another process's memory to several ranges has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerRead {
+    /// All bytes were copied.
+    Whole,
+    /// A part of the ranges, or of the other process's memory, isn't mapped, or may not be accessed that way.
+    Partial,
+    /// The kernel refuses all copies from the process, or it has another program by now.
+    Refused,
+}
+
 /// The memory of another process.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerMemory {
@@ -48,7 +62,8 @@ impl PeerMemory {
         let last = len.min((end.wrapping_sub(1) % WORD) as usize + 1);
         let there = [(to, len - last), (end.wrapping_sub(last as u64), last)];
         // The cookie is overwritten with itself.
-        self.copy(libc::SYS_process_vm_writev, &raw const self.cookie as u64, (from, len), there)
+        let local = [(&raw const self.cookie as u64, WORD as usize), (from, len)].map(range);
+        self.copy(libc::SYS_process_vm_writev, &local, there) == done(len)
     }
 
     /// Copies `len` bytes at `from` in the other process to `to` in this one. False unless all were, and of this very
@@ -57,22 +72,45 @@ impl PeerMemory {
     #[inline]
     pub fn read(&self, from: u64, to: u64, len: usize) -> bool {
         let mut seen = 0u64;
-        self.copy(libc::SYS_process_vm_readv, &raw mut seen as u64, (to, len), [(from, len), (0, 0)])
+        let local = [(&raw mut seen as u64, WORD as usize), (to, len)].map(range);
+        self.copy(libc::SYS_process_vm_readv, &local, [(from, len), (0, 0)]) == done(len)
             && seen == self.cookie
     }
 
-    /// Copies the cookie between `word` and its place, then the bytes of `here`, which are as many as those of `there`.
-    fn copy(&self, call: libc::c_long, word: u64, here: (u64, usize), there: [(u64, usize); 2]) -> bool {
-        let range = |(at, len): (u64, usize)| libc::iovec { iov_base: at as *mut _, iov_len: len };
-        let local = [(word, size_of::<u64>()), here].map(range);
-        let remote = [(self.at, size_of::<u64>()), there[0], there[1]].map(range);
+    /// As [`PeerMemory::read`], to several ranges (address and length) of this process one after the other, at most
+    /// [`MOST_RANGES`].
+    #[must_use]
+    pub fn read_to(&self, from: u64, to: &[(u64, usize)]) -> PeerRead {
+        let (mut seen, len) = (0u64, to.iter().map(|(_, len)| len).sum());
+        let word = (&raw mut seen as u64, WORD as usize);
+        let local: Vec<_> = std::iter::once(word).chain(to.iter().copied()).map(range).collect();
+        let copied = self.copy(libc::SYS_process_vm_readv, &local, [(from, len), (0, 0)]);
+        match copied {
+            _ if copied < done(0) || seen != self.cookie => PeerRead::Refused,
+            _ if copied == done(len) => PeerRead::Whole,
+            _ => PeerRead::Partial,
+        }
+    }
+
+    /// Copies the cookie between its place and the first range of `here`, then as many bytes as the other ranges and `there` have. Returns how
+    /// many bytes were copied; a negative number: none.
+    fn copy(&self, call: libc::c_long, here: &[libc::iovec], there: [(u64, usize); 2]) -> libc::c_long {
+        let remote = [(self.at, WORD as usize), there[0], there[1]].map(range);
         // SAFETY: the vectors are valid for the call, and the kernel checks their ranges. It writes to a word of the functions
         // above and, by the promise of their callers, to the program's own memory or the caller's.
-        let done = unsafe {
-            libc::syscall(call, self.pid, local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0usize)
-        };
-        done == (size_of::<u64>() + here.1) as libc::c_long
+        unsafe {
+            libc::syscall(call, self.pid, here.as_ptr(), here.len(), remote.as_ptr(), remote.len(), 0usize)
+        }
     }
+}
+
+fn range((at, len): (u64, usize)) -> libc::iovec {
+    libc::iovec { iov_base: at as *mut _, iov_len: len }
+}
+
+/// What the kernel returns when it has copied the cookie and `len` bytes.
+fn done(len: usize) -> libc::c_long {
+    (WORD as usize + len) as libc::c_long
 }
 
 #[cfg(test)]
@@ -104,6 +142,24 @@ mod tests {
         assert_eq!(to, from);
         assert!(!own.read(0x10, to.as_mut_ptr() as u64, 16));
         assert!(!own.write(0x10, from.as_ptr() as u64, 16));
+    }
+
+    #[test]
+    fn several_ranges_are_filled_one_after_the_other_by_one_call() {
+        let cookie = Cookie::new().unwrap();
+        let own = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
+        let from: Vec<u8> = (1..=40).collect();
+        let mut to = [0u8; 64];
+        let at = to.as_mut_ptr() as u64;
+        let read = |ranges: &[(u64, usize)]| own.read_to(from.as_ptr() as u64, ranges);
+        assert_eq!(read(&[(at + 50, 3), (at, 10), (at + 30, 0), (at + 20, 1)]), PeerRead::Whole);
+        assert_eq!((&to[..10], &to[20..22], &to[50..54]), (&from[3..13], &[14, 0][..], &[1, 2, 3, 0][..]));
+        assert_eq!(read(&[]), PeerRead::Whole);
+        // Of memory that isn't mapped: what is before it is filled.
+        assert_eq!(read(&[(at, 5), (0x10, 5)]), PeerRead::Partial);
+        assert_eq!(own.read_to(0x10, &[(at, 5)]), PeerRead::Partial);
+        drop(cookie);
+        assert_eq!(read(&[(at, 5)]), PeerRead::Refused);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::in_flight::{InFlight, LOOKED_AT};
 use super::indices::{KeySlot, KeySlots, MAX_MR, MAX_MW, REMEMBERED};
 use super::listing::{RegionListing, listing, set_listing};
-use super::mr::{Mr, Registered, Use};
+use super::mr::{HeldPages, Mr, Registered, Use};
 use super::mw::Mw;
 use super::rights::{Denied, KeyUser};
 use super::shortcut::SHORTCUTS;
@@ -214,7 +214,13 @@ impl KeyTable {
         {
             return Some(addr);
         }
-        self.region(sge.lkey)?.pages_of_local(pd, sge, write)
+        self.hold_local(pd, sge, write).map(|held| held.addr)
+    }
+
+    /// As [`KeyTable::pages_of_local`], for accesses to several elements at once.
+    #[must_use]
+    pub fn hold_local(&self, pd: u32, sge: &Sge, write: bool) -> Option<HeldPages> {
+        self.region(sge.lkey)?.hold_local(pd, sge, write)
     }
 
     /// Address and length of the region with this remote key.

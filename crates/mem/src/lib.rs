@@ -33,7 +33,7 @@ pub use in_flight::{InFlight, forget_requests_after_fork, place, place_atomicall
 pub use indices::{MAX_MR, MAX_MW};
 pub use keys::KeyTable;
 pub use listing::RegionListing;
-pub use mr::Mr;
+pub use mr::{HeldPages, Mr};
 pub use mw::{Mw, MwKind};
 pub use odp::Prefetch;
 pub use owner::{CountedQueue, ListedObject, Owner, is_same};

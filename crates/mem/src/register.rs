@@ -434,6 +434,24 @@ mod tests {
     }
 
     #[test]
+    fn a_region_ends_when_no_element_of_it_is_held() {
+        let pd = Pd::alloc(&Arc::new(HandleKeeper::default())).unwrap();
+        let memory = [0; 64];
+        let mr = Mr::of_test(&pd, init(&memory)).unwrap();
+        let hold = |pd: u32, at: u64, write| {
+            let sge = Sge { addr: memory.as_ptr() as u64 + at, length: 8, lkey: mr.key() };
+            KeyTable::global().hold_local(pd, &sge, write)
+        };
+        let held = [0, 56].map(|at| hold(pd.id(), at, true).unwrap());
+        assert_eq!(held[1].addr, memory.as_ptr() as u64 + 56);
+        assert!(hold(pd.id(), 57, true).is_none() && hold(pd.id() + 1, 0, true).is_none());
+        assert_eq!(mr.deregister().unwrap_err().errno(), libc::EBUSY);
+        drop(held);
+        mr.deregister().unwrap();
+        assert!(hold(pd.id(), 0, true).is_none());
+    }
+
+    #[test]
     fn what_is_written_to_a_null_region_is_lost() {
         let pd = Pd::alloc(&Arc::new(HandleKeeper::default())).unwrap();
         let null = Mr::null(&pd).unwrap();

@@ -119,9 +119,8 @@ static void begin(int fd, int to_director, bool shared, bool sends)
 	director = to_director;
 	device = open_device(1);
 	path = default_path(&device);
-	/* A peer that is gone is noticed soon, and one that is stopped for some milliseconds isn't taken for that. */
-	path.timeout = 14;
-	path.retry_count = 3;
+	/* A peer that is gone is noticed within some seconds. */
+	path.timeout = 15;
 	cq = make_cq(&device, 2 * WAITING, NULL);
 	srq = shared ? MAKE(ibv_create_srq(device.pd, &of_srq)) : NULL;
 	init = (struct ibv_qp_init_attr){.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC,
@@ -191,8 +190,10 @@ static void send_to_elements(void)
 		send_and_change(lengths[i % LENGTHS], i, i + 1);
 }
 
+/* Each copy fills a word of the library's and at least two elements. */
 static void receive_in_elements(void)
 {
+	refuse_copies(3);
 	for (uint64_t i = 0; i < IN_ELEMENTS; i++)
 		receive_whole(elements[i / LENGTHS], lengths[i % LENGTHS], i + 1);
 }
@@ -446,7 +447,7 @@ static void bytes_are_read_from_the_sender_until_copies_are_refused(void)
 	run(send_until_refused, receive_and_refuse);
 }
 
-static void receives_of_several_elements(void)
+static void elements_of_a_receive_are_filled_by_one_copy(void)
 {
 	run(send_to_elements, receive_in_elements);
 }
@@ -515,7 +516,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		CASE(bytes_are_read_from_the_sender_until_copies_are_refused),
-		CASE(receives_of_several_elements),
+		CASE(elements_of_a_receive_are_filled_by_one_copy),
 		CASE(shared_receives),
 		CASE(receive_that_is_too_short),
 		CASE(receives_that_come_late),

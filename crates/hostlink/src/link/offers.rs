@@ -3,6 +3,7 @@
 use super::Link;
 use crate::directory::{Purpose, QpnPair};
 use crate::record::CompactRecord;
+use ferroce_access::PeerRead;
 use std::sync::atomic::{Ordering, fence};
 
 /// A payload in the memory of the process that has sent it.
@@ -24,23 +25,25 @@ impl OfferedPayload<'_> {
         self.range.2 as usize
     }
 
-    /// Copies `len` bytes from `offset` on to `to` in this process, which is registered memory of the program, or belongs to the caller.
-    /// False: they weren't, or not all of them are the sender's: its queue pair doesn't have the connection any more, so its program may have
-    /// written other bytes there.
+    /// Copies the bytes from `offset` on to ranges of this process (address and length), which are registered memory of the program, or belong
+    /// to the caller. Refused: also when not all bytes are the sender's: its queue pair doesn't have the connection any more, so its program
+    /// may have written other bytes there.
     #[must_use]
-    pub fn read(&self, offset: usize, to: u64, len: usize) -> bool {
+    pub fn read(&self, offset: usize, to: &[(u64, usize)]) -> PeerRead {
+        let len = to.iter().map(|(_, len)| len).sum();
         assert!(offset <= self.len() && len <= self.len() - offset);
         let is_same = |connection: u64| connection as u32 == self.connection;
         let read = self.link.access(self.ends, self.range, Purpose::Offered, |peer, address| {
             let at = address.wrapping_add(offset as u64);
             // A page that has gone since the sender's look would hold up the reader of the link, or show zeros where the memory is mapped here.
-            let read = is_same(peer.connection()) && peer.are_present(at, len) && peer.read(at, to, len);
+            let may_read = is_same(peer.connection()) && peer.are_present(at, len);
+            let read = may_read.then(|| peer.read_to(at, to));
             // SYNC: pairs with the fence of `DirectoryEntry::withdraw`, which the sender passes before its program gets the memory back: if the
             // entry is still there, the copy has read nothing that was written later.
             fence(Ordering::SeqCst);
-            (read && is_same(self.link.connection_of(self.ends))).then_some(())
+            read.filter(|_| is_same(self.link.connection_of(self.ends)))
         });
-        read.is_some()
+        read.unwrap_or(PeerRead::Refused)
     }
 }
 
@@ -99,9 +102,10 @@ mod tests {
                 let offered = run.link().offered(packet, ENDS.1).expect("an offer");
                 let (mut bytes, half) = (vec![0u8; offered.len()], offered.len() / 2);
                 let to = bytes.as_mut_ptr() as u64;
-                let read =
-                    offered.read(half, to + half as u64, offered.len() - half) && offered.read(0, to, half);
-                self.0.push(read.then_some(bytes));
+                let behind = offered.read(half, &[(to + half as u64, offered.len() - half)]);
+                let read = [behind, offered.read(0, &[(to, half - 1), (to + half as u64 - 1, 1)])];
+                assert!(read.iter().all(|end| *end != PeerRead::Partial));
+                self.0.push((read == [PeerRead::Whole; 2]).then_some(bytes));
                 run.settle(true);
             }
             true

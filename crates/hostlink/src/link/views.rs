@@ -6,7 +6,7 @@
 use super::Link;
 use crate::PeerMemory;
 use crate::directory::FoundRegion;
-use ferroce_access::{PeerPages, PeerView, pages};
+use ferroce_access::{PeerPages, PeerRead, PeerView, pages};
 use ferroce_os::sync::Mutex;
 use std::sync::atomic::{Ordering, fence};
 
@@ -146,6 +146,20 @@ impl PeerAccess<'_> {
     #[inline]
     pub fn read(&self, from: u64, to: u64, len: usize) -> bool {
         self.view.is_some_and(|view| view.read(from, to, len)) || self.memory.read(from, to, len)
+    }
+
+    /// As [`PeerMemory::read_to`].
+    #[must_use]
+    pub fn read_to(&self, from: u64, to: &[(u64, usize)]) -> PeerRead {
+        let mut at = from;
+        let mut by_view = |view: &PeerView| {
+            to.iter().all(|&(to, len)| {
+                let read = view.read(at, to, len);
+                at = at.wrapping_add(len as u64);
+                read
+            })
+        };
+        if self.view.is_some_and(&mut by_view) { PeerRead::Whole } else { self.memory.read_to(from, to) }
     }
 }
 

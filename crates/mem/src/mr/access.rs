@@ -7,6 +7,14 @@ use ferroce_access::Fault;
 use ferroce_types::{BindMw, Error, RemoteAccess, RemoteError, Result, Sge};
 use std::sync::Arc;
 
+/// Pages of the program's, whose region stays registered meanwhile.
+#[derive(Debug)]
+pub struct HeldPages {
+    /// Their address.
+    pub addr: u64,
+    _registered: Arc<Registered>,
+}
+
 impl Mr {
     /// Does it belong to this domain?
     pub(crate) fn is_of(&self, pd: &Pd) -> bool {
@@ -64,33 +72,27 @@ impl Mr {
         write: bool,
         f: impl FnOnce(u64) -> std::result::Result<(), Fault>,
     ) -> std::result::Result<(), Denied> {
-        let length = u64::from(sge.length);
-        self.find_local(pd, sge, write, |registered, addr| match *registered.bytes {
+        let (registered, addr) = self.find_local(pd, sge, write)?;
+        match *registered.bytes {
             // What is written there is lost.
             Bytes::Null if write => Ok(()),
-            _ => registered.accessed(addr, length, write, f),
-        })
+            _ => registered.accessed(addr, sge.length.into(), write, f).map_err(|Fault| Denied),
+        }
     }
 
-    /// As [`KeyTable::pages_of_local`](crate::KeyTable::pages_of_local).
-    pub(crate) fn pages_of_local(&self, pd: u32, sge: &Sge, write: bool) -> Option<u64> {
-        let mut pages = None;
-        let find = |registered: &Registered, addr| {
-            pages = registered.pages_at(addr);
-            Ok(())
-        };
-        self.find_local(pd, sge, write, find).ok()?;
-        pages
+    /// As [`KeyTable::hold_local`](crate::KeyTable::hold_local).
+    pub(crate) fn hold_local(&self, pd: u32, sge: &Sge, write: bool) -> Option<HeldPages> {
+        let (registered, addr) = self.find_local(pd, sge, write).ok()?;
+        registered.pages_at(addr).map(|addr| HeldPages { addr, _registered: registered })
     }
 
-    /// Runs `f` with the address of `sge`, which `f` touches by [`Registered::accessed`] only.
+    /// The address of `sge`, which is touched by [`Registered::accessed`] only, or where [`Registered::pages_at`] returns it.
     fn find_local(
         &self,
         pd: u32,
         sge: &Sge,
         write: bool,
-        f: impl FnOnce(&Registered, u64) -> std::result::Result<(), Fault>,
-    ) -> std::result::Result<(), Denied> {
+    ) -> std::result::Result<(Arc<Registered>, u64), Denied> {
         let registered = self.registered().ok_or(Denied)?;
         let Registered { init, pd: own, bytes, .. } = &*registered;
         if own.id() != pd || (write && !init.access.local_write) {
@@ -100,7 +102,7 @@ impl Mr {
             Bytes::Null => init.addr,
             _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(Denied)?,
         };
-        f(&registered, addr).map_err(|Fault| Denied)
+        Ok((registered, addr))
     }
 
     /// As [`KeyTable::remote`](crate::KeyTable::remote), for a QP of domain `pd`; by way of a window, which has the rights, with `by_window`.

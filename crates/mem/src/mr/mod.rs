@@ -9,6 +9,8 @@ mod check;
 mod fault;
 mod registered;
 
+pub use access::HeldPages;
+
 use super::last_user::{wait_for_last, wait_for_turn};
 use super::listing::listing;
 use super::owner::Owner;

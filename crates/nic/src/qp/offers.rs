@@ -6,13 +6,14 @@
 
 use super::Qp;
 use super::payload::{RxPayload, pieces};
-use ferroce_access::{Fault, copy, pages};
+use ferroce_access::{Fault, MOST_RANGES, PeerRead, copy, pages};
 use ferroce_hostlink::{
     CompactHeaders, Link, MemoryOffer, OfferedPayload, RingBytes, SendOutcome, is_large, own_directory,
 };
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_parts::Ah;
-use ferroce_proto::{DataRef, PayloadSource, PlainSend};
+use ferroce_proto::{DataRef, PayloadSource, PlaceError, PlainSend};
+use ferroce_queues::MAX_SGE;
 use ferroce_types::Sge;
 use ferroce_wire::{Headers, Service};
 use std::cell::Cell;
@@ -77,21 +78,62 @@ impl<'a> Offered<'a> {
 
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
     pub(super) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
+        self.copy_to_ranges(offset, &[(addr, len)])
+    }
+
+    /// Copies the bytes from `offset` on to ranges (address and length) of the program's memory, by one system call.
+    fn copy_to_ranges(&self, offset: usize, ranges: &[(u64, usize)]) -> Result<(), Fault> {
         if self.is_lost.get() {
             return Err(Fault);
         }
-        if self.payload.read(offset, addr, len) { Ok(()) } else { self.copy_slowly(offset, addr, len) }
+        match self.payload.read(offset, ranges) {
+            PeerRead::Whole => Ok(()),
+            PeerRead::Partial => self.copy_slowly(offset, ranges),
+            PeerRead::Refused => {
+                self.is_lost.set(true);
+                Err(Fault)
+            }
+        }
     }
 
     /// One of the two memories isn't there, or the receiver's is a mapping that the kernel doesn't write to.
     #[cold]
-    fn copy_slowly(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
-        let mut bytes = vec![0u8; len];
-        if self.payload.read(offset, bytes.as_mut_ptr() as u64, len) {
-            return copy::write(addr, &bytes);
+    fn copy_slowly(&self, offset: usize, ranges: &[(u64, usize)]) -> Result<(), Fault> {
+        let mut bytes = vec![0u8; ranges.iter().map(|(_, len)| len).sum()];
+        if self.payload.read(offset, &[(bytes.as_mut_ptr() as u64, bytes.len())]) != PeerRead::Whole {
+            self.is_lost.set(true);
+            return Err(Fault);
         }
-        self.is_lost.set(true);
-        Err(Fault)
+        let mut rest = &bytes[..];
+        ranges.iter().try_for_each(|&(addr, len)| {
+            let (part, behind) = rest.split_at(len);
+            rest = behind;
+            copy::write(addr, part)
+        })
+    }
+
+    /// As [`scatter_rest`](super::payload::scatter_rest). `None`: nothing was copied, as an element has a wrong key or isn't in pages of the
+    /// program's.
+    pub(super) fn scatter(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        offset: u64,
+        skip: usize,
+    ) -> Option<Result<(), PlaceError>> {
+        const { assert!(MAX_SGE as usize <= MOST_RANGES) };
+        let len = self.len() - skip;
+        let held = pieces(sges, offset, len).map(|(piece, _)| {
+            let held = KeyTable::global().hold_local(pd, &piece, true)?;
+            Some((held, piece.length as usize))
+        });
+        let held = held.collect::<Option<Vec<_>>>()?;
+        let ranges: Vec<_> = held.iter().map(|(held, len)| (held.addr, *len)).collect();
+        let has_room = ranges.iter().map(|(_, len)| len).sum::<usize>() == len;
+        Some(
+            if has_room { self.copy_to_ranges(skip, &ranges) } else { Err(Fault) }
+                .map_err(|Fault| PlaceError),
+        )
     }
 }
 

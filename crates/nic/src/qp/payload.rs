@@ -137,6 +137,11 @@ pub(super) fn scatter_rest(
     src: &RxPayload<'_>,
     skip: usize,
 ) -> Result<(), PlaceError> {
+    if let RxPayload::Offered(offered) = src
+        && let Some(placed) = offered.scatter(pd, sges, offset, skip)
+    {
+        return placed;
+    }
     let table = KeyTable::global();
     let mut done = skip;
     for (piece, at) in pieces(sges, offset, src.len() - skip) {
