@@ -79,6 +79,11 @@ impl Plan {
         Self { what, ours, references: Vec::new() }
     }
 
+    /// The name of its row.
+    pub fn what(&self) -> &'static str {
+        self.what
+    }
+
     /// Adds a reference.
     pub fn beside(mut self, reference: Figure, floor: Floor) -> Self {
         self.references.push((reference, floor));

@@ -19,16 +19,17 @@ const MIB_8: u32 = 8 << 20;
 const SMALL: u32 = 8;
 const ROUND_TRIPS: usize = 20_000;
 
-/// Measures, prints the table and writes `bench/local.json` in the target directory.
+/// Measures the rows whose name contains `only`, prints the table and writes `bench/local.json` in the target directory.
 ///
 /// # Errors
 /// A program isn't installed, fails, or prints something that isn't understood.
-pub fn local(seconds: u64, rounds: usize) -> io::Result<()> {
+pub fn local(seconds: u64, rounds: usize, only: &str) -> io::Result<()> {
     apt::install_for_bench();
     let tools = [("iperf3", "iperf3"), ("ib_write_bw", "perftest"), ("ucx_perftest", "ucx-utils")];
     let mut programs = Programs::new(|| World::one_host(9000), seconds, &tools)?;
     programs.pin();
-    let plans = plans();
+    let mut plans = plans();
+    plans.retain(|plan| plan.what().contains(only));
     let mut comparisons: Vec<Comparison> = plans.iter().map(Comparison::new).collect();
     for round in 1..=rounds {
         programs.begin_round(round, rounds);
@@ -83,7 +84,10 @@ fn plans() -> Vec<Plan> {
             plans.push(plan.beside(copy(size), Floor::AtLeast(0.95)).beside(put(size), Floor::None));
         }
     }
+    let threads = |is, threads| Figure::new(is, move |programs| programs.threads(threads, MIB_1));
     plans.extend([
+        Plan::new("1 MiB writes of two threads, Gbit/s", threads("two queue pairs", 2))
+            .beside(threads("one thread and queue pair", 1), Floor::AtLeast(1.0)),
         Plan::new("64 KiB messages, Gbit/s", bandwidth("`ib_send_bw`", "ib_send_bw", KIB_64))
             .beside(tag(KIB_64), Floor::AtLeast(1.1))
             .beside(Figure::new("iperf3, TCP", |programs| programs.tcp(KIB_64)), Floor::None),

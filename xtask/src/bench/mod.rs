@@ -43,6 +43,9 @@ pub enum Bench {
         /// Rounds; the table shows medians
         #[arg(long, default_value_t = 5)]
         rounds: usize,
+        /// Only rows whose name contains this, as `messages`
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// The same over sizes of 8 bytes to 8 MiB, as curves, beside UCX, libfabric and what the machine can do
     Sizes {
@@ -216,7 +219,7 @@ pub enum RawUdp {
 pub fn bench(what: &Bench) -> io::Result<()> {
     match what {
         Bench::Wire { seconds, rounds } => wire::wire(*seconds, *rounds),
-        Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
+        Bench::Local { seconds, rounds, only } => local::local(*seconds, *rounds, only),
         Bench::Fabric { write } => fabric::fabric(*write),
         Bench::Sizes { seconds, rounds, write } => sizes::sizes(*seconds, *rounds, *write),
         Bench::Raw { seconds, rounds } => raw_packet::raw(*seconds, *rounds),

@@ -14,6 +14,8 @@ pub const ROUND_LIMIT: Duration = Duration::from_secs(1200);
 pub const PORT: u16 = 5201;
 /// That of perftest.
 pub const PERFTEST_PORT: u16 = 18_515;
+/// That of `tests/c/bench/writers.c`.
+const WRITERS_PORT: u16 = 18_516;
 /// Columns of perftest's lines: the mean bandwidth, million messages a second, and a latency's median.
 pub const GBITS: usize = 3;
 const MESSAGES: usize = 4;
@@ -147,6 +149,15 @@ impl Programs {
         )
     }
 
+    /// Gbit/s of threads of one client that write to one server (`tests/c/bench/writers.c`), on any core: two threads have both.
+    pub fn threads(&self, threads: u32, size: u32) -> io::Result<f64> {
+        let program = Artifacts::get().c_program("bench/writers").map_err(|skip| io::Error::other(skip.0))?;
+        let (threads, size, seconds) = (threads.to_string(), size.to_string(), self.seconds.to_string());
+        let words = [&*program, &threads, &size, &seconds];
+        let client = run_sides(&self.world, &words, &[&words[..], &[SERVER]].concat(), WRITERS_PORT)?;
+        Ok(number_in_line(&client, "wrote", 1)? * 8.0 / number_in_line(&client, "wrote", 4)? / 1e9)
+    }
+
     /// Runs a tool of perftest whose buffers are files of tmpfs, one for each side.
     fn on_files(&self, words: &[&str]) -> io::Result<Outcome> {
         let host = self.world.last();
@@ -164,20 +175,9 @@ impl Programs {
     }
 
     fn sides(&self, server: &[&str], client: &[&str]) -> io::Result<Outcome> {
-        let sides = Sides {
-            server: &self.on_its_core(Role::Server, server),
-            client: &self.on_its_core(Role::Client, client),
-            port: PERFTEST_PORT,
-            options: &[],
-            settings: &[],
-            limit: LIMIT,
-        };
-        let outcome = sides.run(&self.world, Fabric::Any);
-        if outcome.client.success() && outcome.server.success() {
-            Ok(outcome.client)
-        } else {
-            Err(io::Error::other(outcome.to_string()))
-        }
+        let (server, client) =
+            (self.on_its_core(Role::Server, server), self.on_its_core(Role::Client, client));
+        run_sides(&self.world, &server, &client, PERFTEST_PORT)
     }
 
     /// Starts this program on a host, with the words behind `bench`.
@@ -185,6 +185,17 @@ impl Programs {
         let own = self.own.display().to_string();
         let line: Vec<&str> = [own.as_str(), "bench"].iter().chain(words).copied().collect();
         host.start(&line, &[])
+    }
+}
+
+/// The client's outcome, if both sides end well; the server listens at a TCP port.
+fn run_sides(world: &World, server: &[&str], client: &[&str], port: u16) -> io::Result<Outcome> {
+    let sides = Sides { server, client, port, options: &[], settings: &[], limit: LIMIT };
+    let outcome = sides.run(world, Fabric::Any);
+    if outcome.client.success() && outcome.server.success() {
+        Ok(outcome.client)
+    } else {
+        Err(io::Error::other(outcome.to_string()))
     }
 }
 
