@@ -22,9 +22,14 @@ fn run_peers(fabric: Fabric, &[case]: &[&str; 1]) {
 }
 
 fn run_of(program: &str, fabric: Fabric, case: &str) {
+    run_command(program, &[], fabric, case);
+}
+
+/// As [`run_of`], as the command that the words of `by` run.
+fn run_command(program: &str, by: &[&str], fabric: Fabric, case: &str) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
-    let words = [&*path, case];
+    let words = [by, &[&*path, case]].concat();
     let mut process = world.first().start_ferroce_privileged(&[], &words, fabric.settings());
     let outcome = process.wait(LIMIT);
     if let Some(why) = outcome.stdout.lines().find_map(|line| line.strip_prefix(SKIPPED)) {
@@ -125,6 +130,15 @@ mod absent {
         packets_beyond_what_a_queue_pair_keeps_come_again: "more_than_waits";
         requests_succeed_that_an_answer_acknowledges_which_waits_for_memory: "acknowledged_by_an_answer";
         a_page_that_is_waited_for_comes_though_the_program_maps_it_anew: "mapped_again";
+        memory_that_is_registered_at_the_address_of_other_memory_is_looked_at: "registered_again";
+        a_page_that_comes_is_not_held_up_by_one_that_does_not: "one_of_two";
+        an_operation_waits_for_memory_whose_handler_serves_user_mode_alone: "each_operation_of_user_mode";
+    }
+
+    #[test]
+    fn a_page_that_comes_is_not_held_up_by_one_that_does_not_where_the_kernel_copies_nothing() {
+        let refusing = &*require!(Artifacts::get().c_program("surroundings/refused_syscalls"));
+        run_command("surroundings/absent_pages", &[refusing, "vm"], Fabric::Any, "one_of_two");
     }
 }
 
@@ -135,6 +149,7 @@ mod absent_at_the_peer {
         run_peers:
         an_operation_on_memory_of_the_peer_that_is_not_there_waits_and_its_post_returns: "each_operation";
         a_page_of_the_peer_that_has_gone_holds_up_no_post: "page_that_goes";
+        memory_that_the_peer_registers_at_the_address_of_other_memory_is_looked_at: "page_registered_again";
         memory_of_a_file_has_what_the_peers_handler_of_faults_gives: "page_of_a_mapped_file";
     }
 }

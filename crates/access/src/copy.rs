@@ -184,6 +184,22 @@ unsafe fn write_by_kernel(addr: u64, from: *const u8, len: usize) -> Result<(), 
     unsafe { through_sockets(ours, theirs) }
 }
 
+/// Has the kernel read the byte at `addr`, by a call that changes nothing and takes no lock.
+///
+/// # Errors
+/// [`Fault`] when it can't be read.
+pub(crate) fn touch_by_kernel(addr: u64) -> Result<(), Fault> {
+    /// The size of the kernel's signal sets, and of the word that is read.
+    const SET: usize = size_of::<u64>();
+    /// None of SIG_BLOCK, SIG_UNBLOCK and SIG_SETMASK: it is refused when the set has been read.
+    const NO_ACTION: i32 = -1;
+    let word = addr & !(SET as u64 - 1);
+    // SAFETY: the kernel checks the set's address. It changes no mask.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_ACTION, word, 0usize, SET) };
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    if errno == Some(libc::EINVAL) { Ok(()) } else { Err(Fault) }
+}
+
 /// Can the 4-byte aligned word at `addr` be written? The kernel adds 0 to it, atomically.
 ///
 /// # Errors

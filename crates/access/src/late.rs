@@ -1,6 +1,6 @@
 //! Which of the program's memory can come late: ranges that registrations have found to be of files, or whose mappings may change.
 
-use crate::userfaultfd;
+use crate::seen;
 use ferroce_os::sync::{RwLock, class};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ impl NotedRanges {
 
     /// A region that is paged on demand: what is mapped there may change.
     pub fn add_on_demand(&mut self, addr: u64, len: u64) {
-        userfaultfd::note_registration();
+        seen::note_registration(addr, len);
         self.add(addr, addr.saturating_add(len), Coming::OnDemand);
     }
 }

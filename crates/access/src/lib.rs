@@ -17,6 +17,7 @@ mod peer_pages;
 mod peer_view;
 pub mod poison;
 mod proc_file;
+mod seen;
 mod shared;
 pub mod summed;
 mod userfaultfd;

@@ -4,7 +4,7 @@
 
 use crate::late::{Coming, NotedRanges};
 use crate::proc_file::ProcFile;
-use crate::userfaultfd;
+use crate::seen;
 use ferroce_os::sys;
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -58,7 +58,7 @@ impl MappedRange {
 /// # Errors
 /// /proc/thread-self/maps can't be read.
 pub fn mapped(addr: u64, len: u64, write: bool, noted: &mut NotedRanges) -> io::Result<MappedRange> {
-    userfaultfd::note_registration();
+    seen::note_registration(addr, len);
     let maps = std::fs::File::open("/proc/thread-self/maps")?;
     let end = addr + len;
     let (mut at, mut shared, mut name) = (addr, true, [0; 4096]);

@@ -7,117 +7,17 @@
 //!
 //! What was seen is remembered for a second or two ([`forget`]): so long a page that has gone again can hold a copy up.
 
+use crate::guard::FaultGuard;
 use crate::late::noted;
 use crate::pagemap::{CHUNK, UNIT, UNITS, mapped_by};
 use crate::proc_file::ProcFile;
-use crate::{copy, mappings, userfaultfd};
+use crate::seen::{Registration, SEEN, chunks, numbers};
+use crate::{Fault, copy, mappings, userfaultfd};
 use ferroce_os::sys;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Units of a process's memory that are remembered: 256 MiB of it.
-pub(crate) const PLACES: usize = 1 << 16;
+pub use crate::seen::forget;
 
-/// Bits of the number of a unit.
-const UNIT_BITS: u32 = u64::BITS - UNIT.trailing_zeros();
-
-/// Counts how often all was forgotten.
-static GENERATION: AtomicU64 = AtomicU64::new(1);
-
-/// The pages of a process that were seen: for each place the unit that was seen last there, with the generation.
-#[derive(Debug)]
-pub(crate) struct SeenPages<const PLACES: usize>([AtomicU64; PLACES]);
-
-impl<const PLACES: usize> SeenPages<PLACES> {
-    pub(crate) const fn new() -> Self {
-        assert!(PLACES.is_power_of_two());
-        Self([const { AtomicU64::new(0) }; PLACES])
-    }
-
-    /// As [`SeenPages::new`]. The system gives a page of it when that is written first.
-    pub(crate) fn boxed() -> Box<Self> {
-        let words: Box<[u64]> = vec![0; PLACES].into_boxed_slice();
-        // SAFETY: as many words as there are places; atomics have the size, the alignment and the values of words.
-        unsafe { Box::from_raw(Box::into_raw(words).cast::<Self>()) }
-    }
-
-    /// The generation is in the bits that the number of a unit doesn't have, without those that its place shows.
-    const GENERATION_AT: u32 = UNIT_BITS - PLACES.trailing_zeros();
-
-    /// The place of a unit, and its word if the unit was seen lately.
-    #[inline]
-    fn place(&self, unit: u64) -> (&AtomicU64, u64) {
-        let generation = GENERATION.load(Ordering::Relaxed) << Self::GENERATION_AT;
-        (&self.0[unit as usize % PLACES], (unit / PLACES as u64) | generation)
-    }
-
-    #[inline]
-    fn contains(&self, unit: u64) -> bool {
-        let (place, word) = self.place(unit);
-        place.load(Ordering::Relaxed) == word
-    }
-
-    /// Whether these bytes were seen lately: all of their pages. Otherwise `look` looks, at one chunk after the other: it gets an address at the
-    /// beginning of a chunk and the units that are asked for, as bits, and returns those that are there.
-    #[inline]
-    pub(crate) fn are_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
-        self.have_seen(addr, len) || self.are_all_present(addr, len, look)
-    }
-
-    /// Whether these bytes are of one page or two, which were seen lately.
-    #[inline]
-    pub(crate) fn have_seen(&self, addr: u64, len: usize) -> bool {
-        let (first, last) = (addr / UNIT, addr.wrapping_add(len as u64).wrapping_sub(1) / UNIT);
-        // A payload may cross a page.
-        let are_seen = || first == last || last == first + 1 && self.contains(last);
-        self.contains(first) && are_seen()
-    }
-
-    #[inline(never)]
-    pub(crate) fn are_all_present(&self, addr: u64, len: usize, look: impl Fn(u64, u64) -> u64) -> bool {
-        let mut chunks = chunks(addr, len);
-        chunks.all(|(chunk, units)| {
-            let mut numbers = numbers(chunk, units);
-            numbers.all(|unit| self.contains(unit)) || {
-                let there = look(chunk * CHUNK, units);
-                self.note(chunk, there);
-                there & units == units
-            }
-        })
-    }
-
-    /// These units of a chunk are there.
-    fn note(&self, chunk: u64, units: u64) {
-        for unit in numbers(chunk, units) {
-            let (place, word) = self.place(unit);
-            place.store(word, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The numbers of these units of a chunk.
-#[inline]
-fn numbers(chunk: u64, units: u64) -> impl Iterator<Item = u64> {
-    (0..UNITS).filter(move |unit| units >> unit & 1 == 1).map(move |unit| chunk * UNITS + unit)
-}
-
-/// The chunks of a range, each with the units that are in the range. A range that goes beyond the end of the address space has an end there.
-#[inline]
-fn chunks(addr: u64, len: usize) -> impl Iterator<Item = (u64, u64)> {
-    let first = addr / UNIT;
-    let end = if len == 0 { first } else { addr.saturating_add(len as u64 - 1) / UNIT + 1 };
-    let mut at = first;
-    std::iter::from_fn(move || {
-        (at < end).then(|| {
-            let (chunk, from) = (at / UNITS, at % UNITS);
-            let to = (end - chunk * UNITS).min(UNITS);
-            at = chunk * UNITS + to;
-            (chunk, (1 << to) - (1 << from))
-        })
-    })
-}
-
-/// Those of this process.
-static SEEN: SeenPages<PLACES> = SeenPages::new();
 /// The kernel doesn't return which pages are there.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
@@ -126,7 +26,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 #[inline]
 #[must_use]
 pub fn are_present(addr: u64, len: usize) -> bool {
-    SEEN.are_present(addr, len, look_here)
+    SEEN.are_present(Registration::ANY, addr, len, look_here)
 }
 
 /// The units of a chunk at `at` that are there, or come at once.
@@ -195,32 +95,41 @@ fn mapped_units(at: u64) -> u64 {
 
 /// Brings the pages of a range of this process's memory in, and notes them. Takes as long as they do.
 pub fn bring(addr: u64, len: usize) {
-    let end = addr.saturating_add(len as u64);
-    let mut at = addr;
-    while at < end {
-        // A page that can't be read isn't waited for: a copy finds the fault.
-        let _ = copy::read(at, &mut [0]);
-        at = (at / UNIT * UNIT).saturating_add(UNIT);
+    for (chunk, units) in chunks(addr, len) {
+        for unit in numbers(chunk, units) {
+            let registrations = userfaultfd::registrations();
+            // A page that can't be read isn't waited for: a copy finds the fault.
+            let _ = touch(unit * UNIT);
+            // Otherwise other memory may be registered at its address by now, whose page is looked at.
+            if userfaultfd::registrations() == registrations {
+                SEEN.note(Registration::ANY, chunk, 1 << (unit % UNITS));
+            }
+        }
     }
-    assume_present(addr, len);
+}
+
+/// Waits for the page of a byte. No lock is held meanwhile.
+fn touch(at: u64) -> Result<(), Fault> {
+    copy::touch_by_kernel(at).or_else(|Fault| {
+        // A userfaultfd for faults of user mode (UFFD_USER_MODE_ONLY) serves none of the kernel's.
+        let guard = FaultGuard::hold().filter(|_| !copy::by_kernel());
+        guard.ok_or(Fault)?.touch(at)
+    })
 }
 
 /// Notes pages as present: a copy brings those in that aren't.
 pub fn assume_present(addr: u64, len: usize) {
     for (chunk, units) in chunks(addr, len) {
-        SEEN.note(chunk, units);
+        SEEN.note(Registration::ANY, chunk, units);
     }
-}
-
-/// Forgets which pages were seen. To be called about once in a second.
-pub fn forget() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::late::{Coming, NotedRanges};
+    use crate::seen::note_registration;
+    use std::time::Duration;
 
     pub(crate) fn page_len() -> usize {
         sys::page_size() as usize
@@ -258,16 +167,6 @@ pub(crate) mod tests {
             // SAFETY: the mapping is this one's.
             unsafe { libc::munmap(self.addr as *mut _, self.len) };
         }
-    }
-
-    #[test]
-    fn a_range_is_cut_into_chunks() {
-        let cut = |addr, len| chunks(addr, len).collect::<Vec<_>>();
-        assert_eq!(cut(0x1_2000, 0), []);
-        assert_eq!(cut(0x1_2fff, 1), [(1, 1 << 2)]);
-        assert_eq!(cut(0x1_2fff, 2), [(1, 3 << 2)]);
-        assert_eq!(cut(0x1_f000, 0x1_2000), [(1, 1 << 15), (2, 0xffff), (3, 1)]);
-        assert_eq!(cut(u64::MAX, 100), [(u64::MAX / CHUNK, 1 << 15)]);
     }
 
     #[test]
@@ -349,25 +248,68 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_is_looked_at_again() {
-        let seen = SeenPages::<16>::new();
-        let looks = std::cell::Cell::new(0);
-        let look = |_, units| {
-            looks.set(looks.get() + 1);
-            units
-        };
-        let present = |addr, len| seen.are_present(addr, len, look);
-        assert!(present(0x1_0000, 1) && present(0x1_0fff, 1) && looks.get() == 1);
-        assert!(present(0x1_0fff, 2) && present(0x1_1000, 1) && looks.get() == 2);
-        // The same place as the first.
-        assert!(present(0x2_0000, 1) && present(0x1_1000, 1) && looks.get() == 3);
-        assert!(present(0x1_0000, 1) && looks.get() == 4);
-        forget();
-        assert!(present(0x1_0000, 1) && looks.get() == 5);
-        // An hour later.
-        for _ in 0..4096 {
-            forget();
+    fn a_page_that_comes_after_a_registration_is_looked_at() {
+        // A handler of the faults of user mode, which any user may have.
+        // SAFETY: a new descriptor, which is closed.
+        let handler = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } as i32;
+        if handler < 0 {
+            return;
         }
-        assert!(present(0x1_0000, 1) && looks.get() == 6);
+        const API: libc::c_ulong = 0xc018_aa3f;
+        const REGISTER: libc::c_ulong = 0xc020_aa00;
+        const ZERO_PAGE: libc::c_ulong = 0xc020_aa04;
+        let fresh = Fresh::new(3);
+        let (addr, len) = (fresh.addr, fresh.len);
+        let ask = |what, mut argument: [u64; 4]| {
+            // SAFETY: the structures of these requests are no longer than this.
+            assert_eq!(unsafe { libc::ioctl(handler, what, argument.as_mut_ptr()) }, 0, "{what:x}");
+        };
+        ask(API, [0xaa, 0, 0, 0]);
+        ask(REGISTER, [addr, len as u64, 1, 0]);
+        let bringing = std::thread::spawn(move || {
+            // As the threads of the adapter.
+            // SAFETY: a mask of this thread.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&raw mut all);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+            }
+            bring(addr, len);
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(
+            !bringing.is_finished(),
+            "it waits for a page whose faults the kernel's calls don't wait for"
+        );
+        ask(ZERO_PAGE, [fresh.page(0), page_len() as u64, 0, 0]);
+        std::thread::sleep(Duration::from_millis(100));
+        note_registration(addr, len as u64);
+        // Other memory has the address of the first page by now.
+        // SAFETY: the mapping is this test's.
+        unsafe { libc::madvise(addr as *mut _, page_len(), libc::MADV_DONTNEED) };
+        for page in 1..3 {
+            ask(ZERO_PAGE, [fresh.page(page), page_len() as u64, 0, 0]);
+        }
+        bringing.join().unwrap();
+        assert!(!are_present(addr, 1) && are_present(fresh.page(1), 2 * page_len()));
+        sys::close(handler);
+    }
+
+    #[test]
+    fn a_registration_forgets_what_was_at_its_addresses() {
+        let (fresh, other) = (Fresh::new(64), Fresh::new(2));
+        bring(fresh.addr, 64 * page_len());
+        bring(other.addr, 1);
+        // SAFETY: the mapping is this test's.
+        unsafe { libc::madvise(fresh.addr as *mut _, fresh.len, libc::MADV_DONTNEED) };
+        // SAFETY: as above.
+        unsafe { libc::madvise(other.addr as *mut _, other.len, libc::MADV_DONTNEED) };
+        note_registration(fresh.page(8) + 100, 2 * page_len() as u64);
+        let present = |number| are_present(fresh.page(number), page_len());
+        assert_eq!((7..12).map(present).collect::<Vec<_>>(), [true, false, false, false, true]);
+        assert!(are_present(other.addr, 1));
+        note_registration(0, u64::MAX);
+        assert!(!present(7) && !are_present(other.addr, 1));
+        note_registration(u64::MAX, 0);
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::PeerMemory;
 use crate::pagemap::mapped_by;
-use crate::pages::{PLACES, SeenPages};
+use crate::seen::{self, PLACES, Registration, SeenPages};
 use crate::userfaultfd::{FoundUserfaultfd, is_among};
 use ferroce_os::sys::{self, EngineFd};
 use std::fs::{File, read_dir};
@@ -27,8 +27,9 @@ pub struct PeerRegion {
 #[derive(Debug, Default)]
 pub struct PeerPages {
     seen: OnceLock<Box<SeenPages<PLACES>>>,
-    /// `None`: it can't be opened.
-    pagemap: OnceLock<Option<EngineFd>>,
+    pagemap: OnceLock<EngineFd>,
+    /// The last [generation](seen::generation) in which it was to be opened.
+    opened: AtomicU64,
     userfaultfd: FoundUserfaultfd,
     /// The number of the latest registration that was seen.
     registration: AtomicU64,
@@ -39,21 +40,17 @@ impl PeerPages {
     /// that can't be known, the pages of a region count as absent that can come late.
     #[must_use]
     #[inline]
-    pub fn are_present(
-        &self,
-        memory: &PeerMemory,
-        region: impl FnOnce() -> PeerRegion,
-        addr: u64,
-        len: usize,
-    ) -> bool {
-        self.seen.get().is_some_and(|seen| seen.have_seen(addr, len))
-            || self.are_all_present(memory, region(), addr, len)
+    pub fn are_present(&self, memory: &PeerMemory, region: PeerRegion, addr: u64, len: usize) -> bool {
+        let by = Registration::of(region.registration);
+        self.seen.get().is_some_and(|seen| seen.have_seen(by, addr, len))
+            || self.are_all_present(memory, region, addr, len)
     }
 
     #[inline(never)]
     fn are_all_present(&self, memory: &PeerMemory, region: PeerRegion, addr: u64, len: usize) -> bool {
         let seen = self.seen.get_or_init(SeenPages::boxed);
-        seen.are_all_present(addr, len, |at, units| self.look(memory, region, at, units))
+        let by = Registration::of(region.registration);
+        seen.are_all_present(by, addr, len, |at, units| self.look(memory, region, at, units))
     }
 
     /// The units of a chunk at `at` that are there, or come at once.
@@ -64,8 +61,16 @@ impl PeerPages {
 
     /// The units of a chunk at `at` that are there.
     fn resident(&self, memory: &PeerMemory, at: u64) -> u64 {
-        let pagemap = self.pagemap.get_or_init(|| open(memory));
-        pagemap.as_ref().and_then(|pagemap| mapped_by(pagemap.checked(), at)).unwrap_or(0)
+        let pagemap = self.pagemap.get().or_else(|| self.open_again(memory));
+        pagemap.and_then(|pagemap| mapped_by(pagemap.checked(), at)).unwrap_or(0)
+    }
+
+    /// Opens the pagemap, about once in a second: a process may have had no descriptor left.
+    #[cold]
+    fn open_again(&self, memory: &PeerMemory) -> Option<&EngineFd> {
+        let now = seen::generation();
+        let opened = (self.opened.swap(now, Ordering::Relaxed) != now).then(|| open(memory))??;
+        Some(self.pagemap.get_or_init(|| opened))
     }
 
     /// A page of a region that isn't there may take long.
@@ -91,8 +96,8 @@ fn open(memory: &PeerMemory) -> Option<EngineFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::forget;
     use crate::pages::tests::{Fresh, page_len};
+    use crate::seen::forget;
     use crate::{Cookie, copy};
 
     const OF_FILE: PeerRegion = PeerRegion { of_file: true, registration: 1 };
@@ -108,7 +113,7 @@ mod tests {
     fn pages_of_a_file_are_present_when_the_other_process_has_them() {
         let (_cookie, own) = own();
         let (fresh, pages) = (Fresh::new(64), PeerPages::default());
-        let present = |at, len| pages.are_present(&own, || OF_FILE, at, len);
+        let present = |at, len| pages.are_present(&own, OF_FILE, at, len);
         assert!((0..64).all(|number| !present(fresh.page(number), 1)));
         for number in [5, 40, 41, 63] {
             copy::write(fresh.page(number) + 100, &[1]).unwrap();
@@ -125,18 +130,18 @@ mod tests {
     fn plain_memory_comes_at_once_unless_the_other_process_serves_its_faults() {
         let (_cookie, own) = own();
         let (fresh, pages) = (Fresh::new(64), PeerPages::default());
-        assert!(pages.are_present(&own, || PLAIN, fresh.page(1), 8));
+        assert!(pages.are_present(&own, PLAIN, fresh.page(1), 8));
         // SAFETY: a new descriptor, which is closed.
         let handler = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } as i32;
         if handler < 0 {
             return;
         }
         let later = PeerRegion { registration: 3, ..PLAIN };
-        assert!(!pages.are_present(&own, || later, fresh.page(20), 8));
+        assert!(!pages.are_present(&own, later, fresh.page(20), 8));
         // The look is repeated for later regions only.
-        assert!(!pages.are_present(&own, || PLAIN, fresh.page(20), 8));
+        assert!(!pages.are_present(&own, PLAIN, fresh.page(20), 8));
         sys::close(handler);
-        assert!(pages.are_present(&own, || PeerRegion { registration: 4, ..PLAIN }, fresh.page(20), 8));
+        assert!(pages.are_present(&own, PeerRegion { registration: 4, ..PLAIN }, fresh.page(20), 8));
     }
 
     #[test]
@@ -144,11 +149,33 @@ mod tests {
         let (_cookie, own) = own();
         let (fresh, pages) = (Fresh::new(16), PeerPages::default());
         copy::write(fresh.page(3), &[1]).unwrap();
-        assert!(pages.are_present(&own, || OF_FILE, fresh.page(3), 8));
+        assert!(pages.are_present(&own, OF_FILE, fresh.page(3), 8));
         // SAFETY: a page of the test's mapping.
         unsafe { libc::madvise(fresh.page(3) as *mut _, page_len(), libc::MADV_DONTNEED) };
         forget();
-        assert!(!pages.are_present(&own, || OF_FILE, fresh.page(3), 8));
+        assert!(!pages.are_present(&own, OF_FILE, fresh.page(3), 8));
+    }
+
+    #[test]
+    fn a_pagemap_is_opened_when_there_is_a_descriptor_again() {
+        std::thread::spawn(|| {
+            let (_cookie, own) = own();
+            let (fresh, pages) = (Fresh::new(16), PeerPages::default());
+            copy::write(fresh.page(3), &[1]).unwrap();
+            let present = || pages.are_present(&own, OF_FILE, fresh.page(3), 8);
+            // SAFETY: the thread's descriptors become its own.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            // SAFETY: takes no pointer.
+            let taken: Vec<_> =
+                std::iter::repeat_with(|| unsafe { libc::dup(0) }).take_while(|&fd| fd >= 0).collect();
+            assert!(!present());
+            taken.into_iter().for_each(sys::close);
+            assert!(!present(), "it isn't tried each time");
+            forget();
+            assert!(present());
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]
@@ -158,7 +185,7 @@ mod tests {
         copy::write(fresh.page(3), &[1]).unwrap();
         // Another process has the number.
         drop(cookie);
-        assert!(!pages.are_present(&memory, || OF_FILE, fresh.page(3), 8));
-        assert!(pages.are_present(&memory, || PLAIN, fresh.page(3), 8));
+        assert!(!pages.are_present(&memory, OF_FILE, fresh.page(3), 8));
+        assert!(pages.are_present(&memory, PLAIN, fresh.page(3), 8));
     }
 }

@@ -66,14 +66,19 @@ pub(crate) fn note_registration() {
     OWN_REGISTRATIONS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How often memory was registered.
+pub(crate) fn registrations() -> u64 {
+    OWN_REGISTRATIONS.load(Ordering::Relaxed)
+}
+
 /// This process has one.
 pub(crate) fn is_here() -> bool {
-    OWN.look(OWN_REGISTRATIONS.load(Ordering::Relaxed), find_own)
+    OWN.look(registrations(), find_own)
 }
 
 /// This process has none, as far as that was found out lately.
 pub(crate) fn is_absent() -> bool {
-    OWN.look_if_due(OWN_REGISTRATIONS.load(Ordering::Relaxed), find_own) == Some(false)
+    OWN.look_if_due(registrations(), find_own) == Some(false)
 }
 
 /// Looks for one among the descriptors of this process: those of the calling thread, which are all threads' unless it has given that up.

@@ -406,11 +406,79 @@ static void mapped_again(void)
 	end_side(peer);
 }
 
+/* Other memory at the address of a page that was there is registered, and its page isn't there. */
+static void registered_again(void)
+{
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(answer_reads, &peer);
+
+	begin();
+	struct end end = connect_new(fd), beside = connect_new(fd);
+
+	meet_again(fd);
+	char *pages = map_without_pages(PAGE);
+
+	for (int round = 0; round < 3; round++) {
+		if (round)
+			map_again_without_pages(pages, PAGE);
+		struct ibv_mr *mr = register_new(pages, PAGE);
+
+		post(OP_OWN_READ, &end, mr, end.theirs.buffer, end.theirs.rkey);
+		wait_for_fault();
+		/* A turn of each thread that may have the answer. */
+		for (int i = 0; i < BESIDE; i++) {
+			post(OP_OWN_READ, &beside, beside.mr, beside.theirs.buffer, beside.theirs.rkey);
+			MUST_COMPLETE(beside.cq, &wc);
+		}
+		give_pages(pages, PAGE);
+		MUST_COMPLETE(end.cq, &wc);
+		check(pages, 8, 1, "answer");
+		MUST(ibv_dereg_mr(mr));
+	}
+	end_side(peer);
+}
+
+/* A page that comes isn't held up by one that doesn't. */
+static void one_of_two(void)
+{
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(answer_reads, &peer);
+
+	begin();
+	struct end end = connect_new(fd), beside = connect_new(fd);
+	char *pages = map_without_pages(2 * PAGE);
+	struct ibv_mr *mr = register_new(pages, PAGE), *other = register_new(pages + PAGE, PAGE);
+
+	meet_again(fd);
+	post(OP_OWN_READ, &end, mr, end.theirs.buffer, end.theirs.rkey);
+	wait_for_fault();
+	post(OP_OWN_READ, &beside, other, beside.theirs.buffer, beside.theirs.rkey);
+	wait_for_fault();
+	give_pages(pages + PAGE, PAGE);
+	MUST_COMPLETE(beside.cq, &wc);
+	if (ibv_poll_cq(end.cq, 1, &wc))
+		fail("a READ has ended without its memory");
+	give_pages(pages, PAGE);
+	MUST_COMPLETE(end.cq, &wc);
+	check(pages, 8, 1, "answer");
+	end_side(peer);
+}
+
+/* The handler serves the faults of user mode alone, as any user's may. */
+static void each_operation_of_user_mode(void)
+{
+	faults_of = UFFD_USER_MODE_ONLY;
+	each_operation();
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
 		CASE(each_operation), CASE(ends), CASE(two_directions), CASE(more_than_waits),
-		CASE(acknowledged_by_an_answer), CASE(mapped_again),
+		CASE(acknowledged_by_an_answer), CASE(mapped_again), CASE(registered_again), CASE(one_of_two),
+		CASE(each_operation_of_user_mode),
 	};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);

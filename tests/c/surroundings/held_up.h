@@ -158,6 +158,8 @@ UNUSED static int destroy(void *qp)
 
 /* Memory without pages: a thread that touches one waits until the page is given. */
 static int faults = -1;
+/* Whose faults: those of all modes, or UFFD_USER_MODE_ONLY. */
+static int faults_of;
 
 UNUSED static void give_pages(char *memory, size_t length)
 {
@@ -173,7 +175,7 @@ UNUSED static char *map_without_pages(size_t length)
 	char *memory = map_apart(length);
 	struct uffdio_register range = {.range = {(uintptr_t)memory, length}, .mode = UFFDIO_REGISTER_MODE_MISSING};
 
-	faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | faults_of);
 	if (faults < 0 && (errno == EPERM || errno == ENOSYS)) {
 		puts("skipped: userfaultfd(2) is refused here");
 		exit(EXIT_SKIPPED);
@@ -181,6 +183,17 @@ UNUSED static char *map_without_pages(size_t length)
 	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) || ioctl(faults, UFFDIO_REGISTER, &range))
 		fail("userfaultfd: %s", strerror(errno));
 	return memory;
+}
+
+/* Maps other memory at the address of `memory`, which was mapped without pages. */
+UNUSED static void map_again_without_pages(char *memory, size_t length)
+{
+	struct uffdio_register range = {.range = {(uintptr_t)memory, length}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+
+	if (mmap(memory, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != memory)
+		fail("mmap: %s", strerror(errno));
+	if (ioctl(faults, UFFDIO_REGISTER, &range))
+		fail("UFFDIO_REGISTER: %s", strerror(errno));
 }
 
 UNUSED static void wait_for_fault(void)

@@ -245,6 +245,77 @@ static void page_that_goes(void)
 	end_side(peer);
 }
 
+/* The side of a page that was there. It registers other memory at its address, which has none. */
+static void register_again(int fd)
+{
+	begin();
+	char *page = map_without_pages(PAGE);
+
+	give_filled(page, 1);
+	struct end end = connect_to(fd, register_new(page, PAGE)), beside = connect_new(fd);
+
+	meet_again(fd);
+	/* The other side has written to it. */
+	meet_again(fd);
+	MUST(ibv_dereg_mr(end.mr));
+	map_again_without_pages(page, PAGE);
+	struct ibv_mr *mr = register_new(page, PAGE);
+	struct memory mine = {(uintptr_t)page, mr->rkey}, none;
+
+	if (!exchange(fd, &mine, &none, sizeof mine))
+		fail("the other side is gone");
+	wait_for_fault();
+	meet_again(fd);
+	meet_again(fd);
+	give_filled(page, 2);
+	meet_again(fd);
+	if (page[8] != 2)
+		fail("byte 8 is %d", page[8]);
+	(void)beside;
+	meet_again(fd);
+	for (;;)
+		pause();
+}
+
+static int write_once_more(void *unused)
+{
+	(void)unused;
+	first.theirs.buffer = theirs.addr;
+	first.theirs.rkey = theirs.rkey;
+	return write_to(&first, 0);
+}
+
+/* What was seen of a page isn't believed of other memory that is registered at its address. */
+static void page_registered_again(void)
+{
+	struct memory none = {0};
+	struct ibv_wc wc;
+	pid_t peer;
+	int fd = start_side(register_again, &peer);
+
+	begin();
+	first = connect_new(fd);
+	struct end beside = connect_new(fd);
+
+	meet_again(fd);
+	warm_up();
+	write_and_wait(&first, 0);
+	meet_again(fd);
+	if (!exchange(fd, &none, &theirs, sizeof none))
+		fail("the other side is gone");
+	struct call *call = start(write_once_more, NULL);
+
+	if (!returns(call, STANDS_MS))
+		fail("the post stands");
+	meet_again(fd);
+	write_and_wait(&beside, 0);
+	meet_again(fd);
+	MUST_COMPLETE(first.cq, &wc);
+	meet_again(fd);
+	meet_again(fd);
+	end_side(peer);
+}
+
 /* Gives each page of `pages` when it is touched: its bytes are its number and 1. */
 static void *give_numbered(void *pages)
 {
@@ -321,7 +392,8 @@ static void page_of_a_mapped_file(void)
 
 int main(int argc, char **argv)
 {
-	const struct test_case cases[] = {CASE(each_operation), CASE(page_that_goes), CASE(page_of_a_mapped_file)};
+	const struct test_case cases[] = {CASE(each_operation), CASE(page_that_goes), CASE(page_registered_again),
+					  CASE(page_of_a_mapped_file)};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -245,6 +245,17 @@ impl FaultGuard {
         }
         held.map(|opened| Self { _opened: Some(opened), _thread: PhantomData })
     }
+
+    /// Reads the byte at `addr`.
+    ///
+    /// # Errors
+    /// [`Fault`] when it can't be read.
+    pub(crate) fn touch(&self, addr: u64) -> Result<(), Fault> {
+        let mut byte = 0u8;
+        // SAFETY: the byte is this function's, and the guard is held.
+        let Outcome { faulted, .. } = unsafe { arch::copy(&raw mut byte as u64, addr, 1) };
+        if faulted == 0 { Ok(()) } else { Err(Fault) }
+    }
 }
 
 /// Whether a fault of this thread reaches the guard as the thread is, with the signals that it blocks.

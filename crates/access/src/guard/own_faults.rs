@@ -5,12 +5,14 @@ use super::{Mask, answer, unblock};
 use ferroce_os::{fork, sys};
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Threads that are open at a time, at most.
-const MOST: usize = 16;
+/// Threads that are open at a time, at most: each thread that waits for a page can be one.
+const MOST: usize = 2048;
 /// The threads that are open: the number in the low half, above it the fork generation of its process; 0: none.
 static OPEN: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+/// So many places of [`OPEN`] have been used, at most.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A thread that has unblocked the signals of its faults, for as long as this lives: such a signal that was sent, and comes to it because
 /// the others block it, is given back.
@@ -37,6 +39,8 @@ impl UnblockedFaults {
                         && place.compare_exchange(other, this, Ordering::AcqRel, Ordering::Acquire).is_ok()
                 })
         })?;
+        // A handler that runs in this thread looks at its place.
+        USED.fetch_max(at + 1, Ordering::AcqRel);
         let mut opened = Self { at, blocked: 0, _thread: PhantomData };
         opened.blocked = unblock()?;
         Some(opened)
@@ -142,8 +146,9 @@ impl Drop for OwnFaults {
 /// # Safety
 /// The arguments are those of the handler.
 pub(super) unsafe fn give_back(signal: i32, info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> bool {
-    let is_open = |name: u64| OPEN.iter().any(|place| place.load(Ordering::Acquire) == name);
-    if OPEN.iter().all(|place| place.load(Ordering::Acquire) == 0) || !is_open(name()) {
+    let used = &OPEN[..USED.load(Ordering::Acquire)];
+    let is_open = |name: u64| used.iter().any(|place| place.load(Ordering::Acquire) == name);
+    if used.iter().all(|place| place.load(Ordering::Acquire) == 0) || !is_open(name()) {
         return false;
     }
     OwnFaults::ask_again();

@@ -129,7 +129,7 @@ impl PeerAccess<'_> {
     #[inline]
     pub fn are_present(&self, addr: u64, len: usize) -> bool {
         match self.pages {
-            Some(pages) => pages.are_present(self.memory, || self.region.pages(), addr, len),
+            Some(pages) => pages.are_present(self.memory, self.region.pages(), addr, len),
             None => pages::are_present(addr, len),
         }
     }
