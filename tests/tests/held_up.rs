@@ -16,6 +16,11 @@ fn run_absent(fabric: Fabric, &[case]: &[&str; 1]) {
     run_of("surroundings/absent_pages", fabric, case);
 }
 
+/// Receives whose memory isn't there: `tests/c/surroundings/absent_receives.c`.
+fn run_receives(fabric: Fabric, &[case]: &[&str; 1]) {
+    run_of("surroundings/absent_receives", fabric, case);
+}
+
 /// One-sided operations on memory of the other side that isn't there: `tests/c/surroundings/peers_pages.c`.
 fn run_peers(fabric: Fabric, &[case]: &[&str; 1]) {
     run_of("surroundings/peers_pages", fabric, case);
@@ -139,6 +144,27 @@ mod absent {
     fn a_page_that_comes_is_not_held_up_by_one_that_does_not_where_the_kernel_copies_nothing() {
         let refusing = &*require!(Artifacts::get().c_program("surroundings/refused_syscalls"));
         run_command("surroundings/absent_pages", &[refusing, "vm"], Fabric::Any, "one_of_two");
+    }
+}
+
+mod absent_receives {
+    use super::*;
+
+    on_both_fabrics! {
+        run_receives:
+        a_receive_of_a_shared_queue_is_its_messages_while_its_memory_comes: "next_of_a_shared_queue";
+        a_receive_of_a_shared_queue_is_its_datagrams_while_its_memory_comes: "next_datagram_of_a_shared_queue";
+        a_queue_pair_that_ends_leaves_the_receive_of_a_message_that_waits: "shared_receive_of_an_end";
+        messages_of_uc_wait_for_memory_in_their_order: "unreliable_connection";
+        datagrams_wait_for_memory_in_their_order: "datagrams";
+        a_shared_queue_and_a_device_end_while_messages_wait_for_memory: "ends_of_all";
+        more_messages_than_a_process_keeps_come_again_in_their_order: "full_lists";
+    }
+
+    /// Shared memory loses nothing.
+    #[test]
+    fn packets_beyond_a_gap_wait_for_memory_when_their_turn_has_come() {
+        run_receives(Fabric::Udp, &["beyond_gaps"]);
     }
 }
 

@@ -19,7 +19,7 @@ impl<A: Clone> QpProtocol<A> {
             (MessageProgress::Send { done }, false) => done,
             _ => return Err(NakReason::Invalid),
         };
-        let len = self.packet_len(opcode, payload)?;
+        let len = self.packet_len(opcode, payload.len() as u64)?;
         if self.resp.held.is_none() {
             self.resp.held = if self.params.tags {
                 Some(self.take_tagged(opcode, payload, env)?)
@@ -66,7 +66,7 @@ impl<A: Clone> QpProtocol<A> {
         if !self.params.access.remote_write {
             return Err(NakReason::QpRights);
         }
-        let len = self.packet_len(opcode, payload)? as u32;
+        let len = self.packet_len(opcode, payload.len() as u64)? as u32;
         let (va, rkey, whole, done) = match (self.resp.message, begins(opcode), headers.reth) {
             (MessageProgress::None, true, Some(reth)) => (reth.va, reth.rkey, reth.dma_len, 0),
             (MessageProgress::Write { va, rkey, len, done }, false, _) => (va, rkey, len, done),
@@ -109,8 +109,7 @@ impl<A: Clone> QpProtocol<A> {
     }
 
     /// The length of a packet, if it is one that its place in the message allows (IBTA 9.7.4.1).
-    pub(crate) fn packet_len(&self, opcode: Opcode, payload: &impl Payload) -> Result<u64, NakReason> {
-        let len = payload.len() as u64;
+    pub(crate) fn packet_len(&self, opcode: Opcode, len: u64) -> Result<u64, NakReason> {
         let mtu = u64::from(self.mtu());
         let right = match (begins(opcode), ends(opcode)) {
             (_, false) => len == mtu,

@@ -4,7 +4,7 @@
 //! understands the report of what is kept, and how much memory that may take.
 
 use crate::state::{GapReport, KEPT_RANGE, PsnSet};
-use crate::{Env, PayloadSource, QpProtocol, Telling};
+use crate::{Env, Payload as _, PayloadSource, QpProtocol, Telling};
 use core::time::Duration;
 use ferroce_types::{Instant, QpState};
 use ferroce_wire::{Headers, Service};
@@ -29,7 +29,7 @@ impl<A: Clone> QpProtocol<A> {
             && resp.expected > resp.first
             && number - resp.expected < KEPT_RANGE
             && (opcode.is_send() || opcode.is_write())
-            && self.packet_len(opcode, payload).is_ok();
+            && self.packet_len(opcode, payload.len() as u64).is_ok();
         let may = may && (!self.is_reconnected || self.resp.kept.is_past_earlier_connection(now));
         let kept = &mut self.resp.kept;
         if !may || kept.numbers.contains(number) || !env.keep(number, headers, payload) {
@@ -73,22 +73,35 @@ impl<A: Clone> QpProtocol<A> {
                 env.take_kept(number);
             }
         }
-        let mut is_taken = false;
-        while self.resp.kept.numbers.remove(self.resp.expected) {
-            let Some(packet) = env.take_kept(self.resp.expected) else {
+        let (mut is_taken, mut awaiting) = (false, Vec::new());
+        loop {
+            // Each takes one PSN.
+            let next = self.resp.expected + awaiting.len() as u64;
+            if !self.resp.kept.numbers.remove(next) {
+                break;
+            }
+            let Some(packet) = env.take_kept(next) else {
                 // What is kept isn't the requester's, which gets a report of nothing and sends all of it again.
                 self.forget_kept(env);
                 self.resp.gap = Some(self.resp.expected);
                 self.owe_nak_of_gap();
                 return;
             };
+            if !awaiting.is_empty() || !self.has_memory_for(&packet.headers, packet.payload.len(), env) {
+                awaiting.push(packet);
+                continue;
+            }
             is_taken = true;
             self.take_request(now, &packet.headers, &E::payload_of(&packet.payload), env);
+        }
+        let awaits_memory = !awaiting.is_empty();
+        if awaits_memory {
+            env.await_memory_of_kept(awaiting);
         }
         if self.resp.gap.is_some() {
             return;
         }
-        if !self.resp.kept.numbers.is_empty() {
+        if !awaits_memory && !self.resp.kept.numbers.is_empty() {
             // The requester learns what is missing by now, and what isn't.
             self.resp.gap = Some(self.resp.kept.top);
             self.owe_nak_of_gap();

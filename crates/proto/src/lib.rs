@@ -33,14 +33,13 @@ mod unreliable;
 /// The vocabulary of the functions here.
 pub use ferroce_qp_context::{
     Buffer, Cause, Counters, Data, DataRef, DelegateError, Env, Executed, Failure, KeptPacket, KeptPackets,
-    LEAST_ACK_TIMEOUT, MAX_MESSAGE, NoReceive, Pace, Payload, PayloadSource, PlaceError, Portion, PostError,
-    QpEvent, QpParams, RateLimit, ReceivedWhole, Refusing, RequestedAccess, SendEnds, SendOp, SendRequest,
-    SendWr, SrqPlace, TagInfo, Taken, Telling, Throttle, TransmitError, UdTarget, Unanswered, Violation, Wqe,
-    ack_timeout, rnr_delay,
+    LEAST_ACK_TIMEOUT, LookedAt, MAX_MESSAGE, NeededMemory, NoReceive, Pace, Payload, PayloadSource,
+    PlaceError, Portion, PostError, QpEvent, QpParams, RateLimit, ReceivedWhole, Refusing, RequestedAccess,
+    SendEnds, SendOp, SendRequest, SendWr, SrqPlace, TagInfo, Taken, Telling, Throttle, TransmitError,
+    UdTarget, Unanswered, Violation, Wqe, ack_timeout, rnr_delay,
 };
 pub use fetch::FetchOp;
 pub use middles::{MiddlePlace, Middles};
-pub use needs::NeededMemory;
 pub use plain::PlainSend;
 pub use qp::Oldest;
 pub use state::QpProtocol;

@@ -1,39 +1,42 @@
-//! Which memory a packet needs. A caller that others wait for looks whether it is there before it has the transport take the packet: nothing
-//! in here changes anything.
+//! Which memory a packet needs. A caller that others wait for looks whether it is there before it has the transport take the packet.
 
 use crate::qp::pkey_matches;
 use crate::state::{MessageProgress, begins};
-use crate::{Buffer, Data, Env, QpProtocol, psn};
-use ferroce_types::{Instant, QpState, RemoteAccess, Sge};
+use crate::{Buffer, Data, Env, LookedAt, NeededMemory, QpProtocol, psn};
+use ferroce_types::{Instant, QpState, RecvWqe, RemoteAccess};
 use ferroce_wire::{Headers, Operation, Service};
 
 /// Bytes of what a UD receive begins with.
 const GRH: usize = 40;
 
-/// Memory that a packet's payload goes to, or that an atomic changes.
-#[derive(Clone, Copy, Debug)]
-pub enum NeededMemory<'a> {
-    /// None, or that isn't known: the packet isn't the next one, or is refused.
-    Nothing,
-    /// So many bytes of the next receive.
-    NextReceive(usize),
-    /// Memory of a receive or of a request, from this byte of its elements on.
-    Local(Buffer, &'a [Sge], u64),
-    /// Memory that the peer reaches, from here to the end of its message.
-    Remote {
-        /// Key.
-        rkey: u32,
-        /// Address.
-        va: u64,
-        /// Bytes.
-        len: u64,
-        /// What the peer does.
-        access: RemoteAccess,
-    },
+fn of_receive(receive: &RecvWqe) -> NeededMemory<'_> {
+    NeededMemory::Local(Buffer::Receive, &receive.sges, 0)
 }
 
 impl<A: Clone> QpProtocol<A> {
-    /// The memory that a packet with `len` bytes of payload needs.
+    /// Whether the memory is there that a request with `len` bytes of payload needs. A receive of a shared receive queue that it needs is the
+    /// message's from here on, so no other QP takes the receive while its memory comes.
+    pub fn has_memory_for<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        len: usize,
+        env: &mut E,
+    ) -> bool {
+        let len = if self.service == Service::Ud { GRH + len } else { len };
+        let LookedAt { is_there, receive } = env.look(&self.needed_memory(headers, len), len);
+        if let Some(receive) = receive {
+            self.hold_receive(receive);
+        }
+        is_there
+    }
+
+    /// Takes the receive of a message that hasn't ended, unless tag matching has chosen it: the QP is about to be reset, and a shared receive
+    /// queue gets the receive back.
+    pub fn take_unfinished_receive(&mut self) -> Option<RecvWqe> {
+        self.resp.held.take_if(|_| self.resp.tagged.is_none())
+    }
+
+    /// The memory that a packet needs, with `len` bytes of payload, and of GRH if it is a datagram.
     #[must_use]
     pub fn needed_memory(&self, headers: &Headers, len: usize) -> NeededMemory<'_> {
         let opcode = headers.bth.opcode;
@@ -50,7 +53,10 @@ impl<A: Clone> QpProtocol<A> {
             },
             Service::Rc if headers.bth.psn != psn::wire(self.resp.expected) => NeededMemory::Nothing,
             Service::Rc | Service::Uc => self.needed_by_request(headers, len),
-            Service::Ud => NeededMemory::NextReceive(GRH + len),
+            // Others are dropped.
+            Service::Ud if headers.deth.is_some_and(|deth| deth.qkey == self.params.qkey) => {
+                self.resp.held.as_ref().map_or(NeededMemory::NextReceive, of_receive)
+            }
             _ => NeededMemory::Nothing,
         }
     }
@@ -60,14 +66,16 @@ impl<A: Clone> QpProtocol<A> {
         if opcode.is_send() {
             let done = match resp.message {
                 MessageProgress::Send { done } if !begins(opcode) => done,
-                _ if begins(opcode) => 0,
+                MessageProgress::None if begins(opcode) => 0,
+                // The message in progress has lost its end.
+                _ if begins(opcode) && !self.is_reliable() => 0,
                 _ => return NeededMemory::Nothing,
             };
             return match &resp.held {
                 // The receive depends on what the payload contains.
                 _ if self.params.tags => NeededMemory::Nothing,
                 Some(held) => NeededMemory::Local(Buffer::Receive, &held.sges, done),
-                None if done == 0 => NeededMemory::NextReceive(len),
+                None if done == 0 && self.packet_len(opcode, len as u64).is_ok() => NeededMemory::NextReceive,
                 None => NeededMemory::Nothing,
             };
         }

@@ -237,8 +237,7 @@ impl<A: Clone> QpProtocol<A> {
         Completion { byte_len: len as u32, solicited: send.solicited, ..completion }
     }
 
-    /// A SEND that was expected doesn't fit into `receive`, or can't be placed there: the general way uses the receive, and reports
-    /// the error.
+    /// The next message has been given `receive`, though it may not fit into it: the general way uses the receive, and reports an error.
     pub fn hold_receive(&mut self, receive: RecvWqe) {
         self.resp.held = Some(receive);
     }

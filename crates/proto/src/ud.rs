@@ -40,7 +40,8 @@ impl<A: Clone> QpProtocol<A> {
         }
         self.resp.expected = psn::extend(self.resp.expected, headers.bth.psn).wrapping_add(1);
         let total = GRH + payload.len() as u64;
-        let receive = match env.next_recv_for(total) {
+        let held = self.resp.held.take_if(|held| held.capacity() >= total);
+        let receive = match held.map_or_else(|| env.next_recv_for(total), Ok) {
             Ok(receive) => receive,
             Err(why) => {
                 self.counters.dropped_messages += 1;

@@ -129,6 +129,42 @@ pub enum Buffer {
     Request,
 }
 
+/// Memory that a packet's payload goes to, or that an atomic changes.
+#[derive(Clone, Copy, Debug)]
+pub enum NeededMemory<'a> {
+    /// None, or that isn't known: the packet isn't the next one, or is refused.
+    Nothing,
+    /// The next receive.
+    NextReceive,
+    /// Memory of a receive or of a request, from this byte of its elements on.
+    Local(Buffer, &'a [Sge], u64),
+    /// Memory that the peer reaches, from here to the end of its message.
+    Remote {
+        /// Key.
+        rkey: u32,
+        /// Address.
+        va: u64,
+        /// Bytes.
+        len: u64,
+        /// What the peer does.
+        access: RemoteAccess,
+    },
+}
+
+/// What [`Env::look`] has found.
+#[derive(Debug)]
+pub struct LookedAt {
+    /// The memory is there, as far as is known.
+    pub is_there: bool,
+    /// The receive that was looked at, if it is of a shared receive queue. It has been taken: another QP would take it before the packet is executed.
+    pub receive: Option<RecvWqe>,
+}
+
+impl LookedAt {
+    /// All memory counts as there.
+    pub const THERE: Self = Self { is_there: true, receive: None };
+}
+
 /// A payload wasn't written to its destination, because a local key, its rights, its range or the memory is wrong: LOC_PROT_ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PlaceError;
@@ -246,6 +282,14 @@ pub trait Env: SendEnds {
 
     /// Drops all packets that are kept.
     fn forget_kept(&mut self) {}
+
+    /// Looks whether the first `len` bytes of the memory that a packet needs are there. If they aren't, the caller doesn't execute the packet now.
+    fn look(&mut self, _needed: &NeededMemory<'_>, _len: usize) -> LookedAt {
+        LookedAt::THERE
+    }
+
+    /// Packets that were kept come again when the memory is there that [`Env::look`] has missed, before all that has come meanwhile.
+    fn await_memory_of_kept(&mut self, _packets: Vec<KeptPacket>) {}
 
     /// The payload of a packet that was kept.
     fn payload_of(bytes: &[u8]) -> Self::Payload<'_>;

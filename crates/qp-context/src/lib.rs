@@ -29,8 +29,8 @@ pub use answers::{Answer, Answers, Atomic, Owed, Range, Read};
 pub use counters::Counters;
 pub use delegated::{Delegated, DelegatedRequest};
 pub use env::{
-    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, ReceivedWhole, SendEnds, TransmitError,
-    Unanswered, Violation,
+    Buffer, Env, LookedAt, NeededMemory, NoReceive, Payload, PayloadSource, PlaceError, ReceivedWhole,
+    SendEnds, TransmitError, Unanswered, Violation,
 };
 pub use failure::{Cause, Failure, Refusing, RequestedAccess, Telling};
 pub use kept::{GapReport, KEPT_RANGE, KeptNumbers, PsnSet};

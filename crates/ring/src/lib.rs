@@ -153,6 +153,17 @@ impl<T: Default> EntryRing<T> {
         *self.add() = entry;
     }
 
+    /// Puts an entry before the oldest one.
+    pub fn push_front(&mut self, entry: T) {
+        if self.len == self.places.count {
+            self.grow();
+        }
+        self.first = self.at(self.places.count - 1);
+        self.len += 1;
+        let first = self.first;
+        self.places.all_mut()[first] = entry;
+    }
+
     /// Removes the oldest entry.
     #[inline]
     pub fn pop_front(&mut self) -> Option<T> {

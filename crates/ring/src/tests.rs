@@ -25,6 +25,7 @@ fn given<T: Default>(capacity: usize, freed: &Arc<AtomicUsize>) -> EntryRing<T> 
 #[derive(Clone, Debug)]
 enum RingStep {
     Push,
+    PushFront,
     Pop,
     Skip,
     RetainOdd,
@@ -35,6 +36,7 @@ enum RingStep {
 fn steps() -> impl Strategy<Value = Vec<RingStep>> {
     let step = prop_oneof![
         8 => Just(RingStep::Push),
+        2 => Just(RingStep::PushFront),
         5 => Just(RingStep::Pop),
         2 => Just(RingStep::Skip),
         1 => Just(RingStep::RetainOdd),
@@ -57,6 +59,7 @@ proptest! {
             for (n, step) in (0u32..).zip(steps) {
                 match step {
                     RingStep::Push => model.push_back(n),
+                    RingStep::PushFront => model.push_front(n),
                     RingStep::Pop | RingStep::Skip => _ = model.pop_front(),
                     RingStep::RetainOdd => model.retain(|n| n % 2 == 1),
                     RingStep::Move => made += 1,
@@ -65,6 +68,7 @@ proptest! {
                 for (kind, ring) in rings.iter_mut().enumerate() {
                     match step {
                         RingStep::Push => ring.push_back(Some((n, entry.clone()))),
+                        RingStep::PushFront => ring.push_front(Some((n, entry.clone()))),
                         RingStep::Pop => _ = ring.pop_front(),
                         RingStep::Skip => ring.skip_front(),
                         RingStep::RetainOdd => ring.retain(|entry| entry.as_ref().is_some_and(|(n, _)| n % 2 == 1)),

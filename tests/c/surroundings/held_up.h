@@ -41,22 +41,27 @@ UNUSED static void meet_again(int fd)
 		fail("the other side is gone");
 }
 
-/* Makes a queue pair over `mr` and connects it to that which the other side makes at the same time. */
-UNUSED static struct end connect_to(int fd, struct ibv_mr *mr)
+/* Makes a queue pair over `mr` and connects it to that which the other side makes at the same time. `srq` may be NULL. */
+UNUSED static struct end connect_as(int fd, struct ibv_mr *mr, enum ibv_qp_type type, struct ibv_srq *srq)
 {
 	struct end end = {.cq = make_cq(&device, 64, NULL), .mr = mr};
 
-	end.qp = make_qp(&device, IBV_QPT_RC, end.cq, NULL, 32);
+	end.qp = make_qp(&device, type, end.cq, srq, 32);
 	struct address mine = {.qpn = end.qp->qp_num, .psn = 7, .rkey = mr->rkey, .buffer = (uintptr_t)mr->addr,
 			       .gid = device.gid};
 
 	if (!exchange(fd, &mine, &end.theirs, sizeof mine))
 		fail("the other side is gone");
-	MUST(to_init(end.qp, ALL_ACCESS));
+	MUST(to_init(end.qp, type == IBV_QPT_RC ? ALL_ACCESS : IBV_ACCESS_LOCAL_WRITE));
 	MUST(to_rtr(end.qp, &device, &path, &end.theirs));
 	MUST(to_rts(end.qp, &path, mine.psn));
 	meet_again(fd);
 	return end;
+}
+
+UNUSED static struct end connect_to(int fd, struct ibv_mr *mr)
+{
+	return connect_as(fd, mr, IBV_QPT_RC, NULL);
 }
 
 UNUSED static struct end connect_new(int fd)

@@ -179,6 +179,7 @@ impl Qp {
             let mut inner = self.lock_in_time()?;
             let path = inner.path.take();
             inner.waiting.clear();
+            self.return_receive(&mut inner);
             self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());
             let now = ferroce_os::clock::now();

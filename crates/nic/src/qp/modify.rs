@@ -155,6 +155,7 @@ impl Qp {
                 inner.was_reset = true;
                 inner.path = None;
                 inner.waiting.clear();
+                self.return_receive(&mut inner);
                 inner.unread = UnreadRecords::default();
                 inner.ece = None;
                 self.reset_xrc_target(&mut inner);
@@ -194,6 +195,20 @@ impl Qp {
             self.adapter.listen(self.qpn, using && !self.peer_uses_shm(), inner.path.as_ref());
             Ok(())
         })
+    }
+
+    /// The QP is about to be reset: the receive of a message that hasn't ended goes back to its shared receive queue. The specification
+    /// permits that it is lost (IBTA, Destroy Queue Pair).
+    pub(super) fn return_receive(&self, inner: &mut LockedQp) {
+        let of_target = match inner.xrc_target.receiving_srq {
+            Some(_) => inner.xrc_target.receiving_srq.take(),
+            None => None,
+        };
+        if let Some(srq) = of_target.as_ref().or(self.srq.as_ref())
+            && let Some(receive) = inner.proto.take_unfinished_receive()
+        {
+            srq.put_back(receive);
+        }
     }
 
     /// Logs the ACK timeout that counts, where it is longer than the program's attribute. Queries return the attribute as it was set.

@@ -11,7 +11,7 @@ use ferroce_mem::{KeyTable, KeyUser};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::{clock, fork};
 use ferroce_parts::Ah;
-use ferroce_proto::{Buffer, NeededMemory, Payload};
+use ferroce_proto::{Buffer, KeptPacket, LookedAt, NeededMemory, Payload};
 use ferroce_types::{Instant, PacketMeta, RecvWqe, RemoteAccess, Sge};
 use ferroce_wire::{Headers, Service};
 use std::collections::VecDeque;
@@ -186,19 +186,28 @@ impl WaitingList {
         Self { packets: VecDeque::new(), bytes: 0, of_all, is_lossy: false }
     }
 
-    fn push(&mut self, packet: Waiting) {
-        let bytes = packet.bytes();
-        let has_room = self.packets.is_empty()
+    fn has_room(&self, bytes: usize) -> bool {
+        self.packets.is_empty()
             || !self.is_lossy
                 && self.packets.len() < MOST
                 && self.bytes + bytes <= MOST_BYTES
-                && self.of_all.load(Ordering::Relaxed) + bytes <= MOST_OF_ALL;
-        if has_room {
+                && self.of_all.load(Ordering::Relaxed) + bytes <= MOST_OF_ALL
+    }
+
+    fn push(&mut self, packet: Waiting) {
+        let bytes = packet.bytes();
+        if self.has_room(bytes) {
             self.add(bytes);
             self.packets.push_back(packet);
         } else {
             self.is_lossy = true;
         }
+    }
+
+    fn push_before_all(&mut self, packets: impl Iterator<Item = Waiting>) {
+        let behind = self.packets.len();
+        packets.for_each(|packet| self.push(packet));
+        self.packets.rotate_left(behind);
     }
 
     fn add(&mut self, bytes: usize) {
@@ -257,9 +266,13 @@ impl WaitingPackets {
         self.0.as_deref_mut().map(|lists| lists.list(answers))
     }
 
-    /// `of_all`: the bytes of all queue pairs' packets that wait.
+    /// As [`WaitingPackets::list`], though there are none. `of_all`: the bytes of all queue pairs' packets that wait.
+    fn list_of(&mut self, of_all: &'static AtomicUsize, answers: bool) -> &mut WaitingList {
+        self.0.get_or_insert_with(|| Box::new(WaitingLists::new(of_all))).list(answers)
+    }
+
     fn push(&mut self, of_all: &'static AtomicUsize, answers: bool, packet: Waiting) {
-        self.0.get_or_insert_with(|| Box::new(WaitingLists::new(of_all))).list(answers).push(packet);
+        self.list_of(of_all, answers).push(packet);
     }
 
     /// Takes the first one out.
@@ -315,32 +328,30 @@ impl QpEnv<'_> {
         if headers.bth.opcode.is_response() {
             // The result of an atomic isn't a payload.
             let len = if headers.atomic_ack.is_some() { size_of::<u64>() } else { len };
-            let is_there = self.is_there(NeedOf::Answers, &proto.needed_memory(headers, len), len);
-            return self.takes_answer(proto, headers.bth.psn, is_there);
+            let absent = self.absent_of_needed(&proto.needed_memory(headers, len), len);
+            return self.takes_answer(proto, headers.bth.psn, absent);
         }
-        match proto.needed_memory(headers, len) {
-            NeededMemory::NextReceive(len) => self.has_memory_of_receive(len),
-            needed => self.is_there(NeedOf::Requests, &needed, len),
-        }
+        proto.has_memory_for(headers, len, self)
     }
 
     /// As [`QpEnv::has_memory`], for an answer of `len` bytes that has come as a result.
     fn has_memory_of_answer(&mut self, proto: &mut Proto, psn: u32, len: usize) -> bool {
-        let is_there = self.is_there(NeedOf::Answers, &proto.needed_by_answer(psn), len);
-        self.takes_answer(proto, psn, is_there)
+        let absent = self.absent_of_needed(&proto.needed_by_answer(psn), len);
+        self.takes_answer(proto, psn, absent)
     }
 
-    /// The memory of an answer `is_there`. If it isn't, the requests before it end all the same.
-    fn takes_answer(&mut self, proto: &mut Proto, psn: u32, is_there: bool) -> bool {
-        if !is_there {
+    /// Whether the memory of an answer is there. If it isn't, the requests before it end all the same.
+    fn takes_answer(&mut self, proto: &mut Proto, psn: u32, absent: Option<AbsentMemory>) -> bool {
+        if let Some(absent) = absent {
+            self.await_memory(NeedOf::Answers, absent);
             proto.answer_waits(self.now, psn, self);
         }
-        is_there
+        absent.is_none()
     }
 
-    fn is_there(&mut self, need: NeedOf, needed: &NeededMemory<'_>, len: usize) -> bool {
-        let absent = match *needed {
-            NeededMemory::Nothing | NeededMemory::NextReceive(_) => None,
+    fn absent_of_needed(&self, needed: &NeededMemory<'_>, len: usize) -> Option<AbsentMemory> {
+        match *needed {
+            NeededMemory::Nothing | NeededMemory::NextReceive => None,
             NeededMemory::Local(buffer, sges, offset) => {
                 absent_of(self.pd_of(buffer), sges, offset, len, true)
             }
@@ -348,19 +359,31 @@ impl QpEnv<'_> {
                 let len = if access == RemoteAccess::Write { len } else { 8 };
                 absent_of_peer(self.key_user(), (rkey, va, whole), access, len)
             }
-        };
-        absent.inspect(|absent| self.await_memory(need, *absent)).is_none()
+        }
     }
 
-    fn has_memory_of_receive(&mut self, len: usize) -> bool {
+    /// [`Env::look`](ferroce_proto::Env::look).
+    pub(super) fn look_at_needed(&mut self, needed: &NeededMemory<'_>, len: usize) -> LookedAt {
+        let (absent, receive) = match needed {
+            NeededMemory::NextReceive => self.look_at_receive(len),
+            _ => (self.absent_of_needed(needed, len), None),
+        };
+        if let Some(absent) = absent {
+            self.await_memory(NeedOf::Requests, absent);
+        }
+        LookedAt { is_there: absent.is_none(), receive }
+    }
+
+    /// What isn't there of the next receive, and the receive if another QP could take it.
+    fn look_at_receive(&self, len: usize) -> (Option<AbsentMemory>, Option<RecvWqe>) {
         let pd = self.pd_of(Buffer::Receive);
         let look = |receive: &RecvWqe| absent_of(pd, &receive.sges, 0, len, true);
-        let absent = match &self.qp.srq {
-            None => self.qp.rq.lock().front().and_then(look),
-            // Another QP may take it meanwhile.
-            Some(srq) => srq.look_at_next(look).flatten(),
+        let Some(srq) = &self.qp.srq else { return (self.qp.rq.lock().front().and_then(look), None) };
+        let receive = match self.qp.service {
+            Service::Ud => srq.pop_for(len as u64).ok(),
+            _ => srq.pop(),
         };
-        absent.inspect(|absent| self.await_memory(NeedOf::Requests, *absent)).is_none()
+        (receive.as_ref().and_then(look), receive)
     }
 
     /// Whether a packet has to wait, for memory or for those before it. It is kept then.
@@ -414,6 +437,21 @@ impl QpEnv<'_> {
             Waiting::Answer { psn, answer: answer.to_vec() },
         );
         true
+    }
+
+    /// [`Env::await_memory_of_kept`](ferroce_proto::Env::await_memory_of_kept). The packet at hand has come from where the others have.
+    #[cold]
+    pub(super) fn keep_waiting_before_all(&mut self, packets: Vec<KeptPacket>) {
+        let meta = self.meta;
+        let packets = packets.into_iter().map(|KeptPacket { headers, payload }| {
+            let len = headers.packet_len(payload.len());
+            Waiting::Packet {
+                headers,
+                payload: payload.into_vec(),
+                meta: meta.map(|meta| meta.with_len(len)),
+            }
+        });
+        self.waiting.list_of(&self.qp.adapter.waiting_bytes, false).push_before_all(packets);
     }
 
     /// Gives the transport what has waited, as far as its memory is there by now.

@@ -1,8 +1,9 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Buffer, Cause, DelegateError, Env, Failure, KeptPacket, KeptPackets, NoReceive, PayloadSource,
-    PlaceError, QpEvent, SendEnds, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
+    Buffer, Cause, DelegateError, Env, Failure, KeptPacket, KeptPackets, LookedAt, NeededMemory, NoReceive,
+    PayloadSource, PlaceError, QpEvent, SendEnds, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError,
+    Unanswered,
 };
 use ferroce_types::{
     Access, AtomicOp, BindMw, Completion, Instant, Placement, RecvWqe, RemoteAccess, RemoteError, Sge,
@@ -130,6 +131,8 @@ pub struct Host {
     pub kept_room: usize,
     /// What is kept counts as another sender's the next time that some of it is taken.
     pub distrusts_kept: bool,
+    /// Packets that were kept, and wait for memory.
+    pub awaiting: Vec<KeptPacket>,
 }
 
 impl Host {
@@ -178,6 +181,7 @@ impl Host {
             kept: KeptPackets::default(),
             kept_room: 0,
             distrusts_kept: false,
+            awaiting: Vec::new(),
         }
     }
 
@@ -364,6 +368,23 @@ impl Env for Host {
 
     fn forget_kept(&mut self) {
         self.kept = KeptPackets::default();
+    }
+
+    fn look(&mut self, needed: &NeededMemory<'_>, len: usize) -> LookedAt {
+        let receive = match needed {
+            NeededMemory::NextReceive if self.srq => self.next_recv_for(len as u64).ok(),
+            _ => None,
+        };
+        let needs_any = match needed {
+            NeededMemory::Nothing => false,
+            NeededMemory::NextReceive if self.srq => receive.is_some(),
+            _ => true,
+        };
+        LookedAt { is_there: !(needs_any && self.memory_is_absent), receive }
+    }
+
+    fn await_memory_of_kept(&mut self, packets: Vec<KeptPacket>) {
+        self.awaiting.extend(packets);
     }
 
     fn payload_of(bytes: &[u8]) -> Self::Payload<'_> {

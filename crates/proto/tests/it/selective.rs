@@ -679,3 +679,34 @@ fn packets_far_beyond_a_gap_are_not_kept_and_cause_no_long_answers() {
     assert!(p.b.host.kept.bytes() <= 2048 * MTU as usize);
     assert_eq!((p.b.qp.state(), p.b.host.unpublished.len()), (QpState::Rts, 0));
 }
+
+#[test]
+fn what_was_kept_waits_for_its_memory_when_its_turn_comes() {
+    let mut p = pair();
+    p.b.host.post_recv(9, THERE, 4096);
+    p.a.host.fill(BASE, 3 * 1024, 3);
+    p.a.post(wr(1, SendOp::Send, BASE, 3 * 1024));
+    p.a.post(wr(2, SendOp::Write { va: THERE + 8192, rkey: ALL }, BASE, 8));
+    let mut frames = Vec::new();
+    p.transmit_a_into(|sent, _| frames = sent);
+    frames[1..].iter().for_each(|frame| p.inject(true, frame));
+    assert_eq!(p.b.host.kept.len(), 3);
+    // What fills the gap has its memory.
+    p.b.host.memory_is_absent = true;
+    p.inject(true, &frames[0]);
+    assert_eq!(p.b.host.bytes(THERE, 1024), p.a.host.bytes(BASE, 1024));
+    assert_eq!(p.b.host.bytes(THERE + 1024, 2048), [0; 2048], "nothing is copied to memory that isn't there");
+    assert!(p.b.host.kept.is_empty());
+    let awaiting = std::mem::take(&mut p.b.host.awaiting);
+    let psns = awaiting.iter().map(|packet| packet.headers.bth.psn).collect::<Vec<_>>();
+    assert_eq!(psns, frames[1..].iter().map(|frame| frame.headers.bth.psn).collect::<Vec<_>>());
+    p.b.host.memory_is_absent = false;
+    for packet in awaiting {
+        p.inject(true, &Frame { headers: packet.headers, payload: packet.payload.to_vec() });
+    }
+    p.run();
+    assert_eq!(p.b.host.bytes(THERE, 3 * 1024), p.a.host.bytes(BASE, 3 * 1024));
+    assert_eq!(p.b.host.bytes(THERE + 8192, 8), p.a.host.bytes(BASE, 8));
+    assert!(p.a.send_ok() && p.a.host.sends.len() == 2 && p.b.host.recvs.len() == 1);
+    assert_eq!(sent_again(&p), 0);
+}

@@ -365,9 +365,15 @@ impl Srq {
         taken
     }
 
-    /// Shows `look` the receive that [`Srq::pop`] would take now.
-    pub fn look_at_next<R>(&self, look: impl FnOnce(&RecvWqe) -> R) -> Option<R> {
-        self.shared.lock().queue.front().map(look)
+    /// Returns a receive that was taken for a message which won't end, for the next message. So the queue has one more than it can hold if the
+    /// program has posted another one instead.
+    #[cold]
+    pub fn put_back(&self, receive: RecvWqe) {
+        let mut shared = self.shared.lock();
+        // Otherwise it has been destroyed.
+        if shared.queue.max_wr > 0 {
+            shared.queue.wqes.push_front(receive);
+        }
     }
 
     fn pop_from(&self, shared: &mut SrqState) -> Option<RecvWqe> {

@@ -96,12 +96,14 @@ impl QpEnv<'_> {
             Some(offered) => RxPayload::Offered(Offered::new(offered, &is_lost)),
             None => link.payload(packet).into(),
         };
-        if self.keeps_waiting(proto, &headers, &payload, None) {
-            return;
-        }
-        if let Some(send) = PlainSend::of(&headers)
+        // It looks at its memory itself.
+        if self.waiting.is_empty()
+            && let Some(send) = PlainSend::of(&headers)
             && proto.take_plain(&send, &payload, self)
         {
+            return;
+        }
+        if self.keeps_waiting(proto, &headers, &payload, None) {
             return;
         }
         proto.handle_packet(self.now, &headers, payload, self);

@@ -22,9 +22,9 @@ use ferroce_netdev::LinkLayer;
 use ferroce_netdev::{Grh, grh_of};
 use ferroce_parts::{Ah, KeptOfQp, UnackedPace, UnreadRecords, settings};
 use ferroce_proto::{
-    Buffer, DelegateError, Env, Failure, KeptPacket, NoReceive, Payload, PayloadSource, PlaceError, QpEvent,
-    ReceivedWhole, SendEnds, SendOp, SendWr, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered,
-    Violation,
+    Buffer, DelegateError, Env, Failure, KeptPacket, LookedAt, NeededMemory, NoReceive, Payload,
+    PayloadSource, PlaceError, QpEvent, ReceivedWhole, SendEnds, SendOp, SendWr, SrqPlace, TagInfo, Taken,
+    Telling, TransmitError, Unanswered, Violation,
 };
 use ferroce_queues::{CountedOp, WcTags};
 use ferroce_types::{
@@ -241,6 +241,14 @@ impl Env for QpEnv<'_> {
 
     fn forget_kept(&mut self) {
         self.kept.forget();
+    }
+
+    fn look(&mut self, needed: &NeededMemory<'_>, len: usize) -> LookedAt {
+        self.look_at_needed(needed, len)
+    }
+
+    fn await_memory_of_kept(&mut self, packets: Vec<KeptPacket>) {
+        self.keep_waiting_before_all(packets);
     }
 
     fn payload_of(bytes: &[u8]) -> RxPayload<'_> {

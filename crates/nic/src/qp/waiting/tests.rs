@@ -32,6 +32,25 @@ fn the_first_packet_has_room_where_other_queue_pairs_have_used_it_up() {
 }
 
 #[test]
+fn packets_that_were_kept_wait_before_those_that_have_come_later() {
+    let of_all = counter();
+    let mut waiting = WaitingPackets::default();
+    let lengths = |waiting: &mut WaitingPackets| {
+        std::iter::from_fn(|| waiting.pop(false)).map(|packet| packet.bytes() - OVERHEAD).collect::<Vec<_>>()
+    };
+    [3, 4].into_iter().for_each(|len| waiting.push(of_all, false, packet(len)));
+    waiting.list_of(of_all, false).push_before_all([1, 2].into_iter().map(packet));
+    assert_eq!(lengths(&mut waiting), [1, 2, 3, 4]);
+    assert!(!waiting.take_loss(false) && of_all.load(Ordering::Relaxed) == 0);
+    // Where others have used the room up, the peer sends them again.
+    waiting.push(of_all, false, packet(3));
+    of_all.fetch_add(MOST_OF_ALL, Ordering::Relaxed);
+    waiting.list_of(of_all, false).push_before_all([1, 2].into_iter().map(packet));
+    assert_eq!(lengths(&mut waiting), [3]);
+    assert!(waiting.take_loss(false));
+}
+
+#[test]
 fn what_waits_in_one_process_takes_no_room_from_another() {
     let (parent, child) = (counter(), counter());
     parent.store(MOST_OF_ALL, Ordering::Relaxed);
