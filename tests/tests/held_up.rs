@@ -52,6 +52,7 @@ on_both_fabrics! {
     a_sender_whose_page_does_not_come_holds_up_no_other_object: "sender_of_a_page";
     a_thread_that_leaves_a_poll_by_siglongjmp_stops_no_other_queue: "nowhere";
     a_fork_beside_a_thread_that_waits_for_a_page_holds_up_no_other_thread: "fork_beside_a_page";
+    a_message_for_a_sender_of_a_list_whose_inline_page_does_not_come_holds_up_no_other_queue_pair: "record_for_a_sender_of_a_list";
     a_line_that_a_peer_causes_and_no_process_reads_holds_up_no_other_queue_pair: "unread_lines";
 }
 

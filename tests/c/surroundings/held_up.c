@@ -201,8 +201,20 @@ static void send_to_both(int fd)
 		pause();
 }
 
+/* Posts two requests as a list, which sends the page inline. */
+static int send_page_in_a_list(void *unused)
+{
+	struct ibv_sge sge = {(uintptr_t)page_of_sender->addr, 8, 0};
+	struct ibv_send_wr second = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				     .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE}, *bad;
+	struct ibv_send_wr first = {.next = &second, .opcode = IBV_WR_SEND};
+
+	(void)unused;
+	return ibv_post_send(held_up.qp, &first, &bad);
+}
+
 /* A message for a queue pair that sends from a page that isn't there holds up no other queue pair of the same peer. */
-static void record_for_a_sender_of_a_page(void)
+static void record_for_a_sender(int (*post)(void *))
 {
 	pid_t peer;
 	int fd = start_side(send_to_both, &peer);
@@ -221,7 +233,7 @@ static void record_for_a_sender_of_a_page(void)
 	meet_again(fd);
 	MUST_COMPLETE(held_up.cq, &wc);
 	MUST_COMPLETE(second.cq, &wc);
-	struct call *send = start(send_page, NULL);
+	struct call *send = start(post, NULL);
 
 	wait_for_fault();
 	meet_again(fd);
@@ -231,6 +243,16 @@ static void record_for_a_sender_of_a_page(void)
 		fail("the sender stands");
 	MUST_COMPLETE(held_up.cq, &wc);
 	end_side(peer);
+}
+
+static void record_for_a_sender_of_a_page(void)
+{
+	record_for_a_sender(send_page);
+}
+
+static void record_for_a_sender_of_a_list(void)
+{
+	record_for_a_sender(send_page_in_a_list);
 }
 
 /* The other side: a page that is there, one that isn't, and two queue pairs. Gives the second page when it is asked. */
@@ -585,6 +607,7 @@ int main(int argc, char **argv)
 		CASE(sender_of_a_page),	    CASE(write_beside_a_page),	CASE(post_to_a_page),
 		CASE(nowhere),		    CASE(nowhere_at_the_end),	CASE(slow_pages),
 		CASE(record_for_a_sender_of_a_page), CASE(fork_beside_a_page), CASE(unread_lines),
+		CASE(record_for_a_sender_of_a_list),
 	};
 
 	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);

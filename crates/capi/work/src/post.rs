@@ -150,7 +150,8 @@ unsafe fn operation(wr: &ibv_send_wr) -> Outcome<ferroce_proto::SendOp> {
     })
 }
 
-/// The data of a send request, copied: no memory of the program is read while its queue pair is locked, but for that of lists.
+/// The data of a send request, copied: no memory of the program is read while its queue pair is locked, but for that of lists, which
+/// has been read before.
 struct Copied {
     /// The only element, if there is one.
     element: ferroce_types::Sge,
@@ -283,6 +284,16 @@ unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut 
 #[inline(never)]
 unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
     let (mut copied, mut ud) = (Copied::new(), None);
+    // The pages of what is sent inline may come late: not with the queue pair locked.
+    let mut next = wr;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while let Some(wr) = next.as_ref()
+            && (wr.send_flags & IBV_SEND_INLINE == 0 || copied.copy(wr, qp.cap()).is_ok())
+        {
+            next = wr.next;
+        }
+    }
     // The element at hand; after an error, the bad one.
     let mut current = wr;
     let posted = qp.post_list(|poster| {
