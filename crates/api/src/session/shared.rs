@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     /// Posts receives when the pool has a buffer again.
     refill: Waker,
     state: Mutex<State>,
+    /// Locked while the queue pair is out of the state to be aborted, which can take time. Code of the program never runs with it.
+    aborting: Mutex<()>,
     /// The connection manager's side of it, until the end.
     link: Mutex<Option<Link>>,
     /// The peer's address and private data, of a connection by address.
@@ -102,6 +104,7 @@ impl Shared {
             pool: pool.clone(),
             refill: Waker::from(Arc::new(Refill(this.clone()))),
             state: Mutex::new(State { slots: Slots::with_capacity(send_depth), ..State::default() }),
+            aborting: Mutex::new(()),
             link: Mutex::new(None),
             peer: OnceLock::new(),
             ended: Waker::from(Arc::new(Ended(this.clone()))),
@@ -137,6 +140,10 @@ impl Shared {
         let later = std::mem::take(&mut state.later);
         drop(state);
         later.happen();
+    }
+
+    fn aborting(&self) -> MutexGuard<'_, ()> {
+        self.aborting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn link(&self) -> MutexGuard<'_, Option<Link>> {
@@ -395,18 +402,30 @@ impl Shared {
 
     /// All requests end as flushed.
     pub(crate) fn fail(&self, fault: &Fault) {
-        self.change(|state| {
-            state.qp.iter_mut().for_each(Qp::abort);
-            state.failed(fault);
-        });
+        let aborting = self.aborting();
+        if let Some(mut qp) = self.take_failed(fault) {
+            // An abort waits for accesses to memory. Other threads use the state meanwhile.
+            qp.abort();
+            self.lock().qp = Some(qp);
+        }
+        drop(aborting);
+        // Nothing waits on for what a failed connection doesn't do any more.
+        self.change(|_| ());
+    }
+
+    /// Notes the failure, and takes the queue pair out of the state. From here on nothing is posted.
+    fn take_failed(&self, fault: &Fault) -> Option<Qp<Reliable>> {
+        let mut state = self.lock();
+        state.failed(fault);
+        state.qp.take()
     }
 
     /// Destroys the queue pair. What is outstanding ends with this fault, or with that of the first failure.
     pub(crate) fn end(&self, fault: Fault) {
-        let qp = self.change(|state| {
-            state.failed(&fault);
-            state.qp.take()
-        });
+        let aborting = self.aborting();
+        let qp = self.take_failed(&fault);
+        drop(aborting);
+        self.change(|_| ());
         let Some(qp) = qp else { return };
         // The peer is notified at the end, when nothing is outstanding any more.
         let link = self.link().take();

@@ -1,10 +1,13 @@
 //! A library that lies about completions (rule S11): `tests/hostile/libibverbs.c`.
 
+use ferroce::session::Driver;
 use ferroce::verbs::{Cq, Device, Domain, Operated, RcQp, Send};
 use ferroce::{Kind, Status};
 use ferroce_tests::{Skip, record_skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Compiles the library, once for all tests of a process.
 fn library() -> Result<PathBuf, Skip> {
@@ -24,8 +27,8 @@ fn library() -> Result<PathBuf, Skip> {
 /// Tag, operation, whether it has succeeded, and the length of its memory.
 type Ended = (u64, Operated, Result<(), Status>, usize);
 
-/// The objects of a device of the library.
-fn opened(lie: &str) -> (Domain, Cq, RcQp) {
+/// A device of the library.
+fn domain(lie: &str) -> Domain {
     let library = match library() {
         Ok(library) => library,
         Err(Skip(why)) => {
@@ -40,6 +43,12 @@ fn opened(lie: &str) -> (Domain, Cq, RcQp) {
     }
     let domain = Device::system().unwrap().open().unwrap();
     std::fs::remove_file(library).unwrap();
+    domain
+}
+
+/// The objects of a device of the library.
+fn opened(lie: &str) -> (Domain, Cq, RcQp) {
+    let domain = domain(lie);
     let cq = domain.cq(16).unwrap();
     let setup = domain.rc(&cq).build().unwrap();
     let own = setup.endpoint();
@@ -186,4 +195,29 @@ fn a_scope_whose_request_is_refused_ends() {
     let (_domain, mut cq, mut qp) = opened("refuses");
     let ended = qp.scope(&mut cq, |scope| scope.send(b"borrowed").unwrap());
     assert_eq!(ended.unwrap_err().kind(), Kind::Dead);
+}
+
+#[test]
+fn an_abort_that_takes_time_holds_up_no_other_call() {
+    let domain = domain("aborts for two seconds");
+    let driver = Driver::manual(&domain).unwrap();
+    let pool = domain.pool(2, 8).unwrap();
+    let setup = driver.rc().build().unwrap();
+    let own = setup.endpoint();
+    let peer = crate::sessions::ready(driver.join(setup, &pool, async |_| Ok(own))).unwrap();
+    thread::scope(|scope| {
+        let aborting = scope.spawn(|| {
+            peer.abort();
+            Instant::now()
+        });
+        while peer.try_recv().is_ok() {
+            thread::yield_now();
+        }
+        let refused = Instant::now();
+        let aborted = aborting.join().unwrap();
+        assert!(aborted.saturating_duration_since(refused) > Duration::from_secs(1));
+    });
+    // The queue pair is destroyed with its memory.
+    drop(peer);
+    assert_eq!(pool.free(), 2);
 }

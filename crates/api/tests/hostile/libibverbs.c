@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 /* The requests of the only queue pair, in order. */
 static struct {
@@ -214,6 +215,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
+	if (is("aborts for two seconds") && attr->qp_state == IBV_QPS_ERR)
+		sleep(2);
 	return is("refuses") && attr->qp_state == IBV_QPS_ERR ? EIO : 0;
 }
 
