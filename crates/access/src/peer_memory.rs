@@ -55,6 +55,7 @@ impl PeerMemory {
     /// The kernel checks both ranges. The caller makes sure that the range of this process is the program's registered
     /// memory, or bytes that no other thread writes.
     #[must_use]
+    #[inline]
     pub fn write(&self, to: u64, from: u64, len: usize) -> bool {
         // The end of the bytes, from the last aligned word on, is a range of its own: a program may poll it. The kernel copies range after
         // range. It gives the pages of each back before the next one, by atomics that order all stores.
@@ -94,6 +95,7 @@ impl PeerMemory {
 
     /// Copies the cookie between its place and the first range of `here`, then as many bytes as the other ranges and `there` have. Returns how
     /// many bytes were copied; a negative number: none.
+    #[inline]
     fn copy(&self, call: libc::c_long, here: &[libc::iovec], there: [(u64, usize); 2]) -> libc::c_long {
         let remote = [(self.at, WORD as usize), there[0], there[1]].map(range);
         // SAFETY: the vectors are valid for the call, and the kernel checks their ranges. It writes to a word of the functions

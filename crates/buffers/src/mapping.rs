@@ -197,6 +197,7 @@ impl Tap {
     }
 
     /// `len` bytes from `at` on.
+    #[inline]
     fn within(&self, at: usize, len: usize) -> Result<NonNull<u8>, NotLent> {
         at.checked_add(len).filter(|end| *end <= self.len()).ok_or(NotLent)?;
         Ok(self.mapping.at(self.range.start + at))
@@ -226,6 +227,7 @@ impl Tap {
     }
 
     /// Replaces an exposed word, and returns what it was. `None` of `f` leaves the word as it is.
+    #[inline]
     pub(crate) fn update_word(&self, at: usize, f: impl Fn(u64) -> Option<u64>) -> Result<u64, NotLent> {
         if self.mapping.ledger.is_some() {
             return self.update(at, |before| f(before).unwrap_or(before));

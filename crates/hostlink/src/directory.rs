@@ -209,6 +209,7 @@ impl Directory {
     }
 
     /// Whether a thread of this process watches its rings.
+    #[inline]
     pub fn attention(&self) -> &Attention {
         &self.memory.words::<DirectoryHeader>(0).attention
     }
@@ -306,10 +307,12 @@ impl PeerDirectory {
         SharedMemory::open(fd, LEN, false).map(Self)
     }
 
+    #[inline]
     pub(super) fn bell(&self) -> &Bell {
         &self.0.words::<DirectoryHeader>(0).bell
     }
 
+    #[inline]
     pub(super) fn attention(&self) -> &Attention {
         &self.0.words::<DirectoryHeader>(0).attention
     }

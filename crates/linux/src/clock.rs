@@ -56,6 +56,7 @@ pub fn ticks_of_half_millisecond_at_most() -> u64 {
     }
 }
 
+#[inline]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a valid timespec to write to; both clocks always exist.

@@ -279,6 +279,7 @@ impl KeyTable {
         self.find_remote(by, rkey, (va, len), access, find).ok().flatten()
     }
 
+    #[inline]
     fn find_remote<R>(
         &self,
         by: KeyUser,

@@ -54,6 +54,7 @@ fn first_of(unacked: &VecDeque<AwaitedPacket>) -> u64 {
 struct Notifying<'a>(&'a Link);
 
 impl Drop for Notifying<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.awaited.end_notifying();
     }

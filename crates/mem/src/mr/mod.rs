@@ -145,6 +145,7 @@ impl Mr {
     }
 
     /// What it is registered as now. What is found stays until the last to have it lets it go.
+    #[inline]
     pub(crate) fn registered(&self) -> Option<Arc<Registered>> {
         self.gate.read().clone()
     }

@@ -103,6 +103,7 @@ impl Registered {
     }
 
     /// As [`Registered::accessed`], for a peer.
+    #[inline]
     pub(crate) fn accessed_by_peer<R>(
         &self,
         addr: u64,

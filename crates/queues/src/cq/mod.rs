@@ -252,6 +252,7 @@ impl Cq {
 
     /// Has a completion ever found no room?
     #[must_use]
+    #[inline]
     pub fn has_overrun(&self) -> bool {
         self.overrun.load(Ordering::Relaxed)
     }
