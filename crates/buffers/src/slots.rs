@@ -84,8 +84,9 @@ impl<T> Poster<T> {
     }
 
     /// Whether an entry can be added. The retirer's position is read again only if there was no room.
+    #[must_use]
     #[inline]
-    fn has_room(&mut self) -> bool {
+    pub fn has_room(&mut self) -> bool {
         if self.room_after(self.tail) == 0 {
             self.tail = self.ring.tail.load(Ordering::Acquire);
         }

@@ -265,7 +265,7 @@ impl SystemQp {
 
     /// Posts a request for which the queue has room. `region` is what a window is bound to. False: the library has refused it, and the
     /// queue pair has failed.
-    #[inline]
+    #[inline(always)]
     pub fn post(&self, request: &SendRequest<'_, ()>, to: Option<&SystemAddress>, region: u64) -> bool {
         let context = self.domain.context();
         let of_bytes;
@@ -300,14 +300,11 @@ impl SystemQp {
                 let post = (*context.get()).ops.post_send;
                 post.is_some_and(|post| post(self.qp.as_ptr(), &raw mut wr, &raw mut bad) == 0)
             };
-        if !posted {
-            self.abort();
-        }
-        posted
+        posted || self.refused()
     }
 
     /// Posts a receive. False: as [`SystemQp::post`].
-    #[inline]
+    #[inline(always)]
     pub fn receive(&self, wr_id: u64, sges: &[Sge]) -> bool {
         let context = self.domain.context();
         let (sg_list, num_sge) = elements(sges);
@@ -319,10 +316,13 @@ impl SystemQp {
                 let post = (*context.get()).ops.post_recv;
                 post.is_some_and(|post| post(self.qp.as_ptr(), &raw mut wr, &raw mut bad) == 0)
             };
-        if !posted {
-            self.abort();
-        }
-        posted
+        posted || self.refused()
+    }
+
+    #[cold]
+    fn refused(&self) -> bool {
+        self.abort();
+        false
     }
 
     /// Takes it to ERR: all requests are flushed. A request that the library has refused keeps its memory until the queue pair is
@@ -351,6 +351,7 @@ impl SystemQp {
 }
 
 /// Writes what a request asks for. False: no request of this API does.
+#[inline(always)]
 fn describe(wr: &mut ibv_send_wr, op: &SendOp, region: u64) -> bool {
     wr.opcode = match *op {
         SendOp::Send => IBV_WR_SEND,

@@ -59,7 +59,10 @@ impl<O: Outcome> Op<O> {
     /// # Errors
     /// It is still outstanding: this comes back.
     pub fn try_done(mut self) -> Result<Result<O::Done, O::Lost>, Self> {
-        self.look(None).ok_or(self)
+        match self.look(None) {
+            Some(ended) => Ok(ended),
+            None => Err(self),
+        }
     }
 }
 

@@ -449,17 +449,23 @@ impl Shared {
 
 impl State {
     /// Requests that can be posted beyond those that are permitted.
+    #[inline]
     fn room(&self) -> u32 {
         self.qp.as_ref().map_or(0, |qp| qp.room().saturating_sub(self.permits))
     }
 
     /// # Errors
     /// It has ended, or isn't connected.
+    #[inline]
     fn check(&self, verb: &'static str) -> Result<(), Error> {
-        match (&self.fault, &self.qp) {
-            (Some(fault), _) => Err(fault.clone().into()),
-            (None, Some(_)) => Ok(()),
-            (None, None) => Err(Error::new(Kind::Dead, verb, "it isn't connected")),
+        if self.fault.is_none() && self.qp.is_some() { Ok(()) } else { Err(self.ended(verb)) }
+    }
+
+    #[cold]
+    fn ended(&self, verb: &'static str) -> Error {
+        match &self.fault {
+            Some(fault) => fault.clone().into(),
+            None => Error::new(Kind::Dead, verb, "it isn't connected"),
         }
     }
 

@@ -43,6 +43,12 @@ impl Slots {
             self.slots[free as usize].state = SlotState::Posted;
             return free;
         }
+        self.add()
+    }
+
+    /// A new slot.
+    #[cold]
+    fn add(&mut self) -> u32 {
         self.slots.push(Slot { state: SlotState::Posted, waker: None, ending: Ending::default() });
         (self.slots.len() - 1) as u32
     }

@@ -1,29 +1,27 @@
 //! What a queue pair consists of, before and after it is connected.
 
 use crate::verbs::address::Address;
-use crate::verbs::backend::{RawDomain, RawQp, RawRequest};
+use crate::verbs::backend::{RawDomain, RawQp};
 use crate::verbs::builder::Parameters;
 use crate::verbs::cq::Operated;
 use crate::verbs::device::Domain;
 use crate::verbs::endpoint::{Endpoint, GRH};
 use crate::verbs::loans::{Loaned, Windows};
 use crate::verbs::ops::sealed::{Described, Flags};
+use crate::verbs::posting::{Plan, Receive, SendSlot, Slot};
 use crate::verbs::slots::{Entry, Kept, Queue, Shared};
 use crate::verbs::srq::Srq;
 use crate::verbs::{Operation, Transport};
-use ferroce_buffers::slots::{FreePlace, Poster, ring};
+use ferroce_buffers::slots::{Poster, ring};
 use ferroce_buffers::{
-    Buffer, Error, Failed, Held, Inline, Kind, Parts, Payload, PayloadMut, Pool, QpAttributes, QpService,
-    Result, Results, Rights, Segments,
+    Buffer, Error, Failed, Held, Inline, Kind, Parts, PayloadMut, Pool, QpAttributes, QpService, Result,
+    Results, Rights, Segments,
 };
 use ferroce_proto::{DataRef, SendOp};
 use ferroce_types::{Access, BindMw};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The slot of a request that is being posted.
-type Slot<'c> = FreePlace<'c, Box<Entry>>;
 
 /// One direction of a queue pair: the slots, and where its completions go.
 struct Half {
@@ -94,15 +92,6 @@ impl Drop for Receives {
             cq.leave(srq.queue());
         }
     }
-}
-
-/// A request that can be posted, without its memory. It is apart from what has a destructor: so it needs no place in memory.
-#[derive(Clone, Copy)]
-struct Plan {
-    op: SendOp,
-    flags: Flags,
-    what: Operated,
-    region: u64,
 }
 
 /// A request that can be posted. It owns its memory.
@@ -261,11 +250,10 @@ impl Core {
     }
 
     pub(crate) fn recv<P: PayloadMut>(&mut self, tag: u64, memory: P) -> Result<(), Failed<P>> {
-        let mut header = None;
-        let segments = match self.plan_recv(&memory, &mut header) {
-            Ok(segments) => segments,
-            Err(error) => return Err(Failed { error, back: memory }),
-        };
+        let (mut segments, mut header) = (memory.room(), None);
+        if let Err(error) = self.plan_recv(&mut segments, &mut header) {
+            return Err(Failed { error, back: memory });
+        }
         let mut slot = self.next_receive();
         if let Some(header) = header {
             header.hold_for_writing(&mut slot.entry.held);
@@ -286,27 +274,25 @@ impl Core {
         Receive { entry, queue, qp, qkey, refused }
     }
 
-    /// Checks a receive: the memory that it names, and that of a datagram's GRH.
+    /// Checks a receive of this memory, and adds that of a datagram's GRH.
     #[inline(always)]
-    fn plan_recv(&self, memory: &impl PayloadMut, header: &mut Option<Buffer>) -> Result<Segments> {
+    fn plan_recv(&mut self, segments: &mut Segments, header: &mut Option<Buffer>) -> Result<()> {
         self.check("recv")?;
-        let Receives::Own(half) = &self.receives else {
+        let Receives::Own(half) = &mut self.receives else {
             let why = "the queue pair takes its receives from a shared receive queue: post there";
             return Err(Error::invalid("recv", why));
         };
-        if half.poster.room() == 0 {
+        if !half.poster.has_room() {
             return Err(half.full("recv"));
         }
-        let mut segments = memory.room();
         if let Some(pool) = &self.headers {
             // A completion that is being taken has one.
             let taken = pool.try_take().ok_or_else(|| half.full("recv"))?;
-            let of_memory = std::mem::replace(&mut segments, taken.room());
+            let of_memory = std::mem::replace(segments, taken.room());
             segments.append(&of_memory);
             *header = Some(taken);
         }
-        within(&segments, self.attributes.parts, "recv")?;
-        Ok(segments)
+        within(segments, self.attributes.parts, "recv")
     }
 
     /// Posts a receive of borrowed memory.
@@ -339,19 +325,20 @@ impl Core {
         if self.sends.poster.room() == 0 {
             return Err(self.sends.full("post"));
         }
-        self.check_length(DataRef::Sges(&segments).len())?;
+        self.check_length(self.attributes.service, DataRef::Sges(&segments).len())?;
         let plan = Plan { op, flags, what, region: 0 };
         Ok(Prepared { tag: 0, plan, kept: Some(kept), segments, inline: None, held })
     }
 
     #[inline]
-    fn check_length(&self, len: u64) -> Result<()> {
-        let most = self.inner().longest(self.attributes.service);
-        if len > most {
-            let why = format!("{len} bytes, at most {most} fit a message");
-            return Err(Error::new(Kind::TooLong, "post", why));
-        }
-        Ok(())
+    fn check_length(&self, service: QpService, len: u64) -> Result<()> {
+        let most = self.inner().longest(service);
+        if len > most { Err(Self::too_long(len, most)) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn too_long(len: u64, most: u64) -> Error {
+        Error::new(Kind::TooLong, "post", format!("{len} bytes, at most {most} fit a message"))
     }
 
     pub(crate) fn post<T: Transport, O: Operation<T>>(
@@ -359,13 +346,27 @@ impl Core {
         tag: u64,
         operation: O,
     ) -> Result<(), Failed<O>> {
-        let (plan, segments, kept) = match self.plan(&operation, 0) {
+        let has_room = self.sends.poster.has_room();
+        let (plan, segments) = match self.plan(&operation, 0, has_room) {
             Ok(planned) => planned,
             Err(error) => return Err(Failed { error, back: operation }),
         };
+        if matches!(plan.op, SendOp::BindMw(_)) {
+            let prepared = self.prepare(tag, operation, 0)?;
+            self.commit(prepared);
+            return Ok(());
+        }
+        let number = self.sends.poster.next();
         let mut slot = self.next_send();
+        // Only into the slot: for an operation that keeps nothing, nothing is left of this.
+        let to = operation.to().map(|to| to.raw().clone());
+        if plan.what == Operated::Atomic {
+            slot.entry.kept = Some(Kept::Result(results_of(slot.results).clone(), number));
+        } else if let Some(to) = &to {
+            slot.entry.kept = Some(Kept::Address(to.clone()));
+        }
         let inline = operation.hold(&mut slot.entry.held);
-        slot.post(tag, plan, kept, &segments, inline.as_ref());
+        slot.post(tag, plan, to, &segments, inline.as_ref());
         Ok(())
     }
 
@@ -376,7 +377,10 @@ impl Core {
         operation: O,
         before: u32,
     ) -> Result<Prepared, Failed<O>> {
-        let (plan, segments, kept) = match self.plan(&operation, before) {
+        let has_room = self.sends.poster.room() > before;
+        let planned = self.plan(&operation, before, has_room);
+        let planned = planned.and_then(|(plan, segments)| self.keep(plan, segments, operation.to(), before));
+        let (plan, segments, kept) = match planned {
             Ok(planned) => planned,
             Err(error) => return Err(Failed { error, back: operation }),
         };
@@ -385,40 +389,57 @@ impl Core {
         Ok(Prepared { tag, plan, kept, segments, inline, held })
     }
 
-    /// Checks a request. Returns the memory that it names, and what its slot keeps besides.
+    /// Checks a request that comes after `before` others which aren't posted yet. Returns the memory that it names.
     #[inline(always)]
     fn plan<T: Transport, O: Operation<T>>(
         &self,
         operation: &O,
         before: u32,
-    ) -> Result<(Plan, Segments, Option<Kept>)> {
+        has_room: bool,
+    ) -> Result<(Plan, Segments)> {
         self.check("post")?;
-        if self.sends.poster.room() <= before {
+        if !has_room {
             return Err(self.sends.full("post"));
         }
-        let Described { op, flags, what, inline, to, region, error } = operation.describe();
-        if let Some(error) = error.or_else(|| self.refuse(inline, to)) {
+        let Described { op, flags, what, inline, region, error } = operation.describe();
+        if let Some(error) = error.or_else(|| self.refuse(inline, operation.to())) {
             return Err(error);
         }
-        if matches!(op, SendOp::SendWithInvalidate { .. }) && self.attributes.service != QpService::Reliable {
+        if matches!(op, SendOp::SendWithInvalidate { .. }) && T::SERVICE != QpService::Reliable {
             let why = "only a reliable connection returns loans";
             return Err(Error::new(Kind::Unsupported, "post", why));
         }
         let mut segments = operation.segments();
         within(&segments, self.attributes.parts, "post")?;
-        let kept = if what == Operated::Atomic {
-            let results = self.results.as_ref().expect("a reliable connection carries out atomics");
+        if what == Operated::Atomic {
             let number = self.sends.poster.next().wrapping_add(before);
-            segments = results.segments(number);
-            Some(Kept::Result(results.clone(), number))
-        } else {
-            to.map(|to| Kept::Address(to.raw().clone()))
+            segments = results_of(&self.results).segments(number);
+        }
+        self.check_length(T::SERVICE, inline.map_or(DataRef::Sges(&segments), DataRef::Inline).len())?;
+        Ok((Plan { op, flags, what, region }, segments))
+    }
+
+    /// Adds what the slot of a request keeps besides its memory.
+    fn keep(
+        &self,
+        mut plan: Plan,
+        segments: Segments,
+        to: Option<&Address>,
+        before: u32,
+    ) -> Result<(Plan, Segments, Option<Kept>)> {
+        let kept = match plan.op {
+            SendOp::BindMw(bind) => {
+                let (bind, window) = self.lend(bind, plan.region)?;
+                plan.op = SendOp::BindMw(bind);
+                Some(window)
+            }
+            _ if plan.what == Operated::Atomic => {
+                let number = self.sends.poster.next().wrapping_add(before);
+                Some(Kept::Result(results_of(&self.results).clone(), number))
+            }
+            _ => to.map(|to| Kept::Address(to.raw().clone())),
         };
-        self.check_length(inline.map_or(DataRef::Sges(&segments), DataRef::Inline).len())?;
-        let plan = Plan { op, flags, what, region };
-        let SendOp::BindMw(bind) = op else { return Ok((plan, segments, kept)) };
-        let (bind, window) = self.lend(bind, region)?;
-        Ok((Plan { op: SendOp::BindMw(bind), ..plan }, segments, Some(window)))
+        Ok((plan, segments, kept))
     }
 
     /// A window for memory that is lent, whose number and key the request gets.
@@ -439,18 +460,23 @@ impl Core {
     pub(crate) fn commit(&mut self, Prepared { tag, plan, kept, segments, inline, held }: Prepared) {
         let mut slot = self.next_send();
         slot.entry.held.put(held);
-        slot.post(tag, plan, kept, &segments, inline.as_ref());
+        let to = match &kept {
+            Some(Kept::Address(to)) => Some(to.clone()),
+            _ => None,
+        };
+        slot.entry.kept = kept;
+        slot.post(tag, plan, to, &segments, inline.as_ref());
     }
 
     /// The slot of the next request. The caller has seen that there is room.
     #[inline(always)]
     fn next_send(&mut self) -> SendSlot<'_> {
-        let Self { sends, inner: Some(qp), quiet, refused, .. } = self else {
+        let Self { sends, inner: Some(qp), results, quiet, refused, .. } = self else {
             unreachable!("the caller has looked")
         };
         let depth = sends.depth;
         let (entry, queue) = sends.next();
-        SendSlot { entry, queue, depth, qp, quiet, refused }
+        SendSlot { entry, queue, depth, qp, results, quiet, refused }
     }
 
     /// Why a request can't be posted.
@@ -491,63 +517,10 @@ impl Drop for Core {
     }
 }
 
-/// The slot of a receive that is being posted.
-struct Receive<'c> {
-    entry: Slot<'c>,
-    queue: &'c Queue,
-    qp: &'c RawQp,
-    qkey: &'c Arc<AtomicU32>,
-    refused: &'c mut bool,
-}
-
-impl Receive<'_> {
-    /// Posts the receive, whose memory is in the slot.
-    #[inline(always)]
-    fn post(self, tag: u64, segments: Segments) {
-        let Self { entry: mut slot, queue, qp, refused, .. } = self;
-        let entry = &mut **slot;
-        (entry.tag, entry.what, entry.len) = (tag, Operated::Received, 0);
-        *refused |= !qp.receive(queue.wr_id(slot.publish()), segments);
-    }
-}
-
-/// The slot of a request that is being posted.
-struct SendSlot<'c> {
-    entry: Slot<'c>,
-    queue: &'c Queue,
-    /// Of the queue.
-    depth: u32,
-    qp: &'c RawQp,
-    quiet: &'c mut u32,
-    refused: &'c mut bool,
-}
-
-impl SendSlot<'_> {
-    /// Posts the request, whose memory is in the slot, but for the inline data.
-    #[inline(always)]
-    fn post(self, tag: u64, plan: Plan, kept: Option<Kept>, segments: &Segments, inline: Option<&Inline>) {
-        let Self { entry: mut slot, queue, depth, qp, quiet: before, refused } = self;
-        let Plan { op, flags: Flags { quiet, fence, solicited }, what, region } = plan;
-        let entry = &mut **slot;
-        // A queue of quiet requests alone would never drain.
-        let signaled = !quiet || *before + 1 >= depth.div_ceil(2);
-        *before = if signaled { 0 } else { *before + 1 };
-        (entry.tag, entry.what) = (tag, what);
-        let is_read = what == Operated::Read;
-        entry.len = if is_read { segments.bytes() as u32 } else { 0 };
-        let mut to = None;
-        if let Some(kept) = kept {
-            if let Kept::Address(address) = &kept {
-                to = Some(address.clone());
-            }
-            entry.kept = Some(kept);
-        }
-        let wr_id = queue.wr_id(slot.publish());
-        let data = inline.and_then(Payload::inline).map_or(DataRef::Sges(segments), DataRef::Inline);
-        let request = RawRequest { wr_id, op, data, signaled, solicited, fence, region };
-        // Behind a refused request nothing is posted: the completion of a later one would retire it as if it had been carried out.
-        *refused = *refused || !qp.post(request, to.as_deref());
-    }
+/// The words for the results of atomics, which reliable connections alone carry out.
+#[inline]
+fn results_of(results: &Option<Arc<Results>>) -> &Arc<Results> {
+    results.as_ref().expect("a reliable connection carries out atomics")
 }
 
 /// An error if there are more than `parts`.

@@ -79,10 +79,10 @@ impl CqCore {
 
     #[inline(always)]
     fn poll(&mut self) -> Result<()> {
-        if self.next < self.polled.len() || !self.kept.is_empty() {
+        if self.next < self.polled.len() {
             return Ok(());
         }
-        self.take_entries()
+        if self.kept.is_empty() { self.take_entries() } else { Ok(()) }
     }
 
     /// Takes completions from the adapter. Those that were taken before are reported, also those before an error.
@@ -182,19 +182,21 @@ impl CqCore {
 
     /// Waits for a completion, and keeps what has ended for [`CqCore::retire`], but for requests on borrowed memory.
     pub(crate) fn keep_completions(&mut self) -> Result<()> {
-        while !self.is_outstanding() {
-            self.await_entries(None)?;
+        let mut awaited = Ok(true);
+        while awaited.is_ok() && !self.is_outstanding() {
+            awaited = self.await_entries(None);
         }
         while self.retire_taken() {
             self.kept.push_back(std::mem::take(&mut self.done));
         }
-        Ok(())
+        awaited.map(drop)
     }
 
     /// Has the next request that has ended in `done`. False: there is none.
     #[inline]
     fn retire(&mut self) -> bool {
-        if self.kept.is_empty() { self.retire_taken() } else { self.retire_kept() }
+        // While completions are kept, none of those that were taken is left: those that are kept are the older ones.
+        self.retire_taken() || (!self.kept.is_empty() && self.retire_kept())
     }
 
     #[cold]

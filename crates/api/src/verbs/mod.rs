@@ -91,6 +91,7 @@ mod events;
 mod extra;
 mod loans;
 mod ops;
+mod posting;
 mod qp;
 mod scope;
 mod slots;

@@ -34,8 +34,6 @@ pub(crate) mod sealed {
         pub what: Operated,
         /// Bytes that are copied into the request.
         pub inline: Option<&'a [u8]>,
-        /// Where a datagram goes.
-        pub to: Option<&'a Address>,
         /// The region of memory that is lent.
         pub region: u64,
         /// Why it can't be posted.
@@ -45,6 +43,11 @@ pub(crate) mod sealed {
     /// A request, as a queue pair sees it.
     pub trait Request: Sized {
         fn describe(&self) -> Described<'_>;
+        /// Where a datagram goes.
+        #[inline]
+        fn to(&self) -> Option<&Address> {
+            None
+        }
         /// The memory that the request names.
         fn segments(&self) -> Segments;
         /// Lends the memory to the adapter, and returns the inline data.
@@ -164,7 +167,7 @@ impl<P: Payload> Request for Send<P> {
         let inline = self.payload.inline();
         let both = self.returns.is_some() && self.immediate.is_some();
         let error = both.then(|| Error::invalid("post", "a message returns a loan or has 32 bits, not both"));
-        Described { op, flags: self.flags, what: Operated::Sent, inline, to: None, region: 0, error }
+        Described { op, flags: self.flags, what: Operated::Sent, inline, region: 0, error }
     }
 
     #[inline]
@@ -209,9 +212,12 @@ impl<P: Payload> SendTo<P> {
 
 impl<P: Payload> Request for SendTo<P> {
     fn describe(&self) -> Described<'_> {
-        let (inline, to) = (self.payload.inline(), Some(&self.to));
-        let op = message(self.immediate);
-        Described { op, flags: self.flags, what: Operated::Sent, inline, to, region: 0, error: None }
+        let (op, inline) = (message(self.immediate), self.payload.inline());
+        Described { op, flags: self.flags, what: Operated::Sent, inline, region: 0, error: None }
+    }
+
+    fn to(&self) -> Option<&Address> {
+        Some(&self.to)
     }
 
     fn segments(&self) -> Segments {
@@ -272,7 +278,7 @@ impl<P: Payload> Request for Write<P> {
         };
         let inline = self.payload.inline();
         let error = self.to.check(self.payload.bytes() + inline.map_or(0, |bytes| bytes.len() as u64));
-        Described { op, flags: self.flags, what: Operated::Written, inline, to: None, region: 0, error }
+        Described { op, flags: self.flags, what: Operated::Written, inline, region: 0, error }
     }
 
     #[inline]
@@ -323,7 +329,6 @@ impl<P: PayloadMut> Request for Read<P> {
             flags: self.flags,
             what: Operated::Read,
             inline: None,
-            to: None,
             region: 0,
             error,
         }
@@ -389,7 +394,7 @@ fn atomic(at: Token, op: SendOp, flags: Flags) -> Described<'static> {
     let error = (at.len < 8 || !aligned).then(|| {
         Error::invalid("post", "an atomic needs 8 bytes of the peer's memory that are aligned to 8")
     });
-    Described { op, flags, what: Operated::Atomic, inline: None, to: None, region: 0, error }
+    Described { op, flags, what: Operated::Atomic, inline: None, region: 0, error }
 }
 
 impl Request for FetchAdd {
@@ -480,7 +485,7 @@ impl<A: Right> Request for Lend<A> {
         });
         let error = (whole.length == 0).then(|| Error::invalid("post", "an empty buffer can't be lent"));
         let region = self.buffer.handle();
-        Described { op, flags: self.flags, what: Operated::Lent, inline: None, to: None, region, error }
+        Described { op, flags: self.flags, what: Operated::Lent, inline: None, region, error }
     }
 
     fn segments(&self) -> Segments {
