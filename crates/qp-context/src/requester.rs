@@ -176,13 +176,16 @@ impl Requester {
     }
 
     /// When a timer runs out.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         const NEVER: u64 = u64::MAX;
         // Whether a timer runs is looked at before its time is compared. The compiler may do it the other way round, to no harm
         // but that valgrind reports the comparison.
         let at = |timer: Option<Instant>| core::hint::black_box(timer.map_or(NEVER, |at| at.0));
-        let [rnr, ack] = [at(self.rnr_until), at(self.ack_deadline)];
-        let next = rnr.min(ack).min(at(self.probe_at)).min(at(self.paced_until));
+        let mut next = at(self.ack_deadline).min(at(self.probe_at));
+        if self.is_waiting() {
+            next = next.min(at(self.rnr_until)).min(at(self.paced_until));
+        }
         (next != NEVER).then_some(Instant(next))
     }
 

@@ -119,7 +119,8 @@ impl Window {
             }
             self.shortest = rtt;
         }
-        let carried = u128::from(in_flight) * u128::from(self.shortest) / u128::from(rtt);
+        // The product of a gigabyte and ten seconds has room.
+        let carried = in_flight.saturating_mul(self.shortest) / rtt;
         if self.samples == SAMPLES {
             (self.samples, self.carried) = (0, [0, self.carried[0]]);
         }

@@ -144,9 +144,9 @@ impl FieldEffect {
     }
 
     /// The difference between the CRC with `value` in the field and the CRC with 0 in it.
-    pub(crate) fn of(&self, value: u16) -> u32 {
+    pub(crate) const fn of(&self, value: u16) -> u32 {
         let [high, low] = value.to_be_bytes();
-        self.0[0][usize::from(high)] ^ self.0[1][usize::from(low)]
+        self.0[0][high as usize] ^ self.0[1][low as usize]
     }
 }
 

@@ -45,6 +45,25 @@ static V4_ID: FieldEffect = FieldEffect::new(V4_AFTER_ID);
 static V6_PAYLOAD_LENGTH: FieldEffect = FieldEffect::new(V6_PREFIX - (8 + 6));
 static UDP_LENGTH: FieldEffect = FieldEffect::new(2);
 
+/// What the lengths in the headers of a short packet do to the CRC up to the BTH, by the packet's length in words.
+static V4_SHORT: [u32; SHORT] = short_lengths(&V4_TOTAL_LENGTH, 20);
+static V6_SHORT: [u32; SHORT] = short_lengths(&V6_PAYLOAD_LENGTH, 0);
+/// Words of the longest short packet, and one more.
+const SHORT: usize = 64;
+const WORD: usize = 4;
+
+/// `ip`: the effect of the length in the IP header, which is that of the UDP header and so many bytes more.
+const fn short_lengths(ip: &FieldEffect, more: u16) -> [u32; SHORT] {
+    let mut table = [0; SHORT];
+    let mut words = 0;
+    while words < SHORT {
+        let udp = (words * WORD + UDP_HEADER) as u16;
+        table[words] = ip.of(udp + more) ^ UDP_LENGTH.of(udp);
+        words += 1;
+    }
+    table
+}
+
 /// Addresses and ports of one direction of one path, digested: everything of IP and UDP that the ICRC covers and that
 /// is the same in all packets. Cheap to copy; make it once per path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,13 +114,26 @@ impl Flow {
     #[must_use]
     #[inline]
     pub fn start(&self, packet_len: usize, id: u16) -> Icrc {
+        let (short, id_effect) = match self.ip {
+            Ip::V4 if id != 0 => (&V4_SHORT, V4_ID.of(id)),
+            Ip::V4 => (&V4_SHORT, 0),
+            Ip::V6 => (&V6_SHORT, 0),
+        };
+        let lengths = match short.get(packet_len / WORD) {
+            Some(&lengths) if packet_len.is_multiple_of(WORD) => lengths,
+            _ => self.lengths(packet_len),
+        };
+        Icrc { crc: self.prefix ^ id_effect ^ lengths, id, ip: self.ip, bytes: 0 }
+    }
+
+    /// What the lengths in the headers of a packet do to the CRC up to the BTH.
+    fn lengths(&self, packet_len: usize) -> u32 {
         let udp = (packet_len.wrapping_add(UDP_HEADER)) as u16;
-        let lengths = match self.ip {
-            Ip::V4 => V4_TOTAL_LENGTH.of(udp.wrapping_add(20)) ^ V4_ID.of(id),
+        let ip = match self.ip {
+            Ip::V4 => V4_TOTAL_LENGTH.of(udp.wrapping_add(20)),
             Ip::V6 => V6_PAYLOAD_LENGTH.of(udp),
         };
-        let state = self.prefix ^ lengths ^ UDP_LENGTH.of(udp);
-        Icrc { crc: state, id, ip: self.ip, bytes: 0 }
+        ip ^ UDP_LENGTH.of(udp)
     }
 
     /// Checks the ICRC of a packet that lies in one piece, BTH to ICRC. See [`Icrc::check`].
