@@ -1,17 +1,16 @@
 //! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
-use crate::state::{CmEvent, Connection, Incoming, Manager, ManagerState, Sink, now};
+use crate::state::{CmEvent, Connection, Gsi, Incoming, Manager, ManagerState, Sink, now};
 use ferroce_cm::{
     AddressedMad, AskedUser, Claim, Cm, Config, ConnectionEvent, ConnectionRoute, Listen, Status,
 };
 use ferroce_host::{Host, NameHolder};
-use ferroce_nic::gsi::{COMM_ID_BITS, Gsi, slot_of_id};
+use ferroce_network::gsi::{COMM_ID_BITS, CommunicationManager, slot_of_id};
 use ferroce_nic::start;
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys;
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
-use ferroce_parts::mads::CommunicationManager;
 use ferroce_types::{Error, HostAddr, Result, slot_of};
 use ferroce_watch::{ConnectionAccount, ConnectionManager, ListenerAccount, TOLD};
 use ferroce_wire::cm::PortSpace;

@@ -1,7 +1,8 @@
 //! The state of the communication manager of a process, the connections that refer to it, and the receivers of their events.
 
 use ferroce_cm::{AskedUser, Cm, ConnectionEvent, ConnectionRoute, Handle, ListenerId};
-use ferroce_nic::gsi::{Gsi, SentMad};
+use ferroce_network::gsi::{self, SentMad};
+use ferroce_nic::Adapter;
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_types::{Error, Instant, Result};
@@ -11,6 +12,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// QP 1 of this process.
+pub(crate) type Gsi = gsi::Gsi<Adapter>;
 
 /// A receiver of events: an id of librdmacm. A method must not block, and may call back into this crate.
 pub trait Sink: Send + Sync {

@@ -1,9 +1,11 @@
-//! Address handles are made, and find their paths.
+//! From address vectors to paths: of queue pairs, and of address handles.
 
+use crate::Context;
 use crate::adapter::Adapter;
 use crate::device::OfContext as _;
 use ferroce_mem::Pd;
-use ferroce_parts::{AddressVector, Ah, check_av};
+use ferroce_network::{Network, path_mtu};
+use ferroce_parts::{AddressVector, Ah, Path, ResolvedAv, check_av};
 use ferroce_types::{Result, slot_of};
 use std::sync::Arc;
 
@@ -22,6 +24,28 @@ pub fn create_ah(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Ah>> {
 }
 
 impl Adapter {
+    /// Resolves both ends of an address vector.
+    ///
+    /// # Errors
+    /// EINVAL for a source GID that doesn't exist, addresses of different families, or a destination that is none, such as a
+    /// LID of no host.
+    pub(crate) fn route(&self, context: &Context, av: &AddressVector) -> Result<ResolvedAv> {
+        Network::route(self, &context.ends(av)?, av)
+    }
+
+    /// The path to a QP.
+    ///
+    /// # Errors
+    /// As [`Adapter::route`], or what kept a sending socket from being made.
+    pub(crate) fn path(&self, context: &Context, av: &AddressVector, qpn: u32) -> Result<Path> {
+        Network::path(self, &context.ends(av)?, av, qpn)
+    }
+
+    /// Payload bytes that packets on this path may carry.
+    pub(crate) fn path_mtu(&self, path: &Path, context: &Context) -> u32 {
+        path_mtu(path, || context.port().active_mtu)
+    }
+
     /// Finds the path to a QP at this address for [`Ah::path_to`]. It may open sockets and wait a tenth of a second for another process, so
     /// the caller has no QP locked.
     pub(crate) fn find_path(&'static self, ah: &Ah, qpn: u32) {

@@ -3,14 +3,15 @@
 use crate::adapter::{Adapter, NetworkSource, contexts, qps_of};
 use crate::device::fail_devices;
 use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
-use crate::gsi::GsiSource;
 use crate::qp::{HELD_UP, Qp};
 use crate::tracer::TraceSource;
 use crate::xrc::XrcSource;
 use ferroce_engine::{Handler, Loop, Source};
+use ferroce_network::gsi::GsiSource;
 use ferroce_parts::{FrameSource, frame_qps};
 use ferroce_queues::Cq;
 use ferroce_types::Instant;
+use ferroce_wire::cm::GSI_QPN;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time;
@@ -34,7 +35,7 @@ impl Handler for Adapter {
             ForwardSource(self),
             TapSource(self),
         );
-        (packets, XrcSource(self), NetworkSource(self), GsiSource(self), TraceSource(self))
+        (packets, XrcSource(self), NetworkSource(self), self.gsi_source(), TraceSource(self))
     }
 
     fn due(&'static self, number: u32, now: Instant) -> bool {
@@ -81,6 +82,15 @@ impl Handler for Adapter {
     }
 }
 
+impl Adapter {
+    #[inline]
+    fn gsi_source(&'static self) -> impl Source {
+        GsiSource::new(self, || self.empty_sockets(GSI_QPN, &mut || false))
+    }
+}
+
+#[cfg(test)]
+mod gsi_tests;
 #[cfg(test)]
 mod tests {
     use crate::namespace::in_namespace;

@@ -22,7 +22,6 @@ mod drive;
 mod ending;
 mod fabric;
 mod gids;
-pub mod gsi;
 mod importing;
 mod listed_regions;
 mod opening;

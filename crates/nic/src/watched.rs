@@ -206,6 +206,15 @@ impl Account {
     }
 }
 
+impl Context {
+    /// Packets from addresses of the device that the kernel didn't take.
+    fn dropped_packets(&self) -> u64 {
+        let Some(adapter) = adapter::current() else { return 0 };
+        let gids = self.gids();
+        adapter.dropped_packets(|ip| gids.iter().any(|(_, entry)| entry.ip == ip))
+    }
+}
+
 /// The rights of a region, as "local-write,remote-read".
 fn rights(init: &MrInit) -> String {
     let access = &init.access;

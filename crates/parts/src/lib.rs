@@ -1,4 +1,4 @@
-//! What the adapter's objects are made of: attributes of QPs, address handles, paths, QPNs, the state of QP 1, settings.
+//! What the adapter's objects are made of: attributes of QPs, address handles, paths, QPNs, settings.
 //!
 //! In here: data, the rules for it, and what it needs of the fabrics.
 //! Out of here: the objects of verbs, and the adapter that has them (`ferroce_nic`).
@@ -10,8 +10,6 @@ mod attr;
 pub mod counted;
 mod frames;
 mod kept;
-pub mod mads;
-pub mod network;
 mod numbers;
 mod path;
 mod poller;

@@ -120,10 +120,14 @@ pub const HOUSE: &[Storey] = &[
     &[
         room(
             "parts",
-            "What the adapter's objects are made of: attributes, address handles, paths, QPNs, MADs, settings; data and its rules.",
+            "What the adapter's objects are made of: attributes, address handles, paths, QPNs, settings; data and its rules.",
         ),
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
+    &[room(
+        "network",
+        "The process in the network: its addresses, the paths from them, multicast groups, QP 1.",
+    )],
     &[Crate {
         name: "nic",
         what: "The adapter: the objects of verbs, and which fabric carries what.",

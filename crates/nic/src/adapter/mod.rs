@@ -14,17 +14,16 @@ pub(crate) use work::ThreadBuffers;
 use crate::qp::{Bringing, Qp};
 use crate::xrc::{Connections, SrqTable};
 use ferroce_engine::{Loop, Pool, WaitPlan};
-use ferroce_host::Host;
-use ferroce_hostlink::{LinkWithWork, Links};
+use ferroce_hostlink::LinkWithWork;
+use ferroce_network::Network;
 use ferroce_os::{fork::InChild, sync::Global};
-use ferroce_parts::mads::GsiState;
-use ferroce_parts::network::{Addresses, Forwarding, Multicast, Taps};
 use ferroce_parts::traced::Tracing;
-use ferroce_parts::{QpTable, frame_qps, settings};
+use ferroce_parts::{QpTable, frame_qps};
 use ferroce_queues::Cq;
 use ferroce_types::{Instant, Result};
 use network::NetworkMonitor;
 pub(crate) use network::NetworkSource;
+use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -33,23 +32,15 @@ use work::HandsOn;
 
 /// The process's adapter. It lives as long as the process: nothing of it runs in exit handlers.
 pub struct Adapter {
-    pub(crate) engine: Loop<Adapter>,
-    pub(crate) host: Arc<Host>,
-    pub(crate) addresses: Addresses,
-    pub(crate) multicast: Multicast<Qp>,
+    network: Network<Adapter>,
     qps: QpTable<Qp>,
     pub(crate) srqs: SrqTable,
     /// Connections of XRC targets with other processes.
     pub(crate) xrc: Connections,
     works: Pool<Box<ThreadBuffers>>,
-    pub(crate) taps: Option<&'static Taps>,
-    /// Shared memory with the host's other processes.
-    pub(crate) links: Arc<Links>,
-    pub(crate) forwarding: Forwarding,
     /// Packets have come since the background thread asked last.
     pub(crate) has_arrived: AtomicBool,
-    network: NetworkMonitor,
-    pub(crate) gsi: GsiState,
+    monitor: NetworkMonitor,
     pub(crate) tracing: Tracing,
     /// Bytes of packets that wait for memory.
     pub(crate) waiting_bytes: AtomicUsize,
@@ -59,6 +50,16 @@ pub struct Adapter {
 impl std::fmt::Debug for Adapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Adapter").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// The adapter is the process's part of the network, and has queue pairs.
+impl Deref for Adapter {
+    type Target = Network<Self>;
+
+    #[inline]
+    fn deref(&self) -> &Network<Self> {
+        &self.network
     }
 }
 
@@ -86,25 +87,14 @@ impl Adapter {
     /// # Errors
     /// What kept the process from joining the host's others.
     pub(crate) fn new() -> Result<Self> {
-        let taps = Taps::from_env();
-        let lossless = !settings::udp_only() && !taps.is_some_and(Taps::has_faults);
-        let captured = taps.is_some_and(Taps::has_capture);
-        let links = Links::new(lossless, captured, settings::allows_copies())?;
         Ok(Self {
-            engine: Loop::new()?,
-            host: Host::join_trusting(settings::trust())?,
-            addresses: Addresses::default(),
-            multicast: Multicast::default(),
+            network: Network::new()?,
             qps: QpTable::default(),
             srqs: SrqTable::default(),
             xrc: Connections::new()?,
             works: Pool::default(),
-            taps,
-            links,
-            forwarding: Forwarding::default(),
             has_arrived: AtomicBool::new(false),
-            network: NetworkMonitor::open(),
-            gsi: GsiState::default(),
+            monitor: NetworkMonitor::open(),
             tracing: Tracing::default(),
             waiting_bytes: AtomicUsize::new(0),
             bringing: Bringing::default(),
@@ -176,13 +166,6 @@ pub(crate) fn schedule_event(cq: &Arc<Cq>, at: Instant) {
 }
 
 impl Adapter {
-    /// How many forks lie between the first process and this adapter's.
-    #[inline]
-    #[must_use]
-    pub fn generation(&self) -> u32 {
-        self.engine.generation()
-    }
-
     /// Gives a new QP a number.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ pub(crate) struct NetworkSource(pub(crate) &'static Adapter);
 
 impl Source for NetworkSource {
     fn serve(&self) {
-        if let Some(monitor) = &self.0.network.monitor {
+        if let Some(monitor) = &self.0.monitor.monitor {
             look_at_network(&mut monitor.lock());
         }
     }
@@ -43,7 +43,7 @@ impl Adapter {
     /// # Errors
     /// The system refused.
     pub(crate) fn watch_network(&self) -> Result<()> {
-        match &self.network.monitor {
+        match &self.monitor.monitor {
             Some(monitor) => self.engine.watch_control(monitor.lock().fd()),
             None => Ok(()),
         }

@@ -3,8 +3,8 @@
 use super::Adapter;
 use crate::qp::{AwaitingQp, Qp, ReceiveCompletions};
 use ferroce_hostlink::Link;
+use ferroce_network::Taps;
 use ferroce_os::clock;
-use ferroce_parts::network::Taps;
 use ferroce_parts::voice::Untold;
 use ferroce_parts::{Ah, LastFlow};
 use ferroce_udp::{OutgoingTap, TxBatch};

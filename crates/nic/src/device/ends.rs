@@ -4,6 +4,7 @@
 use super::{Context, OfContext as _};
 use ferroce_mem::Pd;
 use ferroce_netdev::{LinkLayer, MULTICAST_LIDS, ip_of, why_no_lid};
+use ferroce_network::AddressPair;
 use ferroce_parts::AddressVector;
 use ferroce_types::{HostAddr, PacketMeta, Result, invalid};
 
@@ -12,13 +13,6 @@ use ferroce_types::{HostAddr, PacketMeta, Result, invalid};
 const HOP_LIMIT_BY_LID: u8 = 1;
 /// A GRH's hop limit that would be taken for [`HOP_LIMIT_BY_LID`] counts as the default.
 const DEFAULT_HOP_LIMIT: u8 = 0;
-
-/// Both ends of an address vector.
-pub(crate) struct AddressPair {
-    pub(crate) from: HostAddr,
-    pub(crate) to: HostAddr,
-    pub(crate) hop_limit: u8,
-}
 
 /// What the receiver of a datagram sees of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

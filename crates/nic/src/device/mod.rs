@@ -3,15 +3,15 @@
 mod ends;
 mod owner;
 
-pub(crate) use ends::{AddressPair, seen_of};
+pub(crate) use ends::seen_of;
 pub use owner::OfContext;
 
 use crate::adapter::{self, Adapter};
 use ferroce_import::{Exporter, Handles};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
+use ferroce_network::{MAX_ATTACHED, MAX_GROUPS};
 use ferroce_os::sync::{RwLock, class};
-use ferroce_parts::network::{MAX_ATTACHED, MAX_GROUPS};
 use ferroce_parts::{MAX_AH, MAX_QP};
 use ferroce_proto::Violation;
 use ferroce_queues::{EventQueue, Limits, MAX_CQ, MAX_SRQ};

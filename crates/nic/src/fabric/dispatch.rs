@@ -2,8 +2,8 @@
 
 use crate::adapter::{Adapter, ThreadBuffers};
 use crate::qp::{PacketOrigin, Qp, QpEnv, RxPayload, is_middle};
+use ferroce_network::{flow_of, verify};
 use ferroce_os::{Patience, clock, fork, sys};
-use ferroce_parts::network::{flow_of, verify};
 use ferroce_types::{Datagram, HostAddr, Instant};
 use ferroce_wire::cm::GSI_QPN;
 use ferroce_wire::icrc::Flow;

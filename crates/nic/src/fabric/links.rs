@@ -4,16 +4,13 @@ use crate::adapter::Adapter;
 use crate::qp::{Qp, QpEnv};
 use ferroce_engine::Source;
 use ferroce_hostlink::{
-    Link, LinkRefusal, LinkWithWork, Receive, RecordRun, RingRecord, SentPacket, ShmPayload, Unserved,
+    Link, LinkWithWork, Receive, RecordRun, RingRecord, SentPacket, ShmPayload, Unserved,
 };
-use ferroce_os::{clock, sys::EngineFd};
-use ferroce_parts::network::is_of_this_host;
-use ferroce_parts::{Path, Poller, ResolvedAv};
+use ferroce_os::clock;
+use ferroce_parts::Poller;
 use ferroce_types::{Error, Instant, Result, slot_of};
 use ferroce_udp::tap::Direction;
-use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Packets taken from a ring before the next ring has its turn.
 const TURN: usize = 64;
@@ -123,64 +120,6 @@ impl Adapter {
     /// The system refused.
     pub(crate) fn watch_links(&self) -> Result<()> {
         self.engine.watch(self.links.poll_fd()).map_err(Error::os("epoll_ctl of the links"))
-    }
-
-    /// The path to a QP of this process or of another of this host, if there is shared memory with it. May take a tenth of a second
-    /// when that process doesn't answer, and as much before while too many wait to ask it.
-    pub(crate) fn shm_path(&self, route: &ResolvedAv, qpn: u32) -> Option<Path> {
-        // Another host may have a queue pair of the same number.
-        if !self.is_local_address(route.to) && !is_of_this_host(route.to) {
-            return None;
-        }
-        let slot = slot_of(qpn);
-        let is_own = self.host.owns(qpn);
-        let known = || match is_own {
-            true => self.links.to_itself().cloned(),
-            false => self.links.to_slot(slot, || self.dial_for_link(slot)),
-        };
-        let link = match known() {
-            Some(link) => link,
-            None => {
-                let _making = self.links.making();
-                // Another thread may have made it meanwhile.
-                let make = || match is_own {
-                    true => self.links.make_to_itself().cloned(),
-                    false => self.make_link(slot),
-                };
-                known().or_else(make)?
-            }
-        };
-        // A ring into which the program has written by mistake isn't made anew.
-        (!is_own || !link.is_dead()).then(|| Path::Shm { meta: route.meta(0), link })
-    }
-
-    fn make_link(&self, slot: u16) -> Option<Arc<Link>> {
-        if self.links.own().is_none() || self.links.refusal(slot) == Some(LinkRefusal::Refused) {
-            return None;
-        }
-        let connection = match self.dial_for_link(slot) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-            dialled => dialled.ok(),
-        };
-        let opened = connection
-            .and_then(|connection| self.links.open(connection, slot, &mut || self.host.answer_requests()));
-        if opened.is_none() {
-            self.links.refused(slot, LinkRefusal::Refused);
-        }
-        opened
-    }
-
-    /// A connection to the process that holds a slot. Any user can fill its queue of connections, which isn't a refusal: a QP whose path is chosen
-    /// now has it for life. A process whose queue stays full (it is stopped) is waited for once, and tried once for each QP that follows.
-    fn dial_for_link(&self, slot: u16) -> io::Result<EngineFd> {
-        const PATIENCE: Duration = Duration::from_millis(100);
-        let is_known = self.links.refusal(slot).is_some();
-        let within = if is_known { Duration::ZERO } else { PATIENCE };
-        let dialled = self.host.dial_trusted(slot, within);
-        if !is_known && dialled.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
-            self.links.refused(slot, LinkRefusal::Crowded);
-        }
-        dialled
     }
 
     /// Takes what other processes have left in their rings, of which `first` is the first with anything.
@@ -347,11 +286,12 @@ pub(crate) mod tests {
     use crate::namespace::in_namespace;
     use crate::side::{Side, open};
     use ferroce_host::Host;
-    use ferroce_hostlink::{CompactHeaders, SendOutcome};
+    use ferroce_hostlink::{CompactHeaders, LinkRefusal, SendOutcome};
     use ferroce_os::sys;
     use ferroce_proto::SendOp;
-    use ferroce_types::WcStatus;
+    use ferroce_types::{WcStatus, first_qpn};
     use ferroce_wire::{Opcode, Operation, Service};
+    use std::time::Duration;
 
     /// Leaves a packet for no queue pair in the ring, or finds no room. Returns the position after its cell.
     pub(crate) fn leave(link: &Link) -> SendOutcome<()> {
@@ -414,18 +354,18 @@ pub(crate) mod tests {
             let other = Host::join().unwrap();
             let slot = other.slots()[0];
             let fill = || while adapter.host.dial(slot).is_ok() {};
-            let is_full = |dialled: io::Result<EngineFd>| {
-                dialled.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-            };
+            let route = adapter.route(&side.context, &side.av()).unwrap();
+            let has_link = || adapter.shm_path(&route, first_qpn(slot)).is_some();
 
             fill();
-            assert!(is_full(adapter.dial_for_link(slot)));
-            assert!(adapter.make_link(slot).is_none());
-            assert_eq!(adapter.links.refusal(slot), Some(LinkRefusal::Crowded));
+            for _ in 0..2 {
+                assert!(!has_link());
+                assert_eq!(adapter.links.refusal(slot), Some(LinkRefusal::Crowded));
+            }
             for _ in 0..10 {
                 other.answer_requests();
             }
-            assert!(adapter.dial_for_link(slot).is_ok(), "the next QP is asked for again");
+            assert!(has_link(), "the next QP is asked for again");
 
             fill();
             let late = Duration::from_secs(60);

@@ -1,9 +1,8 @@
 //! Which way leads to a QP, and what comes by it.
 //!
-//! In here: local addresses and routes, the choice of a fabric, the fabrics as the adapter sees them (a link's rings, sockets), multicast groups, capture and faults between the adapter and the fabrics.
-//! Out of here: sockets (`udp`), rings (`hostlink`), the host's other processes (`host`), what a QP makes of a packet.
+//! In here: the fabrics as the adapter sees them (a link's rings, sockets), packets to multicast groups, capture and faults between the adapter and the fabrics.
+//! Out of here: addresses and paths (`network`), sockets (`udp`), rings (`hostlink`), the host's other processes (`host`), what a QP makes of a packet.
 
-mod addresses;
 mod dispatch;
 pub(crate) mod links;
 mod multicast;

@@ -1,22 +1,14 @@
-//! Multicast groups: which QPs of this process are attached to which, and the packets for them.
-//!
-//! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
+//! The packets for multicast groups. Packets to groups always go over sockets, whatever the fabric is otherwise.
 
 use crate::adapter::{Adapter, ThreadBuffers};
-use crate::qp::{Qp, RxPayload};
+use crate::qp::RxPayload;
 use ferroce_engine::Source;
-use ferroce_os::{
-    clock,
-    sync::RwLock,
-    sys::{self, EngineFd},
-};
-use ferroce_parts::network::{Group, MAX_ATTACHED, MAX_GROUPS, Multicast, verify};
-use ferroce_types::{Datagram, Error, HostAddr, Instant, PacketMeta, Result, invalid};
-use ferroce_udp::{GroupSocket, RecvOutcome};
+use ferroce_network::verify;
+use ferroce_os::{clock, sys};
+use ferroce_types::{Datagram, HostAddr, Instant, PacketMeta};
+use ferroce_udp::RecvOutcome;
 use ferroce_wire::{Packet, Service};
 use smallvec::SmallVec;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The destination QPN of packets to a group (IBTA 5.2.1.7 and C9-48).
@@ -42,82 +34,6 @@ impl Source for GroupSource {
 }
 
 impl Adapter {
-    /// Attaches a UD QP to a group; once is enough.
-    ///
-    /// # Errors
-    /// ENOMEM beyond the limits; the system's error if the process can't join the group.
-    pub(crate) fn attach(&self, qp: &Arc<Qp>, address: HostAddr) -> Result<()> {
-        let _changing = self.multicast.changing.lock();
-        let group = match self.multicast.find(address) {
-            Some(group) => group,
-            None => self.join(address)?,
-        };
-        if group.has(qp) {
-            return Ok(());
-        }
-        let mut members = group.members.write();
-        if members.len() >= MAX_ATTACHED as usize {
-            return Err(Error::NoMemory(format!("{MAX_ATTACHED} queue pairs are attached to {address}")));
-        }
-        members.push(qp.clone());
-        Ok(())
-    }
-
-    /// Detaches a QP: no packet to the group is given to it any more when this returns. The last one leaves the group.
-    ///
-    /// # Errors
-    /// EINVAL when it isn't attached.
-    pub(crate) fn detach(&self, qp: &Arc<Qp>, address: HostAddr) -> Result<()> {
-        let _changing = self.multicast.changing.lock();
-        let Some(group) = self.multicast.find(address).filter(|group| group.has(qp)) else {
-            return invalid!("the queue pair isn't attached to {address}");
-        };
-        let mut members = group.members.write();
-        members.retain(|member| !Arc::ptr_eq(member, qp));
-        let last = members.is_empty();
-        // The lock of the groups comes before that of members. `changing` keeps other threads from attaching a QP meanwhile.
-        drop(members);
-        if last {
-            let mut groups = self.multicast.groups.write();
-            groups.retain(|g| !Arc::ptr_eq(g, &group));
-            self.multicast.count.store(groups.len(), Ordering::Release);
-        }
-        Ok(())
-    }
-
-    /// Is the QP attached to any group?
-    pub(crate) fn is_attached(&self, qp: &Arc<Qp>) -> bool {
-        self.has_groups() && self.multicast.groups.read().iter().any(|group| group.has(qp))
-    }
-
-    fn join(&self, address: HostAddr) -> Result<Arc<Group<Qp>>> {
-        let Multicast { groups, count, epoll, .. } = &self.multicast;
-        if count.load(Ordering::Relaxed) >= MAX_GROUPS as usize {
-            return Err(Error::NoMemory(format!("the process is in {MAX_GROUPS} multicast groups")));
-        }
-        if epoll.get().is_none() {
-            let new = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
-            self.engine.watch(new.raw()).map_err(refused)?;
-            // The caller holds `changing`: no other thread has set it.
-            let _ = epoll.set(new);
-        }
-        let socket = GroupSocket::join(address)?;
-        if let Some(epoll) = epoll.get() {
-            watch(epoll, socket.fd())?;
-        }
-        let group = Arc::new(Group { socket, members: RwLock::default() });
-        let mut groups = groups.write();
-        groups.push(group.clone());
-        count.store(groups.len(), Ordering::Release);
-        tracing::debug!(group = %address, "joined");
-        Ok(group)
-    }
-
-    #[inline]
-    fn has_groups(&self) -> bool {
-        self.multicast.count.load(Ordering::Acquire) > 0
-    }
-
     /// Reads the sockets of groups.
     fn read_groups(&'static self, now: Instant) -> bool {
         let Some(epoll) = self.multicast.epoll.get() else { return false };
@@ -172,13 +88,4 @@ impl Adapter {
             });
         }
     }
-}
-
-/// Readable when `fd` is.
-fn watch(epoll: &EngineFd, fd: i32) -> Result<()> {
-    sys::epoll_control(epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, fd as u64).map_err(refused)
-}
-
-fn refused(error: std::io::Error) -> Error {
-    Error::os("epoll_ctl of a multicast socket")(error)
 }

@@ -5,12 +5,10 @@
 
 use crate::adapter::Adapter;
 use ferroce_engine::Source;
+use ferroce_network::{Faults, Taps};
 use ferroce_os::clock;
-use ferroce_parts::network::{Faults, Taps};
-use ferroce_types::{Datagram, Instant, PacketMeta};
-use ferroce_udp::tap::{Direction, capture::IpUdpHeader};
-use ferroce_wire::{Headers, ROCE_V2_PORT};
-use std::net::SocketAddr;
+use ferroce_types::{Datagram, Instant};
+use ferroce_udp::tap::Direction;
 use std::sync::atomic::Ordering;
 
 /// Packets that faults hold back as a source.
@@ -80,40 +78,5 @@ impl Adapter {
             self.run_incoming(faults);
         }
         true
-    }
-
-    /// Wakes the background thread for the next packet that faults hold back, if it would sleep past the time of that packet.
-    pub(crate) fn wake_for_taps(&self) {
-        if let Some(taps) = self.taps.filter(|taps| taps.next() != u64::MAX) {
-            self.engine.wake_for(Instant(taps.next()));
-        }
-    }
-
-    /// Shows a packet that has come from, or goes to, a process of this host through shared memory.
-    pub(crate) fn show_message(
-        &self,
-        direction: Direction,
-        headers: &Headers,
-        payload: &[u8],
-        meta: &PacketMeta,
-    ) {
-        if let Some(capture) = self.taps.and_then(|taps| taps.capture) {
-            let src = SocketAddr::new(meta.src, ROCE_V2_PORT);
-            let PacketMeta { tos, ttl, flow_label, .. } = *meta;
-            let ip_udp = IpUdpHeader { tos, ttl, flow_label, ..IpUdpHeader::plain(src, meta.dst) };
-            capture.message(direction, &ip_udp, headers, payload, payload.len());
-        }
-    }
-
-    /// Shows datagrams that go to another process of this host, or to this one, to the capture.
-    pub(crate) fn show_sent(&self, datagrams: &[Datagram<'_>]) {
-        if let Some(taps) = self.taps {
-            taps.show_datagrams(Direction::Out, datagrams);
-        }
-    }
-
-    /// Packets are captured, so requests don't take the ways that build no packets.
-    pub(crate) fn has_capture(&self) -> bool {
-        self.taps.is_some_and(Taps::has_capture)
     }
 }

@@ -4,7 +4,7 @@ use super::{LockedQp, Path, Qp, QpAttr};
 use crate::adapter::ThreadBuffers;
 use crate::device::OfContext as _;
 use ferroce_hostlink::{self, Link, ListedQp, PeerAccess};
-use ferroce_parts::network::is_of_this_host;
+use ferroce_network::is_of_this_host;
 use ferroce_parts::{UnreadRecords, check, mask};
 use ferroce_queues::QpCntrs;
 use ferroce_types::{Instant, QpState, Result, invalid};

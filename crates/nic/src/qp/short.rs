@@ -10,7 +10,7 @@ use super::{LockedQp, Path, Poster, Qp};
 use crate::adapter::ThreadBuffers;
 use ferroce_access::{atomic, copy, summed};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
-use ferroce_parts::network::flow_of;
+use ferroce_network::flow_of;
 use ferroce_parts::{Ah, LastFlow, settings};
 use ferroce_proto::{
     DataRef, FetchOp, Payload as _, PlainSend, QpProtocol, ReceivedWhole, SendOp, SendRequest,

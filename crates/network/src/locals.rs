@@ -1,8 +1,8 @@
 //! The local addresses in use, and what is known about peers.
 
-use crate::path::PeerSocket;
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, InetAddress};
+use ferroce_parts::PeerSocket;
 use ferroce_types::HostAddr;
 use ferroce_udp::Endpoint;
 use smallvec::SmallVec;
@@ -18,45 +18,45 @@ pub struct Local {
     /// The sockets of its group that packets for this process come to.
     pub steerings: SmallVec<[u8; 4]>,
     /// The background thread is woken for packets to QP 1.
-    pub is_gsi_watched: bool,
+    pub(crate) is_gsi_watched: bool,
     /// QPs that expect packets there.
     pub users: Arc<AtomicUsize>,
 }
 
 /// An address of a device that was left out when the device was opened.
 #[derive(Debug)]
-pub struct LeftOut {
+pub(crate) struct LeftOut {
     /// The address.
-    pub address: HostAddr,
+    pub(crate) address: HostAddr,
     /// Its port is taken by a process that doesn't share it. Otherwise its holder hasn't answered, or was waited for less because of other
     /// holders, and is asked again.
-    pub for_good: bool,
+    pub(crate) for_good: bool,
 }
 
 /// Addresses that a device has got since it was opened.
 #[derive(Debug, Default)]
-pub struct Arrivals {
+pub(crate) struct Arrivals {
     /// Those that no thread has made usable yet.
-    pub waiting: BTreeSet<HostAddr>,
+    pub(crate) waiting: BTreeSet<HostAddr>,
     /// A thread makes them usable.
-    pub has_thread: bool,
+    pub(crate) has_thread: bool,
 }
 
 /// All of them, and what is known about peers.
 #[derive(Debug, Default)]
 pub struct Addresses {
     /// Those that are in use.
-    pub locals: RwLock<class::Locals, Arc<Vec<Local>>>,
+    pub(crate) locals: RwLock<class::Locals, Arc<Vec<Local>>>,
     /// Addresses of devices whose port this process doesn't share.
-    pub left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
+    pub(crate) left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
     /// Those that are made usable later.
-    pub arrivals: Mutex<class::Arrivals, Arrivals>,
+    pub(crate) arrivals: Mutex<class::Arrivals, Arrivals>,
     /// Where each QP has been counted as a user.
-    pub listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
+    pub(crate) listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
     /// How often QPs have been counted, at all addresses together.
-    pub users: AtomicUsize,
+    pub(crate) users: AtomicUsize,
     /// The socket of each peer, by address and steering.
-    pub peer_sockets: Mutex<class::PeerSockets, BTreeMap<(HostAddr, u8), Weak<PeerSocket>>>,
+    pub(crate) peer_sockets: Mutex<class::PeerSockets, BTreeMap<(HostAddr, u8), Weak<PeerSocket>>>,
 }
 
 impl Addresses {
@@ -84,7 +84,7 @@ impl Addresses {
 
 impl Local {
     /// Another handle of the same address.
-    pub fn share(&self) -> Self {
+    pub(crate) fn share(&self) -> Self {
         Self {
             endpoint: self.endpoint.clone(),
             steerings: self.steerings.clone(),

@@ -6,17 +6,18 @@
 //! port is gone, and the requests are asked again.
 
 use super::GsiSource;
-use crate::adapter::Adapter;
+use super::state::PendingInput;
+use crate::Network;
+use ferroce_engine::Handler;
 use ferroce_host::AtPort;
 use ferroce_os::sys;
-use ferroce_parts::mads::PendingInput;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Ports at most where this process knows of requests that no process has seen to. Of more, the ones asked first are asked again in their time only.
 const MOST: usize = 256;
 
-impl Adapter {
+impl<H: Handler> Network<H> {
     /// Keeps a connection over which a request went.
     pub(super) fn keep_at_port(&self, request: AtPort) {
         let fd = request.raw();
@@ -31,10 +32,10 @@ impl Adapter {
     }
 }
 
-impl GsiSource {
+impl<H: Handler, E: Fn()> GsiSource<H, E> {
     /// Lets the connections go that have ended, and has requests asked again if one of them hadn't been read.
     pub(super) fn look_at_ports(&self) {
-        let mut kept = self.0.gsi.at_ports.0.lock();
+        let mut kept = self.network.gsi.at_ports.0.lock();
         if kept.is_empty() {
             return;
         }
@@ -57,7 +58,7 @@ impl GsiSource {
         drop(kept);
         let ended: VecDeque<AtPort> = ended;
         if ended.iter().any(AtPort::is_lost) {
-            self.0.keep(PendingInput::Gone(None));
+            self.network.keep(PendingInput::Gone(None));
         }
     }
 }

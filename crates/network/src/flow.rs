@@ -1,13 +1,13 @@
 //! The flow of a packet: what its source and destination make of its ICRC.
 
-use crate::path::LastFlow;
+use ferroce_parts::LastFlow;
 use ferroce_types::Datagram;
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
 use std::net::IpAddr;
 
 /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
-pub fn identification(datagram: &Datagram<'_>) -> Option<u16> {
+pub(crate) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
     verify(&mut None, datagram)
 }
 

@@ -1,18 +1,20 @@
 //! The capture and the faults of this process.
 
-use super::flow::identification;
+use crate::Network;
+use crate::flow::identification;
+use ferroce_engine::Handler;
 use ferroce_os::{
     clock,
     sync::{Mutex, class},
 };
-use ferroce_types::{Datagram, HostAddr};
+use ferroce_types::{Datagram, HostAddr, Instant, PacketMeta};
 use ferroce_udp::{
     Dest, OutgoingTap, send_alone,
     tap::Direction,
     tap::capture::{Capture, IpUdpHeader},
     tap::fault::{FaultInjection, FaultQueue},
 };
-use ferroce_wire::ROCE_V2_PORT;
+use ferroce_wire::{Headers, ROCE_V2_PORT};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,5 +121,36 @@ impl OutgoingTap for Taps {
         if let Some(faults) = &self.faults {
             self.run_outgoing(faults);
         }
+    }
+}
+
+impl<H: Handler> Network<H> {
+    /// Wakes the background thread for the next packet that faults hold back, if it would sleep past the time of that packet.
+    pub fn wake_for_taps(&self) {
+        if let Some(taps) = self.taps.filter(|taps| taps.next() != u64::MAX) {
+            self.engine.wake_for(Instant(taps.next()));
+        }
+    }
+
+    /// Shows a packet that has come from, or goes to, a process of this host through shared memory.
+    pub fn show_message(&self, direction: Direction, headers: &Headers, payload: &[u8], meta: &PacketMeta) {
+        if let Some(capture) = self.taps.and_then(|taps| taps.capture) {
+            let src = SocketAddr::new(meta.src, ROCE_V2_PORT);
+            let PacketMeta { tos, ttl, flow_label, .. } = *meta;
+            let ip_udp = IpUdpHeader { tos, ttl, flow_label, ..IpUdpHeader::plain(src, meta.dst) };
+            capture.message(direction, &ip_udp, headers, payload, payload.len());
+        }
+    }
+
+    /// Shows datagrams that go to another process of this host, or to this one, to the capture.
+    pub fn show_sent(&self, datagrams: &[Datagram<'_>]) {
+        if let Some(taps) = self.taps {
+            taps.show_datagrams(Direction::Out, datagrams);
+        }
+    }
+
+    /// Packets are captured, so requests don't take the ways that build no packets.
+    pub fn has_capture(&self) -> bool {
+        self.taps.is_some_and(Taps::has_capture)
     }
 }

@@ -8,11 +8,12 @@
 //! it is asked once more. A process of another user keeps no connection: it is tried again and again, until there is none.
 
 use super::GsiSource;
-use crate::adapter::{self, Adapter};
+use super::state::Lifeline;
+use crate::Network;
+use ferroce_engine::Handler;
 use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_os::clock;
 use ferroce_os::sys::{self, EngineFd};
-use ferroce_parts::mads::Lifeline;
 use ferroce_types::first_qpn;
 use std::io;
 use std::sync::Arc;
@@ -36,15 +37,16 @@ pub(super) struct EndedLifelines {
     pub(super) unheard: Vec<(u16, u8)>,
 }
 
-struct Followed;
+/// Returns the process's part of the network.
+struct Followed<H: Handler>(fn() -> Option<&'static Network<H>>);
 
-impl RequestHandler for Followed {
+impl<H: Handler> RequestHandler for Followed<H> {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let slot = message.get(frame::HEADER..).and_then(|body| body.try_into().ok());
-        let (Some(adapter), Some(slot)) = (adapter::current(), slot) else { return };
+        let (Some(network), Some(slot)) = ((self.0)(), slot) else { return };
         let lifeline = Lifeline { connection: Some(connection), slot: u16::from_ne_bytes(slot), asked: 0 };
         if let Err(Lifeline { connection: Some(connection), .. }) =
-            adapter.keep_lifeline(lifeline, &mut frame::header(frame::GRANTED))
+            network.keep_lifeline(lifeline, &mut frame::header(frame::GRANTED))
         {
             // Where this fails the process that has asked is gone, and isn't missed: there are too many.
             let _ = frame::send(connection.raw(), &mut frame::header(frame::REFUSED), &[]);
@@ -52,12 +54,12 @@ impl RequestHandler for Followed {
     }
 }
 
-/// Lets other processes find out when this one dies.
-pub(crate) fn register(services: &Services) {
-    services.register(KIND, Arc::new(Followed));
+/// Lets other processes find out when this one dies. `current` returns the process's part of the network.
+pub fn register<H: Handler>(services: &Services, current: fn() -> Option<&'static Network<H>>) {
+    services.register(KIND, Arc::new(Followed(current)));
 }
 
-impl Adapter {
+impl<H: Handler> Network<H> {
     /// Keeps a lifeline and sends `message` over it.
     ///
     /// # Errors
@@ -108,7 +110,7 @@ impl Adapter {
         self.ask_to_follow(slot, 1)
     }
 
-    /// As [`Adapter::follow`], for the time number `asked`.
+    /// As [`Network::follow`], for the time number `asked`.
     pub(super) fn ask_to_follow(&self, slot: u16, asked: u8) -> bool {
         let is_known = |lifeline: &Lifeline| lifeline.slot == slot;
         if self.host.owns(first_qpn(slot)) || self.gsi.lifelines.all.lock().iter().any(is_known) {
@@ -141,20 +143,11 @@ impl Adapter {
     }
 }
 
-#[cfg(test)]
-impl Adapter {
-    /// The process that had `slot`, and had a lifeline, is gone.
-    pub(super) fn lose(&self, slot: u16) {
-        let [connection, _] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
-        self.gsi.lifelines.all.lock().push(Lifeline { connection: Some(connection), slot, asked: 0 });
-    }
-}
-
-impl GsiSource {
+impl<H: Handler, E: Fn()> GsiSource<H, E> {
     /// Takes the lifelines that have ended.
     pub(super) fn ended(&self) -> EndedLifelines {
         let mut ended = EndedLifelines::default();
-        let mut all = self.0.gsi.lifelines.all.lock();
+        let mut all = self.network.gsi.lifelines.all.lock();
         if all.is_empty() {
             return ended;
         }
@@ -193,7 +186,7 @@ impl GsiSource {
         drop(all);
         drop(given_up);
         if unkept {
-            self.0.ask_later();
+            self.network.ask_later();
         }
         ended
     }

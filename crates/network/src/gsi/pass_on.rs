@@ -28,7 +28,7 @@ const MOST_DESTINATIONS: usize = 256;
 
 /// What has become of an attempt to send MADs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Attempt {
+pub(super) enum Attempt {
     /// The destination has them.
     Sent,
     /// The destination has too much to read.
@@ -38,11 +38,11 @@ pub enum Attempt {
 }
 
 /// A MAD that is kept.
-pub struct Kept<M> {
+pub(super) struct Kept<M> {
     /// The MAD.
-    pub mad: M,
+    pub(super) mad: M,
     /// When it is given up.
-    pub until: Instant,
+    pub(super) until: Instant,
 }
 
 /// MADs for one destination, oldest first.
@@ -123,7 +123,7 @@ impl<D: Copy + Ord, M> Queues<D, M> {
 }
 
 /// What is kept.
-pub struct PassOn<D, M> {
+pub(super) struct PassOn<D, M> {
     queues: Mutex<class::GsiPassOn, Queues<D, M>>,
     /// When there is something to do; `u64::MAX`: there is nothing.
     due: AtomicU64,
@@ -137,7 +137,7 @@ impl<D, M> Default for PassOn<D, M> {
 
 impl<D: Copy + Ord, M> PassOn<D, M> {
     /// Keeps a MAD, until then if it was kept before. When [`PassOn::try_again`] has something to do, if that isn't known.
-    pub fn keep(&self, to: D, mad: M, until: Option<Instant>, now: Instant) -> Option<Instant> {
+    pub(super) fn keep(&self, to: D, mad: M, until: Option<Instant>, now: Instant) -> Option<Instant> {
         let kept = Kept { mad, until: until.unwrap_or(now.after(PATIENCE)) };
         let mut queues = self.queues.lock();
         queues.push(to, kept, now);
@@ -147,7 +147,7 @@ impl<D: Copy + Ord, M> PassOn<D, M> {
     }
 
     /// When there is something to do; `u64::MAX` for never.
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.due.load(Ordering::Acquire)
     }
 
@@ -159,7 +159,7 @@ impl<D: Copy + Ord, M> PassOn<D, M> {
 
     /// Tries again what is due, some of it: the MADs of each destination in turn, as many as fit a message. `send` is called without a
     /// lock. MADs whose destination is gone are handed to `gone`. When to call this again.
-    pub fn try_again(
+    pub(super) fn try_again(
         &self,
         now: Instant,
         mut send: impl FnMut(&D, &[&M]) -> Attempt,

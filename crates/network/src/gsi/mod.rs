@@ -10,26 +10,26 @@
 
 mod at_ports;
 mod lifelines;
-#[cfg(test)]
-mod tests;
+mod pass_on;
+mod state;
 
-pub(crate) use lifelines::register;
+pub use lifelines::register;
+pub use state::{CommunicationManager, GsiState};
 
-use crate::adapter::{self, Adapter};
+use crate::{Network, flow::identification, is_of_this_host};
 use ferroce_cm::{AddressedMad, AskedUser, ConnectionRoute, answer_for_nobody};
-use ferroce_engine::Source;
+use ferroce_engine::{Handler, Source};
 use ferroce_host::{Delivery, Destination, Host, NameHolder};
 use ferroce_os::clock;
 use ferroce_os::throttle::{OncePerSecond, RateLimiter};
-use ferroce_parts::mads::{Attempt, CommunicationManager, Kept, PACKET_LEN, PendingInput, UnreadMad};
-use ferroce_parts::network::identification;
-use ferroce_parts::network::is_of_this_host;
 use ferroce_parts::{Path, ResolvedAv};
 use ferroce_types::{Datagram, HostAddr, Instant, Result, Unreachable, slot_of};
 use ferroce_udp::{OutgoingTap as _, send_alone};
 use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, RejectReason, ServiceId};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
+use pass_on::{Attempt, Kept};
+use state::{PACKET_LEN, PendingInput, UnreadMad};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,31 +123,38 @@ impl MadReceiver {
 }
 
 /// QP 1 as the communication manager has it.
-#[derive(Clone, Copy, Debug)]
-pub struct Gsi(&'static Adapter);
+pub struct Gsi<H: Handler>(&'static Network<H>);
 
-impl Gsi {
-    /// QP 1 of `adapter`, whose connections `make` makes the manager for: once in a process, and again after a fork.
+impl<H: Handler> Clone for Gsi<H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H: Handler> Copy for Gsi<H> {}
+
+impl<H: Handler> Gsi<H> {
+    /// QP 1 of `network`, whose connections `make` makes the manager for: once in a process, and again after a fork.
     ///
     /// # Errors
     /// The system refused.
     pub fn start(
-        adapter: &'static Adapter,
+        network: &'static Network<H>,
         make: impl FnOnce(Self) -> Arc<dyn CommunicationManager>,
     ) -> Result<Self> {
-        let gsi = Self(adapter);
-        adapter.gsi.manager.get_or_init(|| {
-            adapter.gsi.due.store(u64::MAX, Ordering::Relaxed);
+        let gsi = Self(network);
+        network.gsi.manager.get_or_init(|| {
+            network.gsi.due.store(u64::MAX, Ordering::Relaxed);
             make(gsi)
         });
-        adapter.watch_slots()?;
+        network.watch_slots()?;
         Ok(gsi)
     }
 
     /// It is of this process, and not of one that this one was forked from.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        adapter::current().is_some_and(|adapter| std::ptr::eq(adapter, self.0))
+        self.0.generation() == ferroce_os::fork::generation()
     }
 
     /// The host's processes.
@@ -196,10 +203,10 @@ impl Gsi {
 
     /// Sends a MAD. The caller holds no lock.
     pub fn send(&self, mad: &AddressedMad) -> SentMad {
-        let Self(adapter) = self;
-        let mut bytes = adapter.gsi_packet(&mad.mad);
+        let Self(network) = self;
+        let mut bytes = network.gsi_packet(&mad.mad);
         if !is_of_this_host(mad.to) {
-            adapter.send_mad(mad, &mut bytes, false);
+            network.send_mad(mad, &mut bytes, false);
             return SentMad::Gone;
         }
         write_icrc(&mut bytes, mad.from, mad.to);
@@ -214,14 +221,14 @@ impl Gsi {
             bytes: &bytes,
         };
         // Before it is delivered: the answer comes behind it.
-        adapter.show_sent(&[datagram]);
-        adapter.send_within_host(mad, &datagram, None)
+        network.show_sent(&[datagram]);
+        network.send_within_host(mad, &datagram, None)
     }
 }
 
-impl Adapter {
+impl<H: Handler> Network<H> {
     /// The communication manager, once the process has one.
-    pub(crate) fn manager(&self) -> Option<&Arc<dyn CommunicationManager>> {
+    pub fn manager(&self) -> Option<&Arc<dyn CommunicationManager>> {
         self.gsi.manager.get()
     }
 
@@ -376,11 +383,11 @@ impl Adapter {
     }
 
     /// A packet for QP 1 has come, from the network or from another process of the host.
-    pub(crate) fn mad_arrived(&self, datagram: &Datagram<'_>) {
+    pub fn mad_arrived(&self, datagram: &Datagram<'_>) {
         self.take_mad(datagram, None);
     }
 
-    /// As [`Adapter::mad_arrived`], of one that is kept until then, if it was kept before.
+    /// As [`Network::mad_arrived`], of one that is kept until then, if it was kept before.
     fn take_mad(&self, datagram: &Datagram<'_>, until: Option<Instant>) {
         let Some(mad) = read(datagram) else { return };
         let receiver = MadReceiver::of(&mad.mad.message);
@@ -453,23 +460,32 @@ impl Drop for AtWork<'_> {
 }
 
 /// QP 1 as a source. Nothing of it is done by threads that poll.
-pub(crate) struct GsiSource(pub(crate) &'static Adapter);
+pub struct GsiSource<H: Handler, E: Fn()> {
+    network: &'static Network<H>,
+    empty_sockets: E,
+}
 
-impl GsiSource {
+impl<H: Handler, E: Fn()> GsiSource<H, E> {
+    /// `empty_sockets` takes all that lies in the sockets of QP 1.
+    #[inline]
+    pub fn new(network: &'static Network<H>, empty_sockets: E) -> Self {
+        Self { network, empty_sockets }
+    }
+
     /// The processes that had these slots are gone. What they sent before may lie in sockets: that is taken first.
     fn report(&self, gone: Vec<u16>) {
         if !gone.is_empty() {
-            self.0.empty_sockets(GSI_QPN, &mut || false);
+            (self.empty_sockets)();
         }
-        gone.into_iter().for_each(|slot| self.0.keep(PendingInput::Gone(Some(slot))));
+        gone.into_iter().for_each(|slot| self.network.keep(PendingInput::Gone(Some(slot))));
     }
 }
 
-impl Source for GsiSource {
+impl<H: Handler, E: Fn()> Source for GsiSource<H, E> {
     fn serve(&self) {
         let lifelines::EndedLifelines { mut gone, unheard } = self.ended();
         for (slot, asked) in unheard {
-            if !self.0.ask_to_follow(slot, asked + 1) {
+            if !self.network.ask_to_follow(slot, asked + 1) {
                 gone.push(slot);
             }
         }
@@ -478,8 +494,8 @@ impl Source for GsiSource {
     }
 
     fn attend(&self) {
-        let Self(adapter) = self;
-        let gsi = &adapter.gsi;
+        let network = self.network;
+        let gsi = &network.gsi;
         if self.next() > clock::now().0 || gsi.at_work.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -487,18 +503,18 @@ impl Source for GsiSource {
         if gsi.is_read() {
             gsi.due.store(u64::MAX, Ordering::Relaxed);
             if gsi.lifelines.next() <= clock::now().0 {
-                self.report(adapter.ask_again());
+                self.report(network.ask_again());
             }
         }
         gsi.has_mads.store(false, Ordering::Release);
         // Before the inbox is emptied: what they have sent is in it.
-        let heard = adapter.host.heard_so_far();
+        let heard = network.host.heard_so_far();
         let waiting = std::mem::take(&mut *gsi.inbox.lock());
         let mut gone = Vec::new();
         let mut mads = waiting.into_iter().filter_map(|waiting| match waiting {
             PendingInput::ForManager(mad) => Some(mad),
             PendingInput::Answer(answer) => {
-                Gsi(adapter).send(&answer);
+                Gsi(network).send(&answer);
                 None
             }
             PendingInput::Gone(slot) => {
@@ -515,21 +531,23 @@ impl Source for GsiSource {
             gone.into_iter().for_each(|slot| manager.gone(slot));
         }
         if !gsi.lifelines.are_missing() {
-            adapter.host.end_heard(heard);
+            network.host.end_heard(heard);
         }
-        adapter.pass_on();
+        network.pass_on();
         drop(at_work);
         // More clients have sent since, and `next` left them out. The lock of the clients sees to it that they are found here, or there.
-        if adapter.host.heard_so_far() > heard {
-            adapter.engine.wake_for(clock::now());
+        if network.host.heard_so_far() > heard {
+            network.engine.wake_for(clock::now());
         }
     }
 
     fn next(&self) -> u64 {
-        let gsi = &self.0.gsi;
+        let gsi = &self.network.gsi;
         // A thread that is at work does this itself.
         let ends_heard = || {
-            self.0.host.has_heard() && !gsi.lifelines.are_missing() && !gsi.at_work.load(Ordering::Acquire)
+            self.network.host.has_heard()
+                && !gsi.lifelines.are_missing()
+                && !gsi.at_work.load(Ordering::Acquire)
         };
         if gsi.has_mads.load(Ordering::Acquire) || ends_heard() {
             return 0;

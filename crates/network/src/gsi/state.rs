@@ -1,11 +1,6 @@
-//! What the adapter has for QP 1: the MADs that wait, and the connections by which the end of other processes is noticed.
-//!
-//! In here: data. Out of here: what becomes of MADs (`gsi`).
+//! The state of QP 1: the MADs that wait, and the connections by which the end of other processes is noticed.
 
-mod pass_on;
-
-pub use pass_on::{Attempt, Kept, PassOn};
-
+use super::pass_on::PassOn;
 use ferroce_cm::AddressedMad;
 use ferroce_host::{AtPort, Destination};
 use ferroce_os::sync::{Mutex, class};
@@ -19,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of a MAD's packet.
-pub const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
+pub(super) const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
 
 /// The manager of a process's connections.
 pub trait CommunicationManager: Send + Sync {
@@ -36,24 +31,24 @@ pub trait CommunicationManager: Send + Sync {
 }
 
 /// A connection that ends with the process at its other end.
-pub struct Lifeline {
+pub(super) struct Lifeline {
     /// `None`: the process keeps none for now.
-    pub connection: Option<EngineFd>,
+    pub(super) connection: Option<EngineFd>,
     /// Of the process at the other end.
-    pub slot: u16,
+    pub(super) slot: u16,
     /// How often the process has been asked; 0: it has the connection, so the end of that is its own.
-    pub asked: u8,
+    pub(super) asked: u8,
 }
 
 /// The lifelines of this process.
 pub struct Lifelines {
     /// One for each process that is followed.
-    pub all: Mutex<class::Lifelines, Vec<Lifeline>>,
+    pub(super) all: Mutex<class::Lifelines, Vec<Lifeline>>,
     /// When those are asked for that couldn't be had; `u64::MAX`: there are none.
-    pub later: AtomicU64,
+    pub(super) later: AtomicU64,
     /// Some of these can be had later. The others are of another user's processes, which keep none, and are asked for to see whether those
     /// processes are there.
-    pub are_missing: AtomicBool,
+    pub(super) are_missing: AtomicBool,
 }
 
 impl Default for Lifelines {
@@ -69,34 +64,34 @@ impl Lifelines {
     }
 
     /// When there is something to do, in ns.
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.later.load(Ordering::Acquire)
     }
 }
 
 /// The last connection to each port.
 #[derive(Default)]
-pub struct AtPorts(pub Mutex<class::AtPorts, VecDeque<AtPort>>);
+pub(super) struct AtPorts(pub(super) Mutex<class::AtPorts, VecDeque<AtPort>>);
 
 /// The packet of a MAD that its receiver hasn't had room for.
-pub struct UnreadMad {
+pub(super) struct UnreadMad {
     /// Without its bytes.
-    pub datagram: Datagram<'static>,
+    pub(super) datagram: Datagram<'static>,
     /// Its bytes.
-    pub bytes: [u8; PACKET_LEN],
+    pub(super) bytes: [u8; PACKET_LEN],
     /// It has come from a socket, not from another process.
-    pub from_network: bool,
+    pub(super) from_network: bool,
 }
 
 impl UnreadMad {
     /// With its bytes.
-    pub fn datagram(&self) -> Datagram<'_> {
+    pub(super) fn datagram(&self) -> Datagram<'_> {
         Datagram { bytes: &self.bytes, ..self.datagram }
     }
 }
 
 /// What has come, in order.
-pub enum PendingInput {
+pub(super) enum PendingInput {
     /// A MAD for the communication manager of this process.
     ForManager(AddressedMad),
     /// The answer to one without a receiver.
@@ -109,23 +104,23 @@ pub enum PendingInput {
 #[derive(Default)]
 pub struct GsiState {
     /// The communication manager of this process, once there is one.
-    pub manager: OnceLock<Arc<dyn CommunicationManager>>,
+    pub(super) manager: OnceLock<Arc<dyn CommunicationManager>>,
     /// What the manager has still to take.
-    pub inbox: Mutex<class::GsiInbox, VecDeque<PendingInput>>,
+    pub(super) inbox: Mutex<class::GsiInbox, VecDeque<PendingInput>>,
     /// The inbox isn't empty.
-    pub has_mads: AtomicBool,
+    pub(super) has_mads: AtomicBool,
     /// A thread does what is to be done.
-    pub at_work: AtomicBool,
+    pub(super) at_work: AtomicBool,
     /// When the manager has something to do.
-    pub due: AtomicU64,
+    pub(super) due: AtomicU64,
     /// The PSN of the next MAD that is sent.
-    pub psn: AtomicU32,
+    pub(super) psn: AtomicU32,
     /// By which the end of other processes is noticed.
     pub lifelines: Lifelines,
     /// By which the end of a port is noticed.
-    pub at_ports: AtPorts,
+    pub(super) at_ports: AtPorts,
     /// MADs for processes that have no room for them.
-    pub pass_on: PassOn<Destination, UnreadMad>,
+    pub(super) pass_on: PassOn<Destination, UnreadMad>,
 }
 
 impl GsiState {
