@@ -59,8 +59,8 @@ classes! {
     FlowRules: "raw/src/qp/port.rs", "the flows of an interface";
     CounterPoints: "raw/src/counters.rs", "what flow counters count";
     LinkRx: "hostlink/src/link/mod.rs", "the reader of a link's ring";
-    GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
-    RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
+    GuestTarget: "xrc/src/guest.rs", "another process's handle of a target";
+    RemoteTarget: "xrc/src/remote.rs", "a handle of another process's target";
     ListeningPort: "connect/src/port.rs", "whether a port is listened at";
     Joining: "host/src/process.rs", "becoming a holder or a guest of an address";
     RawBlocked: "raw/src/qp/port.rs", "raw packet queue pairs that wait for room in the socket";
@@ -71,7 +71,7 @@ classes! {
     RunQueue: "engine/src/handoff/run_queue.rs", "jobs with more to do";
     ReceiveQueue: "nic/src/qp/mod.rs", "a receive queue";
     Deadlines: "engine/src/handoff/deadlines.rs", "timers";
-    SrqNumbers: "nic/src/xrc/srq_numbers.rs", "shared receive queues by number";
+    SrqNumbers: "xrc/src/srq_numbers.rs", "shared receive queues by number";
     Srq: "queues/src/recv/mod.rs", "a shared receive queue";
     QpNumbers: "parts/src/numbers.rs", "queue pairs by number";
     Listeners: "network/src/locals.rs", "how many queue pairs listen at an address";
@@ -107,8 +107,8 @@ classes! {
     Handles: "import/src/handles.rs", "a context's objects by handle";
     Ledger: "import/src/handles.rs", "what other processes may import";
     CommandFd: "import/src/handles.rs", "the descriptor of the ledger";
-    Ends: "nic/src/xrc/connections.rs", "connections of XRC with other processes";
-    Jobs: "nic/src/xrc/connections.rs", "changes of target queue pairs that wait";
+    Ends: "xrc/src/connections.rs", "connections of XRC with other processes";
+    Jobs: "xrc/src/connections.rs", "changes of target queue pairs that wait";
     LinksRefused: "hostlink/src/links.rs", "processes that share no memory just now";
     LinkConfirmed: "hostlink/src/link/mod.rs", "slots that are known to be the peer's";
     Locals: "network/src/locals.rs", "the addresses in use";

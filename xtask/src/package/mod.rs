@@ -50,7 +50,7 @@ const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
 /// The crates that are useful by themselves, and those that they are made of.
-const PUBLISHED: [&str; 27] = [
+const PUBLISHED: [&str; 28] = [
     "ferroce-wire",
     "ferroce-ring",
     "ferroce-qp-context",
@@ -75,6 +75,7 @@ const PUBLISHED: [&str; 27] = [
     "ferroce-udp",
     "ferroce-parts",
     "ferroce-network",
+    "ferroce-xrc",
     "ferroce-nic",
     "ferroce-native",
     "ferroce",

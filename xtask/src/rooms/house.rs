@@ -124,10 +124,16 @@ pub const HOUSE: &[Storey] = &[
         ),
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
-    &[room(
-        "network",
-        "The process in the network: its addresses, the paths from them, multicast groups, QP 1.",
-    )],
+    &[
+        room(
+            "network",
+            "The process in the network: its addresses, the paths from them, multicast groups, QP 1.",
+        ),
+        room(
+            "xrc",
+            "XRC between the processes of a host: domains, numbers of SRQs, messages and connections of targets.",
+        ),
+    ],
     &[Crate {
         name: "nic",
         what: "The adapter: the objects of verbs, and which fabric carries what.",

@@ -12,7 +12,7 @@ pub(crate) use registry::{contexts, domain, qps_of, register_context, register_q
 pub(crate) use work::ThreadBuffers;
 
 use crate::qp::{Bringing, Qp};
-use crate::xrc::{Connections, SrqTable};
+use crate::xrc::Xrcd;
 use ferroce_engine::{Loop, Pool, WaitPlan};
 use ferroce_hostlink::LinkWithWork;
 use ferroce_network::Network;
@@ -21,6 +21,7 @@ use ferroce_parts::traced::Tracing;
 use ferroce_parts::{QpTable, frame_qps};
 use ferroce_queues::Cq;
 use ferroce_types::{Instant, Result};
+use ferroce_xrc::{Connections, SrqTable};
 use network::NetworkMonitor;
 pub(crate) use network::NetworkSource;
 use std::ops::Deref;
@@ -34,9 +35,9 @@ use work::HandsOn;
 pub struct Adapter {
     network: Network<Adapter>,
     qps: QpTable<Qp>,
-    pub(crate) srqs: SrqTable,
+    pub(crate) srqs: SrqTable<Xrcd>,
     /// Connections of XRC targets with other processes.
-    pub(crate) xrc: Connections,
+    pub(crate) xrc: Connections<Qp>,
     works: Pool<Box<ThreadBuffers>>,
     /// Packets have come since the background thread asked last.
     pub(crate) has_arrived: AtomicBool,

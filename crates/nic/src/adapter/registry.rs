@@ -2,10 +2,10 @@
 
 use crate::Context;
 use crate::qp::Qp;
-use crate::xrc::{Domain, DomainFile};
 use ferroce_mem::is_same;
 use ferroce_os::fork::InChild;
 use ferroce_os::sync::{Mutex, class};
+use ferroce_xrc::{Domain, DomainFile};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 

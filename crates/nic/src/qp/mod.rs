@@ -40,7 +40,6 @@ pub use wr_session::{GatheredWrs, WrSession};
 pub(crate) use xrc_backlog::Lost;
 
 use crate::adapter::Adapter;
-use crate::xrc::Domain;
 use fabric::Listing;
 use ferroce_engine::{Deadline, Job, Queued, Runnable};
 use ferroce_mem::Pd;
@@ -51,6 +50,7 @@ use ferroce_proto::{Counters, SendWr};
 use ferroce_queues::{CompCntr, Cq, RecvQueue, Srq, Unacked};
 use ferroce_types::{Instant, QpState, Result, invalid};
 use ferroce_wire::Service;
+use ferroce_xrc::Domain;
 use observers::Observers;
 use offers::Offering;
 use std::sync::Arc;

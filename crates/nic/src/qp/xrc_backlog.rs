@@ -3,12 +3,13 @@
 use super::xrc_target::{DeferredPacket, DelegatedPacket, PendingDelegations, XrcTargetPart};
 use super::{Qp, QpEnv, RxPayload};
 use crate::adapter::ThreadBuffers;
-use crate::xrc::{ConnectError, DomainFile, Hello, ReadRange, SrqProcess};
 use ferroce_mem::KeyUser;
 use ferroce_parts::Ah;
 use ferroce_proto::{DelegateError, Executed, Payload, SrqPlace, TransmitError};
 use ferroce_types::{Access, Instant, PacketMeta, QpState, RemoteError, slot_of};
 use ferroce_wire::Headers;
+use ferroce_xrc::message::{Hello, ReadRange};
+use ferroce_xrc::{ConnectError, DomainFile, SrqProcess};
 use std::sync::Arc;
 
 /// Packets that wait, at most, and their bytes. What is beyond is as good as lost.
@@ -311,7 +312,7 @@ impl Qp {
 
     /// The SRQ of this process with a number, if it is of the target's domain.
     pub(crate) fn srq_of_domain(&self, srqn: u32) -> Option<Arc<ferroce_queues::Srq>> {
-        self.domain.as_ref().and_then(|domain| self.adapter.srq(srqn, domain))
+        self.domain.as_ref().and_then(|domain| self.adapter.srqs.get(srqn, domain))
     }
 
     /// The user of keys for requests to an SRQ: the domain of the SRQ, and this QP.

@@ -2,13 +2,15 @@
 
 use super::{Qp, QpInit};
 use crate::Context;
-use crate::xrc::{Domain, DomainFile, Opener, ReadRange, SrqProcess, grant_handle, send_event};
+use crate::xrc::Opener;
 use ferroce_mem::Pd;
 use ferroce_os::sys::EngineFd;
 use ferroce_parts::AttrRules;
 use ferroce_queues::Srq;
 use ferroce_types::{AsyncEvent, PacketMeta, RemoteError, invalid};
 use ferroce_wire::{Headers, Service};
+use ferroce_xrc::message::ReadRange;
+use ferroce_xrc::{Domain, DomainFile, SrqProcess, grant_handle, send_event};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -2,48 +2,25 @@
 //! packet names.
 
 mod connections;
-mod guest;
-mod handle_message;
-mod message;
-mod remote;
 mod serve;
 mod srq;
-mod srq_numbers;
 
-pub(crate) use connections::{ConnectError, Connections, SrqProcess, XrcSource, grant_handle, send_event};
-pub(crate) use message::{Hello, ReadRange};
+pub(crate) use connections::XrcSource;
 pub(crate) use serve::register;
 
 use crate::Context;
 use crate::adapter;
 use crate::qp::{Qp, QpCap, QpInit};
 use ferroce_mem::Pd;
-use ferroce_os::sys;
 use ferroce_parts::QpAttr;
 use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Unacked};
-use ferroce_types::{Error, Result, Users, invalid};
+use ferroce_types::{AsyncEvent, Error, Result, Users, invalid};
 use ferroce_wire::Service;
-use remote::Remote;
-pub(crate) use srq_numbers::SrqTable;
+use ferroce_xrc::{Domain, DomainFile, HandleOwner, Remote};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-
-/// What makes two domains the same: the device, and the inode behind the descriptor.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct DomainFile {
-    device: String,
-    dev: u64,
-    ino: u64,
-}
-
-/// What all handles of a domain have in common.
-#[derive(Debug)]
-pub(crate) struct Domain {
-    /// By which other processes may have it too.
-    pub(crate) file: Option<DomainFile>,
-}
 
 /// An XRC domain (ibv_open_xrcd(3)): one of the handles by which this process holds it.
 #[derive(Debug)]
@@ -66,7 +43,8 @@ impl Xrcd {
         create: bool,
         exclusive: bool,
     ) -> Result<Arc<Self>> {
-        let file = file.map(|fd| identify(context, fd)).transpose()?;
+        let device = &context.device().info().name;
+        let file = file.map(|fd| DomainFile::behind(device, fd)).transpose()?;
         let domain = adapter::domain(file.as_ref(), |found| match found {
             Some(_) if exclusive => invalid!("O_EXCL, and the file has an XRC domain"),
             Some(domain) => Ok(domain),
@@ -106,12 +84,6 @@ impl Xrcd {
     }
 }
 
-/// The file behind a descriptor.
-fn identify(context: &Context, fd: RawFd) -> Result<DomainFile> {
-    let (dev, ino) = sys::device_and_inode(fd).map_err(Error::os("the descriptor of an XRC domain"))?;
-    Ok(DomainFile { device: context.device().info().name.clone(), dev, ino })
-}
-
 /// The context that a target QP was created or opened in, with the user handle of that call. A target may have several.
 #[derive(Debug)]
 pub(crate) struct Opener {
@@ -126,6 +98,16 @@ impl Opener {
     }
 }
 
+impl HandleOwner for Opener {
+    fn raise(&self, event: fn(usize) -> AsyncEvent) {
+        self.context.raise(event(self.user_handle));
+    }
+
+    fn unread(&self) -> usize {
+        self.context.async_events().count(|event| event.object() == Some(self.user_handle))
+    }
+}
+
 /// A handle of a target QP: its creator's, or one from ibv_open_qp(3). The QP ends with its last handle, and with the
 /// process that has created it.
 #[derive(Debug)]
@@ -134,7 +116,7 @@ pub struct XrcTarget {
     xrcd: Arc<Xrcd>,
     opener: Arc<Opener>,
     /// The way to the QP when another process has created it; then `qp` has its number and nothing else.
-    remote: Option<Arc<Remote>>,
+    remote: Option<Arc<Remote<Qp>>>,
 }
 
 impl XrcTarget {
@@ -177,7 +159,7 @@ impl XrcTarget {
             return Self::of(qp, xrcd, user_handle);
         }
         let opener = Opener::new(xrcd, user_handle);
-        let remote = Remote::open(adapter, &xrcd.domain, qpn, &opener)?;
+        let remote = Remote::open((&adapter.xrc, &adapter.host), &xrcd.domain, qpn, opener.clone())?;
         let (pd, init) = Self::parts(&xrcd.context)?;
         let qp = Qp::create_proxy(&pd, init, xrcd.domain.clone(), qpn)?;
         xrcd.hold();

@@ -1,9 +1,7 @@
 //! The process with the SRQs: what it does for targets of other processes.
 
 use super::XrcTarget;
-use super::connections::{ConnectionEnd, TURN, destroy, receive, send};
-use super::message::{self, Hello, Outcomes, ReadRange, TargetRequest};
-use super::{guest, handle_message};
+use super::connections::TURN;
 use crate::adapter::{self, Adapter};
 use crate::qp::Qp;
 use ferroce_access::copy;
@@ -12,6 +10,8 @@ use ferroce_hostlink::MAX_PAYLOAD;
 use ferroce_mem::KeyTable;
 use ferroce_os::{clock, sys::EngineFd};
 use ferroce_types::{RemoteAccess, RemoteError};
+use ferroce_xrc::message::{self, Hello, Outcomes, ReadRange, TargetRequest};
+use ferroce_xrc::{ConnectionEnd, Guest, Target as _, handle_message, receive, send};
 use std::sync::Arc;
 
 /// Answers other processes that ask for the execution of their targets' requests, or for handles of targets.
@@ -32,7 +32,22 @@ struct TargetHandleService;
 
 impl RequestHandler for TargetHandleService {
     fn serve(&self, connection: EngineFd, bytes: &[u8], _: Vec<EngineFd>) {
-        guest::admit(connection, bytes);
+        admit(connection, bytes);
+    }
+}
+
+/// Another process wants a handle of a target.
+fn admit(connection: EngineFd, bytes: &[u8]) {
+    let connection = Arc::new(connection);
+    let open = handle_message::Open::parse(bytes);
+    let found = adapter::current().zip(open).and_then(|(adapter, open)| {
+        let qp = adapter.qp(open.qpn).filter(|qp| qp.is_target_of_file(&open.file))?;
+        (adapter.xrc.has_room() && qp.add_guest(&connection)).then_some((adapter, qp))
+    });
+    match found {
+        Some((adapter, qp)) => Guest::admit(&adapter.xrc, qp, connection),
+        // Ignored: the process that asked may have ended.
+        None => _ = send(&connection, &mut frame::header(frame::REFUSED)),
     }
 }
 
@@ -56,7 +71,7 @@ fn begin_service(connection: EngineFd, bytes: &[u8]) {
 /// table of QPs.
 fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
     let adapter = adapter::current().ok_or(())?;
-    let xrcd = adapter.xrcd_of_srq(hello.srqn).ok_or(())?;
+    let xrcd = adapter.srqs.xrcd_of(hello.srqn).ok_or(())?;
     // The other process has no target with a number of this process.
     let is_own = adapter.host.owns(hello.qpn);
     if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 || is_own {
@@ -72,7 +87,7 @@ pub(super) fn end_service(qp: &Arc<Qp>) {
     // What was received completes, though nothing shows any more whether it was acknowledged. The receive of a message in progress is
     // flushed.
     qp.fail_proxy();
-    destroy(qp);
+    qp.end();
 }
 
 impl Adapter {

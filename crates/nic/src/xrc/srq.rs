@@ -17,7 +17,7 @@ struct InDomain {
 impl SrqRegistration for InDomain {
     fn end(&self) {
         if let Some(adapter) = adapter::current() {
-            adapter.remove_srq(self.number);
+            adapter.srqs.remove(self.number);
         }
         self.xrcd.release();
     }
@@ -40,7 +40,8 @@ impl Xrcd {
             return invalid!("a completion queue or XRC domain of another device context");
         }
         let new = NewSrq::new(pd, attr)?;
-        let srq = self.context.adapter()?.add_srq(self, |number| {
+        let adapter = self.context.adapter()?;
+        let srq = adapter.srqs.add(&adapter.host.slots(), (self, self.domain()), |number| {
             new.numbered(cq, user_handle, number, Box::new(InDomain { xrcd: self.clone(), number }))
         })?;
         self.hold();

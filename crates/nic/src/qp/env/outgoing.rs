@@ -6,7 +6,6 @@ use crate::qp::Path;
 use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill_ring, fill_summed, source_len};
 use crate::qp::waiting::{AbsentMemory, NeedOf, absent_of};
-use crate::xrc::ReadRange;
 use ferroce_access::copy;
 use ferroce_hostlink::{Link, SendOutcome};
 use ferroce_parts::{Ah, PathLookup};
@@ -14,6 +13,7 @@ use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};
 use ferroce_wire::{Headers, Operation, Service};
+use ferroce_xrc::message::ReadRange;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

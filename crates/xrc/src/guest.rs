@@ -1,10 +1,8 @@
 //! Handles that other processes have of this process's target QPs. A connection is a handle.
 
-use super::connections::{ConnectionEnd, destroy, send};
-use super::handle_message::{self, Call, Open};
-use crate::adapter::{self, Adapter};
-use crate::qp::Qp;
-use ferroce_host::frame;
+use crate::connections::{ConnectionEnd, Connections, Target};
+use crate::handle_message::{self, Call};
+use crate::process::send;
 use ferroce_os::{
     sync::{Mutex, class},
     sys::EngineFd,
@@ -21,8 +19,8 @@ const MAX_WORKERS: usize = 8;
 
 /// A handle that another process has.
 #[derive(Debug)]
-pub(super) struct Guest {
-    qp: Arc<Qp>,
+pub struct Guest<Q: Target> {
+    qp: Arc<Q>,
     pub(super) connection: Arc<EngineFd>,
     state: Mutex<class::GuestTarget, GuestState>,
 }
@@ -40,41 +38,37 @@ struct GuestState {
 }
 
 /// Changes of attributes that wait for a thread: of every guest at most one.
-#[derive(Debug, Default)]
-pub(super) struct Jobs {
-    waiting: VecDeque<ModifyJob>,
+#[derive(Debug)]
+pub(super) struct Jobs<Q: Target> {
+    waiting: VecDeque<ModifyJob<Q>>,
     workers: usize,
 }
 
 #[derive(Debug)]
-struct ModifyJob {
-    guest: Arc<Guest>,
+struct ModifyJob<Q: Target> {
+    guest: Arc<Guest<Q>>,
     number: u32,
     attr: QpAttr,
     bits: u32,
 }
 
-/// Another process wants a handle of a target.
-pub(super) fn admit(connection: EngineFd, bytes: &[u8]) {
-    let connection = Arc::new(connection);
-    let found = adapter::current().zip(Open::parse(bytes)).and_then(|(adapter, open)| {
-        let qp = adapter.qp(open.qpn).filter(|qp| qp.is_target_of_file(&open.file))?;
-        (adapter.xrc.has_room() && qp.add_guest(&connection)).then_some((adapter, qp))
-    });
-    let Some((adapter, qp)) = found else {
-        // Ignored: the process that asked may have ended.
-        send(&connection, &mut frame::header(frame::REFUSED));
-        return;
-    };
-    let guest = Arc::new(Guest { qp, connection, state: Mutex::default() });
-    if adapter.xrc.add(ConnectionEnd::Guest(guest.clone())).is_none() {
-        guest.leave();
+impl<Q: Target> Default for Jobs<Q> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), workers: 0 }
     }
 }
 
-impl Guest {
+impl<Q: Target> Guest<Q> {
+    /// Another process, at the other end of a connection, has been granted a handle of `qp`.
+    pub fn admit(connections: &Connections<Q>, qp: Arc<Q>, connection: Arc<EngineFd>) {
+        let guest = Arc::new(Self { qp, connection, state: Mutex::default() });
+        if connections.add(ConnectionEnd::Guest(guest.clone())).is_none() {
+            guest.leave();
+        }
+    }
+
     /// Does what the other process asks for. `None` ends the connection.
-    pub(super) fn take_message(self: &Arc<Self>, adapter: &'static Adapter, bytes: &[u8]) -> Option<()> {
+    pub fn take_message(self: &Arc<Self>, connections: &'static Connections<Q>, bytes: &[u8]) -> Option<()> {
         match handle_message::parse_call(bytes)? {
             (number, Call::Query) => {
                 let mut answer = match self.qp.query() {
@@ -98,7 +92,7 @@ impl Guest {
                     state.proposed.take().filter(|of| of.0 == number && !state.modifying)?;
                 state.modifying = true;
                 drop(state);
-                adapter.xrc.modify(ModifyJob { guest: self.clone(), number, attr, bits });
+                connections.modify(ModifyJob { guest: self.clone(), number, attr, bits });
                 Some(())
             }
             (number, Call::Close) => {
@@ -113,7 +107,7 @@ impl Guest {
     }
 
     /// Gives the handle up, when a change that is in progress has ended; the last handle ends the QP.
-    pub(super) fn leave(&self) {
+    pub fn leave(&self) {
         let farewell = {
             let mut state = self.state.lock();
             state.left = true;
@@ -123,7 +117,7 @@ impl Guest {
             state.farewell
         };
         if self.qp.remove_guest(&self.connection) {
-            destroy(&self.qp);
+            self.qp.end();
         }
         if let Some(number) = farewell {
             self.answer(number, &Ok(()));
@@ -144,8 +138,8 @@ impl Guest {
     }
 }
 
-impl super::Connections {
-    fn modify(&'static self, job: ModifyJob) {
+impl<Q: Target> Connections<Q> {
+    fn modify(&'static self, job: ModifyJob<Q>) {
         let mut jobs = self.jobs.lock();
         jobs.waiting.push_back(job);
         if jobs.workers == MAX_WORKERS {

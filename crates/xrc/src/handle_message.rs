@@ -1,13 +1,13 @@
 //! The messages between a process that has a target QP and a process that has opened it.
 
-use super::DomainFile;
-use super::message::NAME;
+use crate::DomainFile;
+use crate::message::NAME;
 use ferroce_host::frame;
 use ferroce_parts::{AddressVector, QpAttr};
 use ferroce_types::{Access, AsyncEvent, Error, Placement, QpState};
 
 /// The kind of a request for a handle of a target.
-pub(super) const KIND: u8 = 5;
+pub const KIND: u8 = 5;
 /// The first message: frame, QPN, four bytes that are zero, the file's device number and inode, the RDMA device's name.
 const OPEN: usize = 8 + 8 + 16 + NAME;
 const QUERY: u8 = 1;
@@ -23,13 +23,15 @@ const LONGEST_TEXT: usize = 200;
 
 /// The first message: a process wants a handle of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Open {
-    pub(super) qpn: u32,
-    pub(super) file: DomainFile,
+pub struct Open {
+    /// The target.
+    pub qpn: u32,
+    /// Its domain.
+    pub file: DomainFile,
 }
 
 impl Open {
-    pub(super) fn to_bytes(&self) -> [u8; OPEN] {
+    pub(crate) fn to_bytes(&self) -> [u8; OPEN] {
         let mut bytes = [0; OPEN];
         bytes[..8].copy_from_slice(&frame::header(KIND));
         bytes[8..12].copy_from_slice(&self.qpn.to_ne_bytes());
@@ -37,7 +39,8 @@ impl Open {
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Reads it; `None`: it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; OPEN] = bytes.try_into().ok()?;
         let qpn = u32::from_ne_bytes(*bytes[8..].first_chunk()?);
         Some(Self { qpn, file: DomainFile::parse(&bytes[16..])? })
@@ -142,7 +145,7 @@ structure!(
 
 /// What the opener asks for. Its number comes back with the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Call {
+pub(crate) enum Call {
     Query,
     /// A change of attributes, to be made when the opener confirms it by `CarryOut`: it may have given up waiting meanwhile.
     Modify(QpAttr, u32),
@@ -151,7 +154,7 @@ pub(super) enum Call {
     Close,
 }
 
-pub(super) fn call(number: u32, call: &Call) -> Vec<u8> {
+pub(crate) fn call(number: u32, call: &Call) -> Vec<u8> {
     let mut bytes = Vec::new();
     match call {
         Call::Query => QUERY.put(&mut bytes),
@@ -167,7 +170,7 @@ pub(super) fn call(number: u32, call: &Call) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn parse_call(mut bytes: &[u8]) -> Option<(u32, Call)> {
+pub(crate) fn parse_call(mut bytes: &[u8]) -> Option<(u32, Call)> {
     let from = &mut bytes;
     let (kind, number) = (u8::take(from)?, u32::take(from)?);
     let call = match kind {
@@ -182,7 +185,7 @@ pub(super) fn parse_call(mut bytes: &[u8]) -> Option<(u32, Call)> {
 
 /// The messages of the process with the QP.
 #[derive(Debug)]
-pub(super) enum News {
+pub(crate) enum News {
     Queried(u32, QpAttr),
     /// A change can be made.
     Ready(u32),
@@ -191,20 +194,20 @@ pub(super) enum News {
     Event(fn(usize) -> AsyncEvent),
 }
 
-pub(super) fn queried(number: u32, attr: &QpAttr) -> Vec<u8> {
+pub(crate) fn queried(number: u32, attr: &QpAttr) -> Vec<u8> {
     let mut bytes = vec![QUERIED];
     number.put(&mut bytes);
     attr.put(&mut bytes);
     bytes
 }
 
-pub(super) fn ready(number: u32) -> Vec<u8> {
+pub(crate) fn ready(number: u32) -> Vec<u8> {
     let mut bytes = vec![READY];
     number.put(&mut bytes);
     bytes
 }
 
-pub(super) fn done(number: u32, result: &Result<(), Error>) -> Vec<u8> {
+pub(crate) fn done(number: u32, result: &Result<(), Error>) -> Vec<u8> {
     let mut bytes = vec![DONE];
     number.put(&mut bytes);
     let errno = result.as_ref().map_or_else(Error::errno, |()| 0);
@@ -225,12 +228,12 @@ const EVENTS: [fn(usize) -> AsyncEvent; 6] = [
     AsyncEvent::QpLastWqeReached,
 ];
 
-pub(super) fn event(event: AsyncEvent) -> Option<[u8; 2]> {
+pub(crate) fn event(event: AsyncEvent) -> Option<[u8; 2]> {
     let place = EVENTS.iter().position(|of| event.object().map(of) == Some(event))?;
     Some([EVENT, u8::try_from(place).ok()?])
 }
 
-pub(super) fn parse_news(mut bytes: &[u8]) -> Option<News> {
+pub(crate) fn parse_news(mut bytes: &[u8]) -> Option<News> {
     let from = &mut bytes;
     let news = match u8::take(from)? {
         QUERIED => News::Queried(u32::take(from)?, QpAttr::take(from)?),

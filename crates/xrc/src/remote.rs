@@ -1,10 +1,10 @@
 //! Handles of target QPs that other processes have created.
 
-use super::connections::{ConnectionEnd, send};
-use super::handle_message::{self, Call, News, Open};
-use super::{Domain, Opener};
-use crate::adapter::Adapter;
-use ferroce_host::frame;
+use crate::Domain;
+use crate::connections::{ConnectionEnd, Connections, Target};
+use crate::handle_message::{self, Call, News, Open};
+use crate::process::send;
+use ferroce_host::{Host, frame};
 use ferroce_os::{
     fork,
     sync::{Changed, Mutex, MutexGuard, class},
@@ -12,6 +12,7 @@ use ferroce_os::{
 };
 use ferroce_parts::QpAttr;
 use ferroce_types::{AsyncEvent, Error, QpState, Result, invalid, slot_of};
+use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +27,22 @@ const CARRYING_OUT: Duration = Duration::from_secs(10);
 /// Events of one handle that the program hasn't read, at most: what is beyond is lost.
 const MAX_UNREAD: usize = 64;
 
+/// What has a handle, and gets its events.
+pub trait HandleOwner: Debug + Send + Sync {
+    /// An event has happened, which is made with the handle's user handle.
+    fn raise(&self, event: fn(usize) -> AsyncEvent);
+
+    /// How many of its events the program hasn't read.
+    fn unread(&self) -> usize;
+}
+
 /// A handle of another process's target QP.
 #[derive(Debug)]
-pub(super) struct Remote {
-    opener: Arc<Opener>,
-    adapter: &'static Adapter,
+pub struct Remote<Q: Target> {
+    opener: Arc<dyn HandleOwner>,
+    connections: &'static Connections<Q>,
+    /// How many forks lie between the first process and the one that has opened it.
+    generation: u32,
     connection: Arc<EngineFd>,
     /// The number of the connection, which no other connection of this process has.
     end: AtomicU64,
@@ -56,9 +68,9 @@ struct RemoteState {
 type Guard<'a> = MutexGuard<'a, class::RemoteTarget, RemoteState>;
 
 /// Lets the next call begin when it is dropped, also by unwinding.
-struct Calling<'a>(&'a Remote);
+struct Calling<'a, Q: Target>(&'a Remote<Q>);
 
-impl Drop for Calling<'_> {
+impl<Q: Target> Drop for Calling<'_, Q> {
     fn drop(&mut self) {
         self.0.state.lock().calling = false;
         self.0.changed.tell();
@@ -71,33 +83,34 @@ enum CallResult {
     Done(Result<()>),
 }
 
-impl Remote {
+impl<Q: Target> Remote<Q> {
     /// Asks the process with the slot of a QPN for a handle.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the domain has no target with that number there, or the process doesn't answer.
-    pub(super) fn open(
-        adapter: &'static Adapter,
+    pub fn open(
+        (connections, host): (&'static Connections<Q>, &Host),
         domain: &Domain,
         qpn: u32,
-        opener: &Arc<Opener>,
+        opener: Arc<dyn HandleOwner>,
     ) -> Result<Arc<Self>> {
-        let Some(file) = domain.file.clone().filter(|_| !adapter.host.owns(qpn)) else {
+        let Some(file) = domain.file.clone().filter(|_| !host.owns(qpn)) else {
             return invalid!("the XRC domain has no target queue pair {qpn:#x}");
         };
-        let Some(connection) = connect(adapter, &Open { qpn, file }) else {
+        let Some(connection) = connect(host, &Open { qpn, file }) else {
             return invalid!("no other process has a target queue pair {qpn:#x} of this XRC domain");
         };
         let remote = Arc::new(Self {
-            opener: opener.clone(),
-            adapter,
+            opener,
+            connections,
+            generation: fork::generation(),
             connection: Arc::new(connection),
             end: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Changed::default(),
         });
         let end = ConnectionEnd::Remote(Arc::downgrade(&remote), remote.connection.clone());
-        let Some(end) = adapter.xrc.add(end) else {
+        let Some(end) = connections.add(end) else {
             return Err(Error::NoMemory("another process's target queue pair can't be watched".into()));
         };
         remote.end.store(end, Ordering::Relaxed);
@@ -110,7 +123,7 @@ impl Remote {
     /// # Errors
     /// [`Error::Busy`] when the other process doesn't answer: nothing is changed. [`Error::Dead`] when it has ended, or doesn't answer
     /// after the confirmation: then the handle has ended.
-    pub(super) fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
+    pub fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
         match self.call(&Call::Modify(*attr, bits))? {
             CallResult::Done(result) => result,
             CallResult::Queried(_) => Err(nonsense()),
@@ -118,7 +131,7 @@ impl Remote {
     }
 
     /// The attributes. Of a QP that has ended with its process only the state is set, to ERR.
-    pub(super) fn query(&self) -> Result<QpAttr> {
+    pub fn query(&self) -> Result<QpAttr> {
         match self.call(&Call::Query) {
             Ok(CallResult::Queried(attr)) => Ok(attr),
             Ok(CallResult::Done(Err(error))) => Err(error),
@@ -131,7 +144,7 @@ impl Remote {
     }
 
     /// Gives the handle up. No event of it comes any more.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         // The connection is the parent's.
         if self.is_inherited() {
             return;
@@ -140,12 +153,12 @@ impl Remote {
         if let Err(error) = self.call(&Call::Close) {
             tracing::debug!(%error, "closing a handle of another process's target queue pair");
         }
-        self.adapter.xrc.remove(self.end.load(Ordering::Relaxed));
+        self.connections.remove(self.end.load(Ordering::Relaxed));
         sys::shutdown(self.connection.checked());
     }
 
     fn is_inherited(&self) -> bool {
-        self.adapter.generation() != fork::generation()
+        self.generation != fork::generation()
     }
 
     fn call(&self, call: &Call) -> Result<CallResult> {
@@ -218,7 +231,7 @@ impl Remote {
     }
 
     /// `None` ends the connection.
-    pub(super) fn take_message(&self, bytes: &[u8]) -> Option<()> {
+    pub fn take_message(&self, bytes: &[u8]) -> Option<()> {
         let news = handle_message::parse_news(bytes)?;
         let mut state = self.state.lock();
         match news {
@@ -239,37 +252,36 @@ impl Remote {
     }
 
     /// The other process has ended, and the QP with it; or the outcome of a change is unknown.
-    pub(super) fn lose(&self) {
+    pub fn lose(&self) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.gone, true) {
             return;
         }
         if !state.closed {
-            self.opener.context.raise(AsyncEvent::QpFatal(self.opener.user_handle));
+            self.opener.raise(AsyncEvent::QpFatal);
         }
         self.changed.tell();
     }
 
     fn raise(&self, state: &RemoteState, event: fn(usize) -> AsyncEvent) {
-        let Opener { context, user_handle, .. } = &*self.opener;
-        if !state.closed && context.async_events().count(|e| e.object() == Some(*user_handle)) < MAX_UNREAD {
-            context.raise(event(*user_handle));
+        if !state.closed && self.opener.unread() < MAX_UNREAD {
+            self.opener.raise(event);
         }
     }
 }
 
-impl Drop for Remote {
+impl<Q: Target> Drop for Remote<Q> {
     /// A handle that is dropped is given up, also if its creation fails halfway.
     fn drop(&mut self) {
         if !self.is_inherited() {
-            self.adapter.xrc.remove(self.end.load(Ordering::Relaxed));
+            self.connections.remove(self.end.load(Ordering::Relaxed));
         }
     }
 }
 
 /// A connection to the process that has the queue pair, which has granted the request.
-fn connect(adapter: &Adapter, open: &Open) -> Option<EngineFd> {
-    let connection = adapter.host.dial_within(slot_of(open.qpn), CROWD_PATIENCE).ok()?;
+fn connect(host: &Host, open: &Open) -> Option<EngineFd> {
+    let connection = host.dial_within(slot_of(open.qpn), CROWD_PATIENCE).ok()?;
     let answers = || sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE);
     if !send(&connection, &mut open.to_bytes()) || !fork::outside_library(answers) {
         return None;

@@ -1,15 +1,15 @@
 //! The messages between two processes about a target of one and the SRQs of the other.
 
-use super::DomainFile;
+use crate::DomainFile;
 use ferroce_host::frame;
 use ferroce_proto::Executed;
 use ferroce_types::{Access, RemoteError};
 use ferroce_wire::{Headers, NakCode, Syndrome};
 
 /// The kind of a request that begins the execution of a target's requests.
-pub(super) const KIND: u8 = 4;
+pub const KIND: u8 = 4;
 /// Bytes of device name, with zeros behind.
-pub(super) const NAME: usize = 64;
+pub(crate) const NAME: usize = 64;
 const HELLO: usize = 8 + 16 + 4 + 16 + NAME;
 /// What every later message begins with: kind, status, two bytes that are zero, and a number: of a run, or of requests.
 const FRONT: usize = 8;
@@ -20,7 +20,7 @@ const ACKNOWLEDGED: u8 = 4;
 
 impl DomainFile {
     /// Writes the file's device number and inode, and the RDMA device's name.
-    pub(super) fn put(&self, bytes: &mut [u8]) {
+    pub(crate) fn put(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(&self.dev.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.ino.to_ne_bytes());
         for (to, from) in bytes[16..].iter_mut().zip(self.device.bytes()) {
@@ -28,7 +28,7 @@ impl DomainFile {
         }
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (dev, rest) = bytes.split_first_chunk()?;
         let (ino, rest) = rest.split_first_chunk()?;
         let name = rest.split(|b| *b == 0).next()?;
@@ -42,18 +42,24 @@ impl DomainFile {
 
 /// The first message: a target asks for the execution of its requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Hello {
+pub struct Hello {
     /// One of the SRQs there.
-    pub(crate) srqn: u32,
-    pub(crate) qpn: u32,
-    pub(crate) dest_qpn: u32,
-    pub(crate) path_mtu: u32,
-    pub(crate) access: Access,
-    pub(crate) file: DomainFile,
+    pub srqn: u32,
+    /// The target.
+    pub qpn: u32,
+    /// The initiator.
+    pub dest_qpn: u32,
+    /// Bytes of payload in a packet.
+    pub path_mtu: u32,
+    /// What the initiator may do.
+    pub access: Access,
+    /// The domain of the target and the SRQ.
+    pub file: DomainFile,
 }
 
 impl Hello {
-    pub(super) fn to_bytes(&self) -> [u8; HELLO] {
+    /// Writes it.
+    pub fn to_bytes(&self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         bytes[..8].copy_from_slice(&frame::header(KIND));
         for (to, number) in
@@ -67,7 +73,8 @@ impl Hello {
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Reads it; `None`: it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HELLO] = bytes.try_into().ok()?;
         let short = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_ne_bytes(*b));
         let has = |bit: u8| bytes[24] & 1 << bit != 0;
@@ -89,18 +96,23 @@ impl Hello {
 
 /// What a READ response is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ReadRange {
-    pub(crate) srqn: u32,
-    pub(crate) rkey: u32,
-    pub(crate) va: u64,
-    pub(crate) len: u32,
+pub struct ReadRange {
+    /// The SRQ that a request named.
+    pub srqn: u32,
+    /// The key of the memory.
+    pub rkey: u32,
+    /// Where the bytes begin, …
+    pub va: u64,
+    /// … and how many they are.
+    pub len: u32,
 }
 
 /// What a target's process asks for.
 #[derive(Debug)]
-pub(super) enum TargetRequest<'a> {
+pub enum TargetRequest<'a> {
     /// The run that it belongs to, and the packet.
     Execute(u32, Headers, &'a [u8]),
+    /// Bytes of memory.
     Fetch(ReadRange),
     /// The initiator has the answers to so many more requests, in their order, or will get none.
     Acknowledged(u32),
@@ -112,7 +124,7 @@ fn front(kind: u8, status: u8, number: u32) -> [u8; FRONT] {
 }
 
 /// A request with `payload` bytes behind it, which are still zeros, and where they begin.
-pub(super) fn execute(headers: &Headers, payload: usize, run: u32) -> Option<(Vec<u8>, usize)> {
+pub(crate) fn execute(headers: &Headers, payload: usize, run: u32) -> Option<(Vec<u8>, usize)> {
     let at = FRONT + headers.len();
     let mut bytes = vec![0; at + payload];
     bytes[..FRONT].copy_from_slice(&front(EXECUTE, 0, run));
@@ -120,11 +132,11 @@ pub(super) fn execute(headers: &Headers, payload: usize, run: u32) -> Option<(Ve
     Some((bytes, at))
 }
 
-pub(super) fn acknowledged(count: u32) -> [u8; FRONT] {
+pub(crate) fn acknowledged(count: u32) -> [u8; FRONT] {
     front(ACKNOWLEDGED, 0, count)
 }
 
-pub(super) fn fetch(range: &ReadRange) -> [u8; FRONT + 24] {
+pub(crate) fn fetch(range: &ReadRange) -> [u8; FRONT + 24] {
     let mut bytes = [0; FRONT + 24];
     bytes[0] = FETCH;
     bytes[8..12].copy_from_slice(&range.srqn.to_ne_bytes());
@@ -139,7 +151,8 @@ fn number_of(front: &[u8; FRONT]) -> u32 {
     u32::from_ne_bytes([n0, n1, n2, n3])
 }
 
-pub(super) fn parse_request(bytes: &[u8]) -> Option<TargetRequest<'_>> {
+/// Reads a message of a target's process; `None`: it is none.
+pub fn parse_request(bytes: &[u8]) -> Option<TargetRequest<'_>> {
     let (front, rest) = bytes.split_first_chunk::<FRONT>()?;
     match front[0] {
         EXECUTE => {
@@ -159,17 +172,18 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<TargetRequest<'_>> {
 
 /// What the SRQ's process answers.
 #[derive(Debug)]
-pub(super) enum SrqReply<'a> {
+pub enum SrqReply<'a> {
     /// What became of so many requests.
     Executed(Executed, u32),
     /// So many requests of a run that has ended weren't looked at.
     Dropped(u32),
+    /// The bytes that were asked for.
     Fetched(Result<&'a [u8], RemoteError>),
 }
 
 /// What becomes of requests, in the order in which they have come: as few answers as possible.
 #[derive(Debug, Default)]
-pub(super) struct Outcomes {
+pub struct Outcomes {
     /// Without values of atomics.
     done: u32,
     dropped: u32,
@@ -177,7 +191,7 @@ pub(super) struct Outcomes {
 
 impl Outcomes {
     /// Adds one more request; `None`: it wasn't looked at. Calls `send` with the answers that can leave now.
-    pub(super) fn add(&mut self, executed: Option<Executed>, send: impl FnMut(&mut [u8])) {
+    pub fn add(&mut self, executed: Option<Executed>, send: impl FnMut(&mut [u8])) {
         match executed {
             Some(Executed::Done { original: 0 }) if self.dropped == 0 => self.done += 1,
             None if self.done == 0 => self.dropped += 1,
@@ -194,7 +208,7 @@ impl Outcomes {
     }
 
     /// Answers what hasn't been answered.
-    pub(super) fn flush(&mut self, mut send: impl FnMut(&mut [u8])) {
+    pub fn flush(&mut self, mut send: impl FnMut(&mut [u8])) {
         match std::mem::take(self) {
             Self { done: 0, dropped: 0 } => {}
             Self { done, dropped: 0 } => send(&mut answer(Executed::Done { original: 0 }, done)),
@@ -216,7 +230,8 @@ fn answer(executed: Executed, count: u32) -> [u8; FRONT + 8] {
     bytes
 }
 
-pub(super) fn fetched(result: Result<Vec<u8>, RemoteError>) -> Vec<u8> {
+/// The answer with the bytes that were asked for.
+pub fn fetched(result: Result<Vec<u8>, RemoteError>) -> Vec<u8> {
     let syndrome = match &result {
         Ok(_) => Syndrome::ACK_UNLIMITED,
         Err(RemoteError::Access) => Syndrome::Nak(NakCode::RemoteAccessError),
@@ -227,7 +242,8 @@ pub(super) fn fetched(result: Result<Vec<u8>, RemoteError>) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn parse_answer(bytes: &[u8]) -> Option<SrqReply<'_>> {
+/// Reads an answer of the SRQ's process; `None`: it is none.
+pub fn parse_answer(bytes: &[u8]) -> Option<SrqReply<'_>> {
     let (front, rest) = bytes.split_first_chunk::<FRONT>()?;
     let syndrome = Syndrome::from_u8(front[1]);
     let count = number_of(front);
