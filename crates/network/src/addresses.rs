@@ -1,7 +1,7 @@
 //! Local addresses in use: their sockets, and which queue pairs expect packets there.
 
-use crate::Network;
 use crate::locals::{Arrivals, LeftOut, Local};
+use crate::network::Network;
 use ferroce_engine::Handler;
 use ferroce_os::{clock, fork};
 use ferroce_parts::Path;

@@ -1,6 +1,6 @@
 //! The multicast groups of the process and their members. A group is an address and an interface.
 
-use crate::Network;
+use crate::network::Network;
 use ferroce_engine::Handler;
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};

@@ -1,7 +1,7 @@
 //! The paths from local addresses to queue pairs, of this host and of others.
 
-use crate::Network;
 use crate::locals::is_of_this_host;
+use crate::network::Network;
 use ferroce_engine::Handler;
 use ferroce_hostlink::{Link, LinkRefusal};
 use ferroce_os::{clock, fork, sys, sys::EngineFd};

@@ -1,7 +1,7 @@
 //! The capture and the faults of this process.
 
-use crate::Network;
 use crate::flow::identification;
+use crate::network::Network;
 use ferroce_engine::Handler;
 use ferroce_os::{
     clock,

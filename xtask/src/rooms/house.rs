@@ -125,14 +125,22 @@ pub const HOUSE: &[Storey] = &[
         room("sim", "A simulated network of hosts and adapters in virtual time, for tests by seeds."),
     ],
     &[
-        room(
-            "network",
-            "The process in the network: its addresses, the paths from them, multicast groups, QP 1.",
-        ),
-        room(
-            "xrc",
-            "XRC between the processes of a host: domains, numbers of SRQs, messages and connections of targets.",
-        ),
+        Crate {
+            name: "network",
+            what: "The process in the network: its addresses, the paths from them, multicast groups, QP 1.",
+            together: &[Together {
+                rooms: &["addresses", "gsi", "multicast", "network", "paths", "taps"],
+                why: "Methods of the one struct that has the parts of the network, each beside its part.",
+            }],
+        },
+        Crate {
+            name: "xrc",
+            what: "XRC between the processes of a host: domains, numbers of SRQs, messages and connections of targets.",
+            together: &[Together {
+                rooms: &["connections", "guest", "remote"],
+                why: "The table of connections has the handles of both kinds, and a handle enters itself there.",
+            }],
+        },
     ],
     &[Crate {
         name: "nic",

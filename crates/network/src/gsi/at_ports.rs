@@ -7,7 +7,7 @@
 
 use super::GsiSource;
 use super::state::PendingInput;
-use crate::Network;
+use crate::network::Network;
 use ferroce_engine::Handler;
 use ferroce_host::AtPort;
 use ferroce_os::sys;

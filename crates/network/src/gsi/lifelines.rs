@@ -9,7 +9,7 @@
 
 use super::GsiSource;
 use super::state::Lifeline;
-use crate::Network;
+use crate::network::Network;
 use ferroce_engine::Handler;
 use ferroce_host::{RequestHandler, Services, frame};
 use ferroce_os::clock;

@@ -16,7 +16,9 @@ mod state;
 pub use lifelines::register;
 pub use state::{CommunicationManager, GsiState};
 
-use crate::{Network, flow::identification, is_of_this_host};
+use crate::flow::identification;
+use crate::locals::is_of_this_host;
+use crate::network::Network;
 use ferroce_cm::{AddressedMad, AskedUser, ConnectionRoute, answer_for_nobody};
 use ferroce_engine::{Handler, Source};
 use ferroce_host::{Delivery, Destination, Host, NameHolder};
