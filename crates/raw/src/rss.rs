@@ -3,7 +3,7 @@
 use super::frame::IncomingFrame;
 use super::wq::Wq;
 use ferroce_types::{Quota, QuotaPlace, Result, Users, invalid};
-use ferroce_wire::frame::{Layer, Network, Transport};
+use ferroce_wire::frame::{IpLayer, Layer, Transport};
 use ferroce_wire::toeplitz;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -116,11 +116,11 @@ impl Rss {
             }
         };
         match &layer.network {
-            Some(Network::V4 { src, dst, .. }) => {
+            Some(IpLayer::V4 { src, dst, .. }) => {
                 take(fields::SRC_IPV4, src);
                 take(fields::DST_IPV4, dst);
             }
-            Some(Network::V6 { src, dst, .. }) => {
+            Some(IpLayer::V6 { src, dst, .. }) => {
                 take(fields::SRC_IPV6, src);
                 take(fields::DST_IPV6, dst);
             }

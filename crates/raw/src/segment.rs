@@ -1,7 +1,7 @@
 //! Frames that the kernel has merged, or not yet cut, taken apart as they are on a wire.
 
 use ferroce_wire::checksum;
-use ferroce_wire::frame::{Frame, Layer, Network, Transport};
+use ferroce_wire::frame::{Frame, IpLayer, Layer, Transport};
 
 const FIN_AND_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
@@ -27,7 +27,7 @@ pub(super) fn segments(frame: &[u8], size: usize, f: &mut dyn FnMut(&[u8])) {
 pub(super) fn finish(segment: &mut [u8], layer: &Layer, index: usize, offset: usize, last: bool) {
     let length = segment.len() - layer.network_at;
     let ip = &mut segment[layer.network_at..];
-    if let Some(Network::V4 { .. }) = layer.network {
+    if let Some(IpLayer::V4 { .. }) = layer.network {
         ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
         let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index as u16);
         ip[4..6].copy_from_slice(&id.to_be_bytes());

@@ -1,7 +1,7 @@
 //! What a flow matches: the headers that it names, and in them the bits that its masks select.
 
 use ferroce_types::{Result, invalid};
-use ferroce_wire::frame::{Ethernet, Frame, Layer, Network, Transport, Tunnel, Under};
+use ferroce_wire::frame::{Ethernet, Frame, IpLayer, Layer, Transport, Tunnel, Under};
 
 /// A value and the bits of it that count.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -126,11 +126,11 @@ impl Match {
         tagged && dst.agrees(&found.dst) && src.agrees(&found.src) && ether_type.agrees(&found.ether_type)
     }
 
-    fn is_network(&self, found: &Network) -> bool {
+    fn is_network(&self, found: &IpLayer) -> bool {
         match (self, found) {
             (
                 Self::Ipv4 { src, dst, protocol, tos, ttl, flags },
-                Network::V4 { src: s, dst: d, protocol: p, tos: t, ttl: l, flags: f },
+                IpLayer::V4 { src: s, dst: d, protocol: p, tos: t, ttl: l, flags: f },
             ) => {
                 src.agrees(s)
                     && dst.agrees(d)
@@ -141,7 +141,7 @@ impl Match {
             }
             (
                 Self::Ipv6 { src, dst, protocol, traffic_class, hop_limit, flow_label },
-                Network::V6 { src: s, dst: d, protocol: p, traffic_class: t, hop_limit: h, flow_label: f },
+                IpLayer::V6 { src: s, dst: d, protocol: p, traffic_class: t, hop_limit: h, flow_label: f },
             ) => {
                 src.agrees(s)
                     && dst.agrees(d)

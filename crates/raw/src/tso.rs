@@ -2,7 +2,7 @@
 
 use super::segment::finish;
 use ferroce_types::{Result, invalid};
-use ferroce_wire::frame::{ETHERNET_LEN, Frame, Layer, Network, Transport};
+use ferroce_wire::frame::{ETHERNET_LEN, Frame, IpLayer, Layer, Transport};
 
 /// Bytes that one request may have segmented.
 pub const MAX_TSO: u32 = 256 << 10;
@@ -33,10 +33,10 @@ impl Tso {
         // The length of this header alone makes it a packet in which TCP can be found.
         let length = header.len() - network_at;
         match network {
-            Network::V4 { .. } => {
+            IpLayer::V4 { .. } => {
                 header[network_at + 2..][..2].copy_from_slice(&(length as u16).to_be_bytes());
             }
-            Network::V6 { .. } => {
+            IpLayer::V6 { .. } => {
                 header[network_at + 4..][..2]
                     .copy_from_slice(&(length.saturating_sub(40) as u16).to_be_bytes());
             }

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071) of IPv4, TCP and UDP headers in Ethernet frames.
 
-use crate::frame::{Layer, Network, Transport};
+use crate::frame::{IpLayer, Layer, Transport};
 
 /// The one's complement sum of `bytes` as 16-bit words in network order, folded; a last odd byte is a word's first.
 #[must_use]
@@ -26,10 +26,10 @@ fn add(parts: &[u16]) -> u16 {
 }
 
 /// The sum of the pseudo-header that TCP and UDP checksums cover besides their packet.
-fn pseudo_header(network: &Network, length: usize) -> u16 {
+fn pseudo_header(network: &IpLayer, length: usize) -> u16 {
     let addresses = match network {
-        Network::V4 { src, dst, .. } => add(&[sum(src), sum(dst)]),
-        Network::V6 { src, dst, .. } => add(&[sum(src), sum(dst)]),
+        IpLayer::V4 { src, dst, .. } => add(&[sum(src), sum(dst)]),
+        IpLayer::V6 { src, dst, .. } => add(&[sum(src), sum(dst)]),
     };
     add(&[addresses, network.protocol().into(), (length >> 16) as u16, length as u16])
 }
@@ -47,7 +47,7 @@ const fn place(transport: &Transport) -> Option<usize> {
 /// packet without one (0) has nothing to be wrong. Not for IPv6, nor for other packets: false.
 #[must_use]
 pub fn verify(frame: &[u8], layer: &Layer, sealed: bool) -> bool {
-    let (Some(network @ Network::V4 { .. }), Some(transport)) = (&layer.network, &layer.transport) else {
+    let (Some(network @ IpLayer::V4 { .. }), Some(transport)) = (&layer.network, &layer.transport) else {
         return false;
     };
     let header = header_length(frame, layer);
@@ -70,13 +70,13 @@ fn header_length(frame: &[u8], layer: &Layer) -> usize {
 /// Computes the checksum of an IPv4 header, and of TCP or UDP above IPv4 or IPv6. A fragment's TCP or UDP is left alone.
 pub fn fill(frame: &mut [u8], layer: &Layer) {
     let Some(network) = &layer.network else { return };
-    if let Network::V4 { .. } = network {
+    if let IpLayer::V4 { .. } = network {
         let end = layer.network_at + header_length(frame, layer);
         if let Some(header) = frame.get_mut(layer.network_at..end) {
             put(header, 10, 0, false);
         }
     }
-    let fragment = matches!(network, Network::V4 { flags, .. } if flags & 1 != 0);
+    let fragment = matches!(network, IpLayer::V4 { flags, .. } if flags & 1 != 0);
     let (Some(transport), false) = (&layer.transport, fragment) else { return };
     let Some(at) = place(transport) else { return };
     if let Some(packet) = frame.get_mut(layer.transport_at..layer.end) {

@@ -38,7 +38,7 @@ pub struct Ethernet {
 /// An IPv4 or IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // RFC 791, RFC 8200
-pub enum Network {
+pub enum IpLayer {
     V4 {
         src: [u8; 4],
         dst: [u8; 4],
@@ -59,7 +59,7 @@ pub enum Network {
     },
 }
 
-impl Network {
+impl IpLayer {
     /// The protocol of what follows.
     #[must_use]
     pub const fn protocol(&self) -> u8 {
@@ -110,7 +110,7 @@ pub struct Layer {
     /// The Ethernet header.
     pub ethernet: Option<Ethernet>,
     /// The IP header.
-    pub network: Option<Network>,
+    pub network: Option<IpLayer>,
     /// The header above it. Fragments other than the first have none.
     pub transport: Option<Transport>,
     /// Where the IP header begins.
@@ -267,7 +267,7 @@ fn ipv4(bytes: &[u8], at: usize, layer: &mut Layer) -> Option<()> {
     layer.network_at = at;
     layer.end = (at + total.max(length)).min(bytes.len());
     layer.transport_at = if fragment & 0x1fff == 0 { at + length } else { 0 };
-    layer.network = Some(Network::V4 {
+    layer.network = Some(IpLayer::V4 {
         src: array(bytes, at + 12)?,
         dst: array(bytes, at + 16)?,
         protocol: header[9],
@@ -303,7 +303,7 @@ fn ipv6(bytes: &[u8], at: usize, layer: &mut Layer) -> Option<()> {
         protocol = following;
     }
     layer.transport_at = if whole { next } else { 0 };
-    layer.network = Some(Network::V6 {
+    layer.network = Some(IpLayer::V6 {
         src,
         dst,
         protocol,

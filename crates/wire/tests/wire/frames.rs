@@ -1,6 +1,6 @@
 //! Ethernet frames, their checksums and hashes.
 
-use ferroce_wire::frame::{Frame, Layer, Mpls, Network, Transport, Tunnel, Under};
+use ferroce_wire::frame::{Frame, IpLayer, Layer, Mpls, Transport, Tunnel, Under};
 use ferroce_wire::{checksum, toeplitz};
 use proptest::prelude::*;
 
@@ -52,7 +52,7 @@ fn the_fields_of_ethernet_ip_and_udp_are_found() {
     assert_eq!((link.vlan, link.ether_type), (None, 0x0800));
     assert_eq!(
         frame.outer.network,
-        Some(Network::V4 {
+        Some(IpLayer::V4 {
             src: [10, 0, 0, 1],
             dst: [10, 0, 0, 2],
             protocol: 17,
@@ -77,7 +77,7 @@ fn vlan_tags_and_ipv6_extension_headers_are_walked_over() {
     assert_eq!((link.vlan, link.ether_type), (Some(0xac0c), 0x86dd));
     assert_eq!(
         frame.outer.network,
-        Some(Network::V6 {
+        Some(IpLayer::V6 {
             src: [0x20; 16],
             dst: [0x30; 16],
             protocol: 6,
