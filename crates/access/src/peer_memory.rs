@@ -4,11 +4,16 @@
 //! program keeps the number; one that has ended leaves it to others. So each call begins at the other process's cookie
 //! (`cookie`): the kernel ends a copy where it finds nothing, and no byte of another program is touched.
 
+use smallvec::SmallVec;
+
 /// Bytes of a word.
 const WORD: u64 = 8;
 
 /// Ranges of this process that one copy fills, at most: the kernel takes 1,024 (`UIO_MAXIOV`), and the cookie is one of them.
 pub const MOST_RANGES: usize = 1023;
+
+/// As many need no allocation: the cookie, and the elements of most receives.
+const SOME_RANGES: usize = 5;
 
 /// How a copy from another process's memory to several ranges has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,7 +89,8 @@ impl PeerMemory {
     pub fn read_to(&self, from: u64, to: &[(u64, usize)]) -> PeerRead {
         let (mut seen, len) = (0u64, to.iter().map(|(_, len)| len).sum());
         let word = (&raw mut seen as u64, WORD as usize);
-        let local: Vec<_> = std::iter::once(word).chain(to.iter().copied()).map(range).collect();
+        let local: SmallVec<[_; SOME_RANGES]> =
+            std::iter::once(word).chain(to.iter().copied()).map(range).collect();
         let copied = self.copy(libc::SYS_process_vm_readv, &local, [(from, len), (0, 0)]);
         match copied {
             _ if copied < done(0) || seen != self.cookie => PeerRead::Refused,

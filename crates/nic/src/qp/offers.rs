@@ -16,12 +16,15 @@ use ferroce_proto::{DataRef, PayloadSource, PlaceError, PlainSend};
 use ferroce_queues::MAX_SGE;
 use ferroce_types::Sge;
 use ferroce_wire::{Headers, Service};
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Large packets that go through the ring after one had to leave again, before one is offered again.
 const REPEATED: u32 = 64;
+/// Elements of a receive that need no allocation.
+const SOME_ELEMENTS: usize = 4;
 /// Where a connection's number begins in a word, after a PSN.
 const CONNECTION: u32 = 24;
 const PSN: u64 = (1 << CONNECTION) - 1;
@@ -127,8 +130,8 @@ impl<'a> Offered<'a> {
             let held = KeyTable::global().hold_local(pd, &piece, true)?;
             Some((held, piece.length as usize))
         });
-        let held = held.collect::<Option<Vec<_>>>()?;
-        let ranges: Vec<_> = held.iter().map(|(held, len)| (held.addr, *len)).collect();
+        let held = held.collect::<Option<SmallVec<[_; SOME_ELEMENTS]>>>()?;
+        let ranges: SmallVec<[_; SOME_ELEMENTS]> = held.iter().map(|(held, len)| (held.addr, *len)).collect();
         let has_room = ranges.iter().map(|(_, len)| len).sum::<usize>() == len;
         Some(
             if has_room { self.copy_to_ranges(skip, &ranges) } else { Err(Fault) }
